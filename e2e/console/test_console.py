@@ -169,6 +169,28 @@ async def test_a_key_is_rotated(page: Page, plane: Watched) -> None:
         await plane.admin("POST", "/access/open")
 
 
+async def test_limits_are_set(page: Page, plane: Watched) -> None:
+    await plane.admin("POST", "/tenants", {"name": "limited"})
+    try:
+        await page.goto(f"{plane.plane.internal}/console/tenants/limited")
+        tokens = page.get_by_label("Tokens a minute")
+        await tokens.fill("0")
+        await page.get_by_role("button", name="Set the limits").click()
+        assert await tokens.evaluate("field => field.validity.rangeUnderflow"), "the browser does not send it"
+        await tokens.fill("5000")
+        await page.get_by_label("Priority").fill("7")
+        await page.get_by_role("button", name="Set the limits").click()
+        await expect(page.get_by_role("status")).to_have_text("The limits hold from now on.")
+        held = await plane.admin("GET", "/tenants/limited")
+        assert (held["tokensPerMinute"], held["requestsAtOnce"], held["priority"]) == (5000, None, 7)
+        await page.get_by_label("Tokens a minute").fill("")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dl.facts-list")).to_contain_text("no limit")
+        assert (await plane.admin("GET", "/tenants/limited"))["tokensPerMinute"] is None
+    finally:
+        await plane.admin("DELETE", "/tenants/limited")
+
+
 async def test_a_flush_shows_first_what_would_go(page: Page, plane: Watched) -> None:
     assert (await plane.chat(f"{LONG} to be flushed"))[0] == 200
     await until(lambda: _holding(plane))

@@ -18,10 +18,11 @@ ANSWER_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the admin API: its status and its JSON, None where it has none."""
+    """An answer of the admin API: its status, its JSON, None where it has none, and its ETag, "" without one."""
 
     status: int
     data: Any = None
+    etag: str = ""
 
     @property
     def ok(self) -> bool:
@@ -58,15 +59,20 @@ class AdminCalls:
         token: str,
         query: Mapping[str, str] | None = None,
         body: Any = None,
+        if_match: str = "",
         client: tuple[str, int] | None = None,
     ) -> Answer:
-        """The answer to a request for a path below the API's root, by the bearer of ``token`` at ``client``."""
+        """The answer to a request for a path below the API's root, by the bearer of ``token`` at ``client``.
+
+        ``if_match``: an ETag, where only what still has it may be changed.
+        """
         content = b"" if body is None else msgspec.json.encode(body)
         scope = _scope(method, PATH + path, query or {}, client)
         scope["headers"] = [
             (b"authorization", f"Bearer {token}".encode("latin-1", "replace")),
             (b"content-type", b"application/json"),
             (b"content-length", str(len(content)).encode()),
+            *([(b"if-match", if_match.encode("latin-1", "replace"))] if if_match else ()),
         ]
         exchange = _Exchange(content)
         try:
@@ -84,6 +90,7 @@ class _Exchange:
         self._content = content
         self._asked = False
         self._status = 500
+        self._etag = ""
         self._pieces: list[bytes] = []
 
     async def receive(self) -> Message:
@@ -95,13 +102,14 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            self._etag = dict(message.get("headers", ())).get(b"etag", b"").decode("latin-1")
         else:
             self._pieces.append(message.get("body", b""))
 
     def answer(self) -> Answer:
         body = b"".join(self._pieces)
         try:
-            return Answer(self._status, msgspec.json.decode(body) if body else None)
+            return Answer(self._status, msgspec.json.decode(body) if body else None, self._etag)
         except msgspec.DecodeError:
             return Answer(self._status)
 

@@ -84,6 +84,7 @@ _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "/tenants", tenant_pages.tenants_page),
     ("POST", "/tenants", tenant_pages.make_tenant),
     ("GET", "/tenants/{tenant}", tenant_pages.tenant_page),
+    ("POST", "/tenants/{tenant}/limits", tenant_pages.change_limits),
     ("POST", "/tenants/{tenant}/keys", tenant_pages.new_key),
     ("POST", "/tenants/{tenant}/keys/rotate", tenant_pages.rotate_keys),
     ("POST", "/tenants/{tenant}/keys/revoke", tenant_pages.revoke_key),

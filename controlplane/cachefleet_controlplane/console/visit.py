@@ -49,7 +49,9 @@ class Visit:
     session: Session
     parts: ConsoleParts
 
-    async def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> Answer:
+    async def ask(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None, *, if_match: str = ""
+    ) -> Answer:
         """The admin API's answer, as the visitor. SignedOutError where the token is not good any more."""
         client = self.request.client
         answer = await self.parts.admin.ask(
@@ -58,6 +60,7 @@ class Visit:
             token=self.session.token,
             query=query,
             body=body,
+            if_match=if_match,
             client=(client.host, client.port) if client else None,
         )
         if answer.status == 401:

@@ -8,7 +8,6 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.console.admin_calls import AdminCalls
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
-from cachefleet_controlplane.console.pages import tenant_pages
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
@@ -171,63 +170,6 @@ async def test_a_flush_that_is_refused_or_names_nothing(
     text = (await browser.get("/flush")).text
     assert "may not flush" in text
     assert "<button>Show" not in text
-
-
-async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csrf: str) -> None:
-    made = await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
-    assert made.headers["location"] == "/console/tenants/acme"
-    first = await browser.post("/tenants/acme/keys", data={"csrf": csrf})
-    assert "shown this once" in first.text
-    key = first.text.partition('id="new-key">')[2].partition("<")[0]
-    assert key.startswith("cf-")
-    second = await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "0"})
-    assert "shown this once" in second.text
-    page = (await browser.get("/tenants/acme")).text
-    assert key not in page
-    assert "shown this once" not in page
-    newest = page.split('name="key" value="')[-1].partition('"')[0]
-    revoked = await browser.post("/tenants/acme/keys/revoke", data={"csrf": csrf, "key": newest})
-    assert "is refused from now on" in revoked.text
-    assert "Requests need an API key" in (await browser.get("/tenants")).text
-
-
-async def test_tenants_are_shown_page_by_page(
-    browser: httpx.AsyncClient, csrf: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tenant_pages, "PAGE", 2)
-    for name in ("a", "b:1", "c"):
-        await browser.post("/tenants", data={"csrf": csrf, "name": name})
-    first = (await browser.get("/tenants")).text
-    assert ('<a href="/console/tenants/a">' in first, '<a href="/console/tenants/c">' in first) == (True, False)
-    assert 'href="/console/tenants?after=b%3A1"' in first
-    last = (await browser.get("/tenants?after=b%3A1")).text
-    assert ('<a href="/console/tenants/a">' in last, '<a href="/console/tenants/c">' in last) == (False, True)
-    assert "More" not in last
-
-
-async def test_changes_need_the_forms_token_and_the_rights(
-    browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper
-) -> None:
-    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
-    for path in ("/tenants", "/tenants/acme/keys", "/tenants/acme/keys/rotate", "/tenants/acme/keys/revoke"):
-        assert (await browser.post(path, data={"name": "x"})).status_code == 403, path
-    assert (await browser.post("/tenants", data={"csrf": csrf, "name": "no good!"})).status_code == 422
-    assert (await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "9"})).status_code == 400
-    assert (await browser.get("/tenants/nobody")).status_code == 404
-    unnamed = await browser.post("/tenants/acme/keys/revoke", data={"csrf": csrf, "key": ""})
-    assert (unnamed.status_code, "status 307" in unnamed.text) == (200, True)
-    doorkeeper.forbidden = True
-    assert (await browser.post("/tenants", data={"csrf": csrf, "name": "x"})).status_code == 403
-
-
-async def test_readers_see_no_buttons(browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper) -> None:
-    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
-    doorkeeper.verbs = {"get", "list"}
-    page = (await browser.get("/tenants/acme")).text
-    assert "may not change keys" in page
-    assert "Make a key" not in page
-    assert "A new tenant" not in (await browser.get("/tenants")).text
-    assert (await browser.post("/tenants/acme/keys", data={"csrf": csrf})).status_code == 403
 
 
 async def test_an_admin_api_that_hangs_holds_up_no_page(hurried: None) -> None:

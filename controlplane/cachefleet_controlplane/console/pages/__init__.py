@@ -9,5 +9,6 @@ pool_choice     the choice of a pool
 prefix_page     the hottest prefixes
 request_pages   finding requests, and one request with its decision
 sign_in_pages   signing in with a token or a link, and out
-tenant_pages    tenants with their usage and limits, and one tenant's keys
+tenant_limits   the form for a tenant's limits
+tenant_pages    tenants with their usage and limits, and one tenant with its keys
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from cachefleet_controlplane.console.admin_calls import Answer
+from cachefleet_controlplane.console.pages.tenant_limits import FIELDS, change_of, shown_values
 from cachefleet_controlplane.console.visit import Visit
 
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
@@ -60,6 +62,21 @@ async def tenant_page(visit: Visit) -> Response:
     return await _shown(visit)
 
 
+async def change_limits(visit: Visit) -> Response:
+    """Set the limits that a form names, unless somebody else has changed the tenant since it was shown."""
+    form = await visit.form()
+    wanted, problems = change_of(form)
+    if problems:
+        return await _shown(visit, problem=" ".join(problems), refused=form, status=422)
+    answer = await visit.ask("PATCH", _path(visit), body=wanted, if_match=form.get("etag", ""))
+    if answer.status == HTTPStatus.PRECONDITION_FAILED:
+        told = "It was changed by somebody else meanwhile, and not by you: what holds now is shown below."
+        return await _shown(visit, problem=told, status=answer.status)
+    if not answer.ok:
+        return await _shown(visit, problem=answer.problem, refused=form, status=answer.status)
+    return await _shown(visit, told="The limits hold from now on.")
+
+
 async def new_key(visit: Visit) -> Response:
     """Make a key; it is shown this once."""
     await visit.form()
@@ -93,7 +110,16 @@ def _path(visit: Visit) -> str:
     return f"/tenants/{visit.request.path_params['tenant']}"
 
 
-async def _shown(visit: Visit, *, made: Answer | None = None, told: str = "", problem: str = "") -> Response:
+async def _shown(
+    visit: Visit,
+    *,
+    made: Answer | None = None,
+    told: str = "",
+    problem: str = "",
+    refused: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> Response:
+    """The page of one tenant; with the form that was ``refused``, where one was."""
     tenant = await visit.ask("GET", _path(visit))
     if not tenant.ok:
         raise HTTPException(tenant.status, tenant.problem)
@@ -102,8 +128,12 @@ async def _shown(visit: Visit, *, made: Answer | None = None, told: str = "", pr
     problem = problem or (made.problem if made else "") or keys.problem
     return visit.page(
         "tenant.html",
-        status=made.status if made and not made.ok else 200,
+        status=made.status if made and not made.ok else status,
         tenant=tenant.data,
+        etag=tenant.etag,
+        fields=FIELDS,
+        values=shown_values(tenant.data, refused),
+        may_limit=await visit.may("PATCH", _path(visit)),
         keys=keys.items,
         usage=usage_by_tenant(usage.items)[name],
         made=made.data if made and made.ok else None,
