@@ -137,6 +137,41 @@ async def test_a_link_signs_in_once(visitor: httpx.AsyncClient) -> None:
     assert (again.status_code, "was used" in again.text) == (403, True)
 
 
+async def test_a_link_of_another_token_asks_first(
+    browser: httpx.AsyncClient, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, code = dict(browser.cookies), parts.codes.make("others")
+    asked = await browser.post("/enter", data={"code": code})
+    assert (asked.status_code, "You are signed in already" in asked.text) == (200, True)
+    assert "set-cookie" not in asked.headers
+    assert "others" not in asked.text
+    assert (await browser.get("/")).status_code == 200, "the session goes on"
+    monkeypatch.setattr("tests.controlplane.admin.conftest.TOKEN", "others")
+    taken = await browser.post("/enter", data={"code": code, "instead": "yes"})
+    assert (taken.status_code, taken.headers["location"]) == (303, "/console/")
+    assert dict(browser.cookies) != before
+    assert parts.sessions.find(next(iter(before.values()))) is None, "the session that was replaced has ended"
+    assert "was used" in (await browser.post("/enter", data={"code": code, "instead": "yes"})).text
+
+
+async def test_a_link_of_the_same_token_leaves_the_session(browser: httpx.AsyncClient, parts: ConsoleParts) -> None:
+    before, code = dict(browser.cookies), parts.codes.make(TOKEN)
+    assert (await browser.post("/enter", data={"code": code})).headers["location"] == "/console/"
+    assert dict(browser.cookies) == before
+    assert parts.codes.peek(code) is None
+    assert (await browser.post("/enter", data={"code": code})).status_code == 403
+    assert (await browser.get("/")).status_code == 200
+
+
+async def test_a_link_replaces_a_session_that_has_ended(
+    browser: httpx.AsyncClient, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.sessions.end(next(iter(browser.cookies.values())))
+    monkeypatch.setattr("tests.controlplane.admin.conftest.TOKEN", "others")
+    assert (await browser.post("/enter", data={"code": parts.codes.make("others")})).status_code == 303
+    assert (await browser.get("/")).status_code == 200
+
+
 def test_links_and_sessions_end_by_themselves() -> None:
     clock = Clock()
     codes, sessions = OneTimeCodes(clock), Sessions(clock, limit=2)

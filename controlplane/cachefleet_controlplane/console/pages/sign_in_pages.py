@@ -14,6 +14,7 @@ from cachefleet_controlplane.console.visit import ConsoleParts, Visit
 from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, bearer
 
+_ENTER: Final = f"{PATH}/enter"
 _WRONG: Final = "This token is not the admin API's, or it is not valid any more. Nothing was kept of it."
 _FORBIDDEN: Final = "This token is valid, but its user may not list PrefixCachePools, which the console needs."
 _USED: Final = "This link was used, or is older than ten minutes. Paste the token, or make a new link."
@@ -43,16 +44,26 @@ class SignInPages:
     async def enter(self, request: Request) -> Response:
         """GET /enter: the page of a link; its script sends the code, which is no part of the address asked for."""
         del request
-        return self._parts.templates.page("enter.html", path=f"{PATH}/enter", signed_in=False, csrf="")
+        return self._parts.templates.page("enter.html", path=_ENTER, signed_in=False, csrf="")
 
     async def take(self, request: Request) -> Response:
-        """POST /enter: a session for the code of a link."""
+        """POST /enter: a session for the code of a link. One that there is of the same token stays.
+
+        One of another token is replaced only by who says so: whoever sends somebody a link would have them act as its
+        maker, unawares.
+        """
         form = await form_of(request, None)
-        token = self._parts.codes.take(form.get("code", ""))
+        code, present = form.get("code", ""), self._parts.sessions.find(session_id(request), use=False)
+        token = self._parts.codes.peek(code)
         if token is None:
             return self._page(problem=_USED, status=403)
+        if present and not present.is_of(token) and form.get("instead") != "yes":
+            return self._parts.templates.page("enter_instead.html", path=_ENTER, signed_in=False, csrf="", code=code)
+        self._parts.codes.take(code)
         status, problem = await self._check(token)
-        return self._page(problem=problem, status=status) if problem else self._begin(request, token, "")
+        if problem:
+            return self._page(problem=problem, status=status)
+        return _to("") if present and present.is_of(token) else self._begin(request, token, "")
 
     async def link(self, request: Request) -> Response:
         """POST /sign-in-links by the bearer of a token: a link that signs in once as that bearer."""
@@ -64,7 +75,7 @@ class SignInPages:
         return JSONResponse({"path": path, "seconds": LIFE_SECONDS}, status_code=201)
 
     def _begin(self, request: Request, token: str, wanted: str) -> Response:
-        answer = RedirectResponse(_own_path(wanted), status_code=303)
+        answer = _to(wanted)
         self._parts.sessions.end(session_id(request))
         set_cookie(request, answer, self._parts.sessions.begin(token))
         return answer
@@ -108,6 +119,7 @@ _TOLD: Final = {
 }
 
 
-def _own_path(wanted: str) -> str:
-    """Where to go: a page of the console, never elsewhere."""
-    return wanted if wanted.startswith(f"{PATH}/") and "\\" not in wanted and wanted.isprintable() else f"{PATH}/"
+def _to(wanted: str) -> RedirectResponse:
+    """Go to a page of the console, never elsewhere."""
+    own = wanted.startswith(f"{PATH}/") and "\\" not in wanted and wanted.isprintable()
+    return RedirectResponse(wanted if own else f"{PATH}/", status_code=303)

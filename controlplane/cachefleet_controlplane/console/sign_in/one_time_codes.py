@@ -27,12 +27,16 @@ class OneTimeCodes:
         self._codes.put(_digest(code), token, seconds=LIFE_SECONDS)
         return code
 
+    def peek(self, code: str) -> str | None:
+        """The token of a code, which stays good; None where it is not (any more)."""
+        return self._codes.get(_digest(code)) or None
+
     def take(self, code: str) -> str | None:
         """The token of a code, which is used up by that; None where it is not good (any more)."""
-        token = self._codes.get(_digest(code))
+        token = self.peek(code)
         if token is not None:
             self._codes.put(_digest(code), "", seconds=0)
-        return token or None
+        return token
 
 
 def _digest(code: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -31,6 +32,10 @@ class Session:
     """What its forms carry."""
     used: float
     """When it was used last, on the sessions' clock."""
+
+    def is_of(self, token: str) -> bool:
+        """Whether it was begun with that token."""
+        return hmac.compare_digest(self.token.encode(), token.encode())
 
 
 class Sessions:
