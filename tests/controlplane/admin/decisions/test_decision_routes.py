@@ -6,6 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cachefleet_controlplane.admin.decisions.decision_presenters import decision
+from cachefleet_controlplane.admin.decisions.decision_routes import AT_ONCE, listed
+from cachefleet_controlplane.admin.decisions.decision_schemas import DecisionList
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import ShortfallRecord
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -30,6 +33,21 @@ async def half_stored(decisions: DecisionLog) -> DecisionLog:
     for number in range(5, 9):
         decisions.record(make_record(number))
     return decisions
+
+
+async def test_a_page_is_what_its_schema_says(client: httpx.AsyncClient, half_stored: DecisionLog) -> None:
+    told = (await client.get("/decisions", params={"limit": 7})).json()
+    shown = [decision(record) for record in await half_stored.recent(7)]
+    wanted = DecisionList(items=tuple(shown), next="d2", store_problem="not opened yet")
+    assert told == wanted.model_dump(mode="json", by_alias=True)
+    assert told["items"][4]["shortfall"]["why"]
+    assert told["items"][0]["candidates"][0]["matchedBlocks"] == 4
+
+
+@pytest.mark.parametrize(("many", "turns"), [(0, 0), (1, 1), (AT_ONCE, 1), (500, 25)])
+async def test_other_work_goes_on_while_a_page_is_written(many: int, turns: int) -> None:
+    writing = listed([make_record(number) for number in range(many)], DecisionList(items=(), store_problem=None))
+    assert sum(1 for _ in writing.__await__()) == turns
 
 
 async def names(client: httpx.AsyncClient, **asked: Any) -> tuple[list[str], str | None]:
