@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -104,9 +104,21 @@ def _bars(item: Item, *, width: int, colour: bool) -> Iterator[str]:
         yield f"\nOf {item['promptTokens']:,} tokens of the prompt, from cache"
         rows = [("predicted", f"{predicted:,}", expected), ("served", f"{item['cachedTokens']:,}", tokens)]
         yield from bars.chart(rows, width=width, colour=colour)
+    yield from _lost(item.get("lost", ()))
     if candidates := item["candidates"]:
         yield "\nSeconds that it would cost"
         yield from bars.chart([_cost_row(one) for one in candidates], width=width, colour=colour)
+
+
+def _lost(causes: Sequence[Item]) -> Iterator[str]:
+    """Why tokens of the prompt were computed, in its order."""
+    if not causes:
+        return
+    yield f"\n{sum(one['tokens'] for one in causes):,} tokens of the prompt, not served from cache as far as is told"
+    figures = [f"{one['tokens']:,}" for one in causes]
+    wide, names = max(map(len, figures)), max(len(one["cause"]) for one in causes)
+    for figure, one in zip(figures, causes, strict=True):
+        yield f"{figure:>{wide}}  {one['cause']:<{names}}  {one['why']}"
 
 
 def _cost_row(candidate: Item) -> bars.Row:
@@ -132,8 +144,6 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
         yield "attempt", _attempt(attempt)
     if short := item["shortfall"]:
         yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
-    for one in item.get("lost", ()):
-        yield "computed", f"{one['tokens']} tokens ({one['cause']}): {one['why']}"
 
 
 def _tenant(item: Item) -> str:

@@ -19,7 +19,8 @@ from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.reason_texts import CAUSES, LOST, REASONS
+from cachefleet_controlplane.routing.lost_tokens import LostCause
+from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS, why_lost
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.database import Database
@@ -56,6 +57,14 @@ def view(number: int, *, matched: int, queued: int, requests: int) -> CandidateV
     )
 
 
+CAUSES_OF_LOST = {
+    LostCause.EVICTED: 512,
+    LostCause.HELD_ELSEWHERE: 928,
+    LostCause.FIRST_SEEN: 80,
+    LostCause.LAST_BLOCK: 16,
+}
+
+
 def example() -> DecisionRecord:
     """Of a prompt that the busiest worker holds most of."""
     prompt = Prompt(tokens=4096, keys=bytes(8 * 256), block_size=16, max_tokens=256, knowledge=Knowledge.EXACT)
@@ -70,6 +79,7 @@ def example() -> DecisionRecord:
     trace.ttft_seconds, trace.status = 0.231, 200
     trace.attempts.append(AttemptRecord("agents-1", "finished", 200, 3.84))
     trace.shortfall = ShortfallRecord(Cause.EVICTED, 512, "agents-1")
+    trace.lost = tuple(LostRecord(cause, tokens) for cause, tokens in CAUSES_OF_LOST.items())
     trace.basis = Basis(
         tenant=TenantId("acme"),
         isolation=Isolation.PER_TENANT,
@@ -101,6 +111,13 @@ def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
 
 
+def test_tokens_that_no_cache_served_are_told_by_cause() -> None:
+    _, _, told = explained(item(example())).partition("\n1,536 tokens of the prompt, not served from cache")
+    rows = [f"{tokens:>3}  {cause:<14}  {why_lost(cause)}" for cause, tokens in CAUSES_OF_LOST.items()]
+    assert told.splitlines()[1:6] == [*rows, ""]
+    assert "not served from cache" not in explained(item(replace(example(), lost=())))
+
+
 @pytest.mark.parametrize(("measured", "source"), [(False, "assumed"), (True, "measured")])
 def test_what_is_loaded_is_among_the_costs_with_its_rate(*, measured: bool, source: str) -> None:
     record = example()
@@ -108,16 +125,6 @@ def test_what_is_loaded_is_among_the_costs_with_its_rate(*, measured: bool, sour
     below = replace(chosen, loaded_tokens=2048, loading_seconds=0.0512, loading_measured=measured)
     told = f"costs      loads 2,048 tokens in 0.051 s (40,000 tokens/s, {source}), evicts 960 tokens"
     assert told in explained(item(replace(record, candidates=(below, *others))))
-
-
-def test_why_tokens_were_computed_is_told_by_cause() -> None:
-    lost = (LostRecord("evicted", 1008), LostRecord("last_block", 16))
-    lines = explained(item(replace(example(), lost=lost))).splitlines()
-    told = [line for line in lines if line.startswith("computed")]
-    assert told == [
-        f"computed   1008 tokens (evicted): {LOST['evicted']}",
-        f"computed   16 tokens (last_block): {LOST['last_block']}",
-    ]
 
 
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:
