@@ -22,6 +22,7 @@ def pool(status: PoolStatus) -> schemas.Pool:
         workers=schemas.WorkerCounts(
             total=status.workers, ready=status.ready, fresh=status.fresh, excluded=status.excluded
         ),
+        budget_mib=status.budget_mib,
     )
 
 

@@ -83,6 +83,8 @@ class Pool(Schema):
     contract: Contract | None
     hit_ratio: HitRatio
     workers: WorkerCounts
+    budget_mib: int = Field(0, serialization_alias="budgetMiB")
+    """The admitted budget for idle cached blocks, of each device; 0 where there is none."""
 
 
 class Load(Schema):

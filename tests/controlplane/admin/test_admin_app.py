@@ -158,6 +158,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
             "sampledAt": "2027-01-15T08:00:00Z",
         },
         "workers": {"total": 3, "ready": 3, "fresh": 2, "excluded": 1},
+        "budgetMiB": 0,
     }
 
 

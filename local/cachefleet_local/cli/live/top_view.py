@@ -9,6 +9,9 @@ from cachefleet_local.cli.listing import Column, Item, Output, listing
 from cachefleet_local.cli.output.columns import worker_load, worker_state
 
 BAR: Final = 20
+MIB: Final = 1 << 20
+_WHOLE: Final = 10
+"""MiB from which on no tenths are shown."""
 _FULL, _HELD, _FREE = "#", "=", "."
 Order = Callable[[Item], object]
 
@@ -49,6 +52,22 @@ def blocks_bar(item: Item, length: int = BAR) -> str:
     return f"[{_FULL * first}{_HELD * (second - first)}{_FREE * (length - second)}]"
 
 
+def _idle(item: Item) -> int | None:
+    """Bytes of a device that a worker's idle cached blocks take; None where its engine does not tell."""
+    blocks = (item["load"] or {}).get("blocksIdle")
+    return blocks * item["blockBytes"] if blocks is not None and item.get("blockBytes") else None
+
+
+def _of_budget(item: Item) -> str | None:
+    """What idle cached blocks take, against the admitted budget; both in MiB."""
+    idle, budget = item["idle"], item["budget"]
+    return f"{'?' if idle is None else _mib(idle)}/{budget:,} MiB" if budget else None
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.{0 if size >= _WHOLE * MIB else 1}f}"
+
+
 def _freshness(item: Item) -> str:
     if item["reportAgeSeconds"] is None:
         return "never"
@@ -68,6 +87,7 @@ _POOLS: Final = (
     Column("RUNNING", lambda item: item["running"], right=True),
     Column("WAITING", lambda item: item["waiting"], right=True),
     Column("HELD", lambda item: item["held"], right=True),
+    Column("IDLE/BUDGET", _of_budget, right=True),
     Column("HIT RATIO/OBJECTIVE", _objective, right=True),
 )
 _WORKERS: Final = (
@@ -77,6 +97,7 @@ _WORKERS: Final = (
     Column("WAITING", worker_load("waiting"), right=True),
     Column("BLOCKS", blocks_bar),
     Column("HELD", lambda item: item["heldBlocks"], right=True),
+    Column("IDLE/BUDGET", _of_budget, right=True),
     Column("HITS", _ratio, right=True),
     Column("REPORT", _freshness, right=True),
 )
@@ -84,8 +105,10 @@ _WORKERS: Final = (
 
 def screen(pools: Sequence[Item], workers: Sequence[Item], key: str = "n") -> str:
     """Pools, and workers in the order of a key."""
-    summed = [pool | _sums([one for one in workers if one["pool"] == pool["key"]]) for pool in map(dict, pools)]
-    ordered = sorted(workers, key=lambda item: (ORDERS[key][1](item), str(item["id"])))
+    budgets = {pool["key"]: pool.get("budgetMiB", 0) for pool in pools}
+    told = [one | {"idle": _idle(one), "budget": budgets.get(one["pool"], 0)} for one in map(dict, workers)]
+    ordered = sorted(told, key=lambda item: (ORDERS[key][1](item), str(item["id"])))
+    summed = [pool | _sums([one for one in told if one["pool"] == pool["key"]]) for pool in map(dict, pools)]
     return "\n".join(
         (
             listing(summed, _POOLS, Output.TABLE) if pools else "no pools",
@@ -95,6 +118,13 @@ def screen(pools: Sequence[Item], workers: Sequence[Item], key: str = "n") -> st
     )
 
 
-def _sums(workers: Sequence[Item]) -> dict[str, int]:
+def _sums(workers: Sequence[Item]) -> dict[str, int | None]:
     loads = {name: sum(_of_load(one, name) for one in workers) for name in ("running", "waiting")}
-    return {**loads, "held": sum(int(one["heldBlocks"]) for one in workers)}
+    listed = [one for one in workers if one["listed"]]
+    idle = [one["idle"] for one in listed if one["idle"] is not None]
+    return {
+        **loads,
+        "held": sum(int(one["heldBlocks"]) for one in workers),
+        "idle": sum(idle) if idle else None,
+        "budget": sum(one["budget"] for one in listed),
+    }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_local.cli.listing import Item
-from cachefleet_local.cli.live.top_view import ORDERS, blocks_bar, screen
+from cachefleet_local.cli.live.top_view import MIB, ORDERS, blocks_bar, screen
 from tests.local.cli.admin_api import AdminApi, environment, ran, started
 from tests.local.cli.test_listing import POOL, WORKER, item
 
@@ -41,7 +41,28 @@ def test_blocks_are_in_use_cached_or_free() -> None:
 
 def test_pools_sum_up_their_workers() -> None:
     text = screen([item(POOL)], [worker(1, running=1, waiting=2), worker(2, running=3, waiting=4)])
-    assert text.splitlines()[1].split() == ["default/demo", "tiny", "1/2", "4", "6", "3", "-"]
+    assert text.splitlines()[1].split() == ["default/demo", "tiny", "1/2", "4", "6", "3", "-", "-"]
+
+
+def test_idle_cache_is_shown_against_the_budget() -> None:
+    pool = item(POOL.model_copy(update={"budget_mib": 2048}))
+    workers = [
+        {**worker(0, blocks_idle=6), "blockBytes": MIB // 4},
+        {**worker(1, blocks_idle=1500), "blockBytes": MIB},
+        {**worker(2), "load": None},
+        {**worker(3, blocks_idle=12), "blockBytes": MIB, "listed": False},
+    ]
+    text = screen([pool], workers).splitlines()
+    assert text[0].split()[6] == "IDLE/BUDGET"
+    assert "1,502/6,144 MiB" in text[1], "of the workers that the pool lists"
+    shown = zip(text[-4:], ("1.5", "1,500", "?", "12"), strict=True)
+    assert [f" {idle}/2,048 MiB" in line for line, idle in shown] == [True] * 4
+    assert "/2,048" not in screen([item(POOL)], workers), "without a budget there is no share of it"
+
+
+def test_a_control_plane_that_tells_no_budget_is_shown_all_the_same() -> None:
+    older = {name: value for name, value in item(POOL).items() if name != "budgetMiB"}
+    assert screen([older], [worker(0)]).splitlines()[1].startswith("default/demo ")
 
 
 @pytest.mark.parametrize(
