@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
-from cachefleet_local.cli.commands.up import problem_lines, until_stopped
+from cachefleet_local.cli.commands.up import problem_lines, signed_in_console, until_stopped
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.figure import figure
@@ -73,6 +73,7 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
     screen.starting(fleet.plan.processes)
     async with LocalFleet(fleet, screen.changed, screen.said):
         screen.all_ready()
+        await show_console(fleet, screen)
         round_robin, cache_aware = await compare(fleet, workload(Shape()), console)
     share = recomputed_share(round_robin, cache_aware)
     write_whole(result, result_text(round_robin, cache_aware))
@@ -88,11 +89,18 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
     problem_lines(NEXT, console)
 
 
+async def show_console(fleet: Prepared, screen: Screen) -> None:
+    """Tell where one can look on while it runs, as the fleet is gone afterwards."""
+    if link := await signed_in_console(fleet, screen):
+        screen.said([f"look on in the console while this runs (signs in once): {link}"])
+
+
 NEXT: Final = [
-    "What to try next (after: . .venv/bin/activate):",
-    f"  cachefleet up {POOL_FILE}   the same two workers to talk to; prints a curl command",
+    "This fleet is gone. What to try next (after: . .venv/bin/activate):",
+    f"  cachefleet up {POOL_FILE}   the same two workers to talk to; prints a curl command, and a link to the console",
     "  cachefleet workers                 in another terminal: load and held blocks of each worker",
     "  cachefleet decisions               why each request went where it did, and what the cache did",
+    "  cachefleet console                 a new link to the console: the same as pages, live",
     "",
 ]
 

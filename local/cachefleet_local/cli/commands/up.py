@@ -69,11 +69,11 @@ def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
 async def _run(fleet: Prepared, screen: Screen) -> None:
     screen.starting(fleet.plan.processes)
     async with LocalFleet(fleet, screen.changed, screen.said) as running:
-        screen.ready(fleet, await _console(fleet, screen))
+        screen.ready(fleet, await signed_in_console(fleet, screen))
         await running.ended()
 
 
-async def _console(fleet: Prepared, screen: Screen) -> str:
+async def signed_in_console(fleet: Prepared, screen: Screen) -> str:
     """The console's address: one that signs in, where a person reads it and no log keeps it."""
     if not (screen.for_people or fleet.options.browse):
         return ""

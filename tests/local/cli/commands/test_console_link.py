@@ -14,12 +14,14 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
+from cachefleet_local.cli.command_table import TABLE
 from cachefleet_local.cli.commands import up
 from cachefleet_local.cli.commands.console_link import console, console_link
 from cachefleet_local.cli.contexts.access import AdminAccess, Where
 from cachefleet_local.cli.contexts.cluster_access import Cluster, end_forwards
 from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import FailureError
+from cachefleet_local.demo.__main__ import NEXT, show_console
 from cachefleet_local.fleet.data_folder import open_folder
 from cachefleet_local.fleet.local_fleet import Prepared
 from tests.controlplane.waiting import until
@@ -96,7 +98,7 @@ async def test_a_link_is_for_people_and_for_no_log(
     monkeypatch.setattr("webbrowser.open", opened.append)
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=terminal))
-    link = await up._console(prepared(tmp_path, replica, browse=browse), screen)
+    link = await up.signed_in_console(prepared(tmp_path, replica, browse=browse), screen)
     assert bool(link) is told
     assert bool(opened) is opens
     assert "code" not in out.getvalue()
@@ -105,8 +107,21 @@ async def test_a_link_is_for_people_and_for_no_log(
 async def test_a_fleet_runs_without_a_link(tmp_path: Path, replica: Replica) -> None:
     out = io.StringIO()
     screen = Screen(Console(file=out, force_terminal=True, width=200))
-    assert await up._console(prepared(tmp_path, replica, said="old"), screen) == ""
+    assert await up.signed_in_console(prepared(tmp_path, replica, said="old"), screen) == ""
     assert "the admin token is not accepted" in out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_the_demo_tells_people_where_to_look_on(tmp_path: Path, replica: Replica, *, terminal: bool) -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, force_terminal=terminal, width=40))
+    await show_console(prepared(tmp_path, replica), screen)
+    assert (f"{replica.url}/console/enter#code1" in out.getvalue()) is terminal
+
+
+def test_the_demo_ends_with_commands_that_there_are() -> None:
+    named = {line.split()[1] for line in NEXT if line.startswith("  cachefleet ")}
+    assert {"up", "console"} <= named <= set(TABLE)
 
 
 KUBECTL = """#!{python}
