@@ -123,7 +123,7 @@ class DecisionRecord:
     long it waited for room, None where it did not. ``tenant`` is "" in the oldest records; ``isolation`` is its pools'
     rule, with the version of the salt where that is one for each tenant. ``rung`` is where the prompt's ids came from,
     ``render_failure`` why there are none. ``lost`` is in the order of the prompt, and adds up to the tokens that the
-    engine counted less those cached; empty where that is not known.
+    engine counted less those cached (a Prefill worker's, where one computed the prompt); empty where that is not known.
     """
 
     id: str

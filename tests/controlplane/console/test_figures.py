@@ -11,7 +11,7 @@ from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.console.figures.bar_parts import WHOLE, stacked
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
-from cachefleet_controlplane.console.figures.token_split import token_split
+from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
 from cachefleet_controlplane.routing.cost import cost_of
 from cachefleet_controlplane.routing.throughput import Throughput
 from cachefleet_controlplane.routing.worth import Worth
@@ -72,6 +72,18 @@ def test_a_request_with_an_account_of_its_own_shows_that() -> None:
         ("nowhere", 488),
     ]
     assert (split.shares[1].title, split.shares[1].words) == ("evicted", "evicted!")
+
+
+def test_what_a_prefill_worker_brought_over_is_not_from_cache() -> None:
+    attempts = (AttemptRecord("p", "finished", 200, 0.1, "prefill"), AttemptRecord("d", "finished", 200, 0.1))
+    lost = [{"cause": "first_seen", "tokens": 2000, "why": "new"}]
+    item = shown(attempts=attempts, cached_tokens=2511) | {"lost": lost}
+    split = token_split(item)
+    assert split
+    assert from_cache(item) == split.served
+    assert [(one.kind, one.tokens) for one in split.shares] == [("served", 512), ("nowhere", 2000)]
+    assert "Prefill worker" in split.shares[0].words
+    assert (split.served, split.computed) == (512, 2000)
 
 
 def test_without_block_keys_nobody_can_tell() -> None:

@@ -41,6 +41,11 @@ class TokenSplit:
         return sum(one.tokens for one in self.shares if one.kind != "served")
 
     @property
+    def served(self) -> int:
+        """Tokens from cache."""
+        return self.prompt_tokens - self.computed
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The shares as a bar."""
         return stacked(((one.kind, one.title, one.tokens) for one in self.shares), self.prompt_tokens)
@@ -48,7 +53,7 @@ class TokenSplit:
 
 def token_split(item: Mapping[str, Any]) -> TokenSplit | None:
     """The split of a decision of the admin API; None where its answer did not tell what came from cache."""
-    served = item["cachedTokens"]
+    served = from_cache(item)
     if served is None:
         return None
     prompt = max(item["promptTokens"], served)
@@ -63,7 +68,23 @@ def token_split(item: Mapping[str, Any]) -> TokenSplit | None:
     return TokenSplit(prompt, tuple(one for one in (*known, _nowhere(item, rest)) if one.tokens))
 
 
+def from_cache(item: Mapping[str, Any]) -> int | None:
+    """Prompt tokens from cache, a Prefill worker's where one computed the prompt; None where nobody told."""
+    cached: int | None = item["cachedTokens"]
+    if cached is None or not _prefilled(item):
+        return cached
+    lost: int = sum(one["tokens"] for one in item.get("lost", ()))
+    return max(0, int(item["promptTokens"]) - lost)
+
+
+def _prefilled(item: Mapping[str, Any]) -> bool:
+    """Whether a Prefill worker was asked: the answering one counts all that it brought over as cached."""
+    return any(one["kind"] == "prefill" for one in item["attempts"])
+
+
 def _served(item: Mapping[str, Any]) -> str:
+    if _prefilled(item):
+        return "of the Prefill worker, which computed the rest"
     predicted = item["predictedTokens"]
     if item["cachedTokens"] == predicted:
         return "exactly what was predicted"

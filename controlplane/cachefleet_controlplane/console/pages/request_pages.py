@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from cachefleet_controlplane.console.admin_calls import Answer
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
-from cachefleet_controlplane.console.figures.token_split import token_split
+from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 
@@ -37,6 +37,7 @@ async def requests_page(visit: Visit) -> Response:
     return visit.page(
         "requests.html",
         items=answer.items,
+        from_cache=from_cache,
         problem=answer.problem or data.get("storeProblem") or "",
         wanted=wanted,
         older=_older(wanted, data.get("next")),

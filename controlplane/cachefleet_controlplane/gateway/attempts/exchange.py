@@ -161,8 +161,9 @@ class Exchange:
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""
         routing_input, path = self._resuming.routing_input, self._resuming.path
-        transfer = Transfer(self._context, routing_input, path=path, trace=self._trace, arrived=self._began)
-        self._transfer = transfer
+        self._transfer = transfer = Transfer(
+            *(self._context, routing_input), path=path, trace=self._trace, arrived=self._began, usage=self._usage_in
+        )
         outcome = await transfer.run(given)
         if outcome is Outcome.PREFILLED:
             self._planner.transfer = transfer.params
@@ -185,6 +186,9 @@ class Exchange:
         finally:  # also where the client has disconnected
             self._trace.usage = self._possible(transformer.usage)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
+
+    def _usage_in(self, body: bytes) -> Usage | None:
+        return self._possible(self._api.usage(body))
 
     def _possible(self, usage: Usage | None) -> Usage | None:
         """A worker's usage, held to what this request can have cost."""
@@ -227,7 +231,7 @@ class Exchange:
         sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
         answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
-        self._trace.usage = self._possible(self._api.usage(answer.body)) if answer.status == 200 else None
+        self._trace.usage = self._usage_in(answer.body) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
 
     async def _refuse(self) -> None:

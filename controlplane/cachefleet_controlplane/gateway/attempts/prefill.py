@@ -7,7 +7,7 @@ final attempt, unread. A connector that needs none, such as those with a shared 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty
@@ -69,13 +70,24 @@ def transfer_params(body: bytes) -> Raw | None:
 
 
 class Transfer:
-    """One prefill attempt for ``routing_input``, sent to ``path``; ``run`` makes it, then the results are set."""
+    """One prefill attempt for ``routing_input``, sent to ``path``; ``run`` makes it, then the results are set.
+
+    ``usage`` reads a worker's counts in the body of its answer.
+    """
 
     def __init__(
-        self, context: GatewayContext, routing_input: RoutingInput, *, path: str, trace: DecisionTrace, arrived: float
+        self,
+        context: GatewayContext,
+        routing_input: RoutingInput,
+        *,
+        path: str,
+        trace: DecisionTrace,
+        arrived: float,
+        usage: Callable[[bytes], Usage | None],
     ) -> None:
         self._context = context
         self._path = path
+        self._usage = usage
         self._trace = trace
         body, self.members = prefill_body(routing_input.body)
         self._routing_input = replace(
@@ -111,6 +123,8 @@ class Transfer:
                 outcome = await self._act(action, headers)
                 action = self._step(outcome)
             found = self._found(action)
+            if found is Outcome.PREFILLED and self.opened.answer is not None:
+                self._account(self.opened.answer.body)
             self._context.metrics.prefill_attempt(found)
             return found
         finally:
@@ -164,6 +178,11 @@ class Transfer:
         if action is Action.DELIVER and answer is not None:
             return Outcome.PREFILLED if answer.status == 200 else Outcome.PREFILL_FAILED
         return Outcome.NO_PREFILL if action is Action.REFUSE and not self._progress.attempts else Outcome.PREFILL_LOST
+
+    def _account(self, body: bytes) -> None:
+        """Keep what the worker counted: of what it brings over, the answering worker's usage says no more."""
+        self._aside.basis, self._aside.usage = self._trace.basis, self._usage(body)
+        self._trace.prefill = self._trace.prefill or self._aside
 
     def _note(self, outcome: str) -> None:
         if self._placement.chosen is not None:

@@ -92,14 +92,22 @@ class LostHits:
         self._history.add(ended, self._wall())
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
-        usage, decision, basis = trace.usage, trace.decision, trace.basis
-        if decision is None or basis is None or not trace.attempts:
+        usage, decision = trace.usage, trace.decision
+        if decision is None or trace.basis is None or not trace.attempts:
             return None
         if usage is None:  # its client has gone, or it does not tell
             tokens = decision.prompt_tokens if trace.status == 200 else 0
-            return Levels(prompt_tokens=tokens, served_tokens=0, whole=LostCause.NOT_TOLD) if tokens else None
-        if prefilled(trace):  # the Decode worker counts what was brought over among what it had cached
-            return Levels(prompt_tokens=usage.prompt_tokens, served_tokens=0, whole=LostCause.NOT_TOLD)
+            return _untold(tokens) if tokens else None
+        if not prefilled(trace):
+            return self._of_prompt(trace, usage, trace.basis)
+        # The Decode worker counts what was brought over among what it had cached; the Prefill worker looked it up.
+        there = trace.prefill
+        if there is None or there.usage is None or there.basis is None:
+            return _untold(usage.prompt_tokens)
+        return self._of_prompt(there, there.usage, there.basis)
+
+    def _of_prompt(self, trace: DecisionTrace, usage: Usage, basis: Basis) -> Levels:
+        """Of a prompt that one worker looked up in its cache."""
         answered = answered_decision(trace)
         whole = _whole(usage, answered, basis)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
@@ -149,6 +157,11 @@ class LostHits:
         self._seen.note(keys, Computed(decision.id, self._fleet.losses.now()), served=served)
         self._served(keys, served)
         return blocks, gone
+
+
+def _untold(tokens: int) -> Levels:
+    """Of a prompt of which no worker tells what it had cached."""
+    return Levels(prompt_tokens=tokens, served_tokens=0, whole=LostCause.NOT_TOLD)
 
 
 def _whole(usage: Usage, answered: Decision | None, basis: Basis) -> LostCause | None:

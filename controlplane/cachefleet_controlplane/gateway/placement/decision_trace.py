@@ -139,6 +139,8 @@ class DecisionTrace:
     basis: Basis | None = None
     first: Decision | None = None
     """The first decision that named a worker; ``decision`` may be a later attempt's."""
+    prefill: DecisionTrace | None = None
+    """Of the first Prefill worker that computed the prompt: its decision, what it counted, and the basis of both."""
     shortfall: ShortfallRecord | None = None
     lost: tuple[LostRecord, ...] = ()
     continuation: str | None = None

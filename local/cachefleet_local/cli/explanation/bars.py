@@ -60,9 +60,9 @@ def costs(candidate: Item) -> dict[Part, float]:
 
 
 def tokens(item: Item) -> dict[Part, float]:
-    """What became of a prompt's tokens; empty where the engine did not tell."""
+    """What became of a prompt's tokens; empty where the engine did not tell, or a Prefill worker brought them over."""
     prompt, predicted, cached = item["promptTokens"], item["predictedTokens"], item["cachedTokens"]
-    if cached is None or not prompt:
+    if cached is None or not prompt or any(one["kind"] == "prefill" for one in item.get("attempts", ())):
         return {}
     lost = max(0, min(predicted, prompt) - cached)
     served = min(cached, predicted)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.history.cache_history import FLEET, Step
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import BLOCK_SIZE, MODEL, POOL, Front, chat, engine, front
@@ -32,7 +33,7 @@ def steps(gate: Front, pool: str = POOL) -> list[Step]:
 def causes(gate: Front) -> dict[str, int]:
     """All that was lost so far, by the history and by the metric."""
     found: Counter[str] = Counter()
-    for step in steps(gate):
+    for step in steps(gate, FLEET):
         found.update(step.lost)
     counted = {
         sample.labels["cause"]: int(sample.value)
@@ -227,9 +228,29 @@ async def test_over_many_requests_the_sums_are_those_of_the_engines() -> None:
         assert {"first_seen", "evicted", "last_block"} <= set(told)
 
 
-async def test_what_a_prefill_worker_brought_over_is_not_counted_as_served_from_cache() -> None:
+async def test_of_what_a_prefill_worker_brought_over_its_own_cache_tells() -> None:
+    """The answering worker counts all of it as cached."""
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
-        await fleet.gate.chat("A prompt that nobody has asked for. " * 4)
+        gate = fleet.gate
+        fleet.report()
+        new = await lost(gate)
+        servable, rest = whole(gate)
+        assert [attempt.kind for attempt in gate.records[-1].attempts] == ["prefill", "answer"]
+        assert new == {"first_seen": servable, "last_block": rest}
+        fleet.report()
+        longer = await lost(gate, f"{LONG}{OTHER}")
+        counters = one.worker.scheduler.counters
+        prompts = sum(record.prompt_tokens for record in gate.records)
+        assert (counters.queries, counters.hits) == (prompts, prompts - sum(causes(gate).values()))
+        assert 0 < longer["first_seen"] < whole(gate)[0]
+        assert one.reset_prefix_cache()
+        fleet.report()
+        assert await lost(gate) == {"evicted": servable, "last_block": rest}
+
+
+async def test_a_prefill_worker_that_counts_nothing_leaves_tokens_untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transfer, "_account", lambda *_: None)
+    async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
+        await fleet.gate.chat(LONG)
         record = fleet.gate.records[-1]
-        assert [attempt.kind for attempt in record.attempts] == ["prefill", "answer"]
         assert [(lost.cause, lost.tokens) for lost in record.lost] == [("not_told", record.prompt_tokens)]

@@ -26,6 +26,11 @@ def test_what_the_engine_did_not_tell_has_no_bar() -> None:
     assert bars.tokens({"promptTokens": 9, "predictedTokens": 0, "cachedTokens": None}) == {}
 
 
+def test_what_a_prefill_worker_brought_over_is_no_hit() -> None:
+    brought = {"promptTokens": 9, "predictedTokens": 0, "cachedTokens": 8, "attempts": [{"kind": "prefill"}]}
+    assert bars.tokens(brought) == {}
+
+
 def test_a_costs_parts_are_its_sum() -> None:
     for candidate in item(example())["candidates"]:
         parts = bars.costs(candidate)
