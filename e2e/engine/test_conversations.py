@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final
 
+import httpx
 import openai
 import pytest
 from openai.resources.responses.responses import ResponsesConnection
@@ -96,6 +97,52 @@ def test_lost_hits_add_up_to_what_the_engine_counts(fleet: Up, client: openai.Op
         return [now - then for now, then in zip(told_and_counted(fleet), before, strict=True)]
 
     until(lambda: grown() == [prompt, cached] * 2, 60, f"at {prompt} and {cached}")
+
+
+@pytest.fixture
+def console(fleet: Up) -> Iterator[httpx.Client]:
+    """The console's pages, signed in by a link."""
+    code = fleet.command("console").stdout.strip().partition("#")[2]
+    with httpx.Client(base_url=f"{fleet.internal}/console", headers={"origin": fleet.internal}) as pages:
+        assert pages.post("/enter", data={"code": code}).status_code == 303
+        yield pages
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def shown(console: httpx.Client) -> list[int]:
+    """Of the page of lost hits: prompt tokens and those from cache. The rest has to be there by cause."""
+    page = console.get("/lost-hits").text
+    facts = re.findall(r"<b[^>]*>([\d,]+)</b> (?:prompt|from|computed)", page)
+    causes = re.findall(r'data-label="Tokens"[^>]*>([\d,]+)<', page)
+    prompt, served, computed = map(number, facts) if facts else (0, 0, 0)
+    assert sum(map(number, causes)) == computed == prompt - served, page
+    return [prompt, served]
+
+
+def test_the_console_shows_what_the_engine_counts(fleet: Up, client: openai.OpenAI, console: httpx.Client) -> None:
+    before, counted = shown(console), told_and_counted(fleet)[2:]
+    messages: list[Any] = [{"role": "user", "content": f"A page of sums. {FIRST}"}]
+    for _ in range(2):
+        raw = client.chat.completions.with_raw_response.create(model="tiny", messages=messages, max_tokens=4)
+
+    def grown() -> list[int]:
+        now = shown(console) + told_and_counted(fleet)[2:]
+        return [one - then for one, then in zip(now, before + counted, strict=True)]
+
+    usage = raw.parse().usage
+    assert usage is not None
+    prompt = usage.prompt_tokens
+    until(lambda: grown()[::2] == [2 * prompt] * 2, 60, "both prompts, on the page and in the engine's counters")
+    _, served, _, hits = grown()
+    assert 0 < served == hits < prompt
+    page = console.get(f"/requests/{raw.headers['x-cachefleet-decision']}").text
+    assert f"<b>{prompt - served:,}</b> of {prompt:,} prompt tokens were computed" in page
+    queries, hits = told_and_counted(fleet)[2:]
+    ratio = f"{100 * hits / queries:.1f} %"
+    until(lambda: ratio in console.get("/").text, 60, f"a hit ratio of {ratio}")
 
 
 def test_a14_a_turn_taken_back_is_answered_all_the_same(fleet: Up, client: openai.OpenAI) -> None:
