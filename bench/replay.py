@@ -36,10 +36,11 @@ from typing import Final
 
 from bench.bars import Bar
 from bench.replay_policies import ideal_hits
-from bench.replay_run import PLAIN, POLICIES, Replay, Result
+from bench.replay_run import PLAIN, POLICIES, Replay
 from bench.replay_work import Request, blocks, mooncake, sessions, stampede
-from bench.replay_worker import ReplayError, Setup
 from bench.rows import Row, percentile, row
+from cachefleet_controlplane.simulation.run_result import Result
+from cachefleet_controlplane.simulation.setup import Setup, SimulationError
 from cachefleet_core.native import choose
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay.json"
@@ -101,7 +102,7 @@ METRICS: Final = (
 
 
 def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[Result]:
-    """Every policy's run; each is told when it is there. ReplayError where one is not sound."""
+    """Every policy's run; each is told when it is there. SimulationError where one is not sound."""
     print(f"{trace.name}: {len(requests)} requests, {blocks(requests)} blocks, {trace.setup}")
     print(f"  {'':<12}{'hits':>7}{'queue met p50':>15}{'p99':>7}{'fullest p99':>13}{'first token':>13}{'p99':>7}")
     for policy in POLICIES:
@@ -195,7 +196,7 @@ def main() -> None:
         rows = list(measured(given.requests))
         if rows and given.requests is None:
             rows.append(stampede_row())
-    except ReplayError as error:
+    except SimulationError as error:
         sys.exit(str(error))
     if not rows:
         return

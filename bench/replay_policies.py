@@ -16,14 +16,14 @@ import random
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bench.replay_work import BLOCK, Request, chains
-from bench.replay_worker import ReplayError
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_controlplane.simulation.setup import SimulationError
+from cachefleet_controlplane.simulation.virtual_run import Placed
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
@@ -33,22 +33,6 @@ POINTS: Final = 256
 MEAN_LOAD: Final = 1.25
 HASHED_BLOCKS: Final = 2
 """Of a prompt's beginning; of Mooncake's prompts the first one is the same in all."""
-
-
-class Under(Protocol):
-    """A request under way, as a ``Flight`` is."""
-
-    def first_token(self) -> None: ...
-    def finish(self, *, cached_tokens: int | None = None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A request's worker; ``predicted`` tokens of it are cached there, as far as the index knows."""
-
-    worker: str
-    under: Under
-    predicted: int = 0
 
 
 class Policy(Protocol):
@@ -67,7 +51,7 @@ class FleetPolicy:
     def place(self, request: Request, tokens: list[int]) -> Placed | None:
         keyer = self._fleet.keyer(MODEL)
         if keyer is None:
-            raise ReplayError("no worker has said hello")
+            raise SimulationError("no worker has said hello")
         prompt = Prompt(
             tokens=len(tokens),
             keys=keyer.packed_keys(tokens),
@@ -79,7 +63,7 @@ class FleetPolicy:
         if decision.verdict is Verdict.QUEUE:
             return None
         if decision.verdict is not Verdict.ROUTE:
-            raise ReplayError(f"request {request.number} was refused: {decision.reason}")
+            raise SimulationError(f"request {request.number} was refused: {decision.reason}")
         return Placed(decision.worker, self._fleet.begin(decision, prompt), decision.predicted_tokens)
 
 
@@ -127,7 +111,7 @@ class BoundedHashPolicy:
             _, worker = self._ring[(start + step) % len(self._ring)]
             if self._requests[worker] < bound:
                 return worker
-        raise ReplayError("every worker has more than the mean")
+        raise SimulationError("every worker has more than the mean")
 
 
 def ideal_hits(requests: Sequence[Request], blocks: int, *, since: int = 0) -> int:

@@ -19,10 +19,11 @@ from typing import Final
 
 from bench.replay import TRACES, Trace
 from bench.replay_policies import ideal_hits
-from bench.replay_run import Replay, Result
+from bench.replay_run import Replay
 from bench.replay_work import Request, blocks
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.routing.worth import Worth
+from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 

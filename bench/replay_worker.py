@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.replay_work import BLOCK
+from cachefleet_controlplane.simulation.setup import Setup, SimulationError
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Namespace
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
@@ -37,25 +38,6 @@ EPOCH: Final = "replay-1"
 NO_EOS: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """A fleet of equal workers. ``blocks`` are those of one worker that requests can have; times are in seconds."""
-
-    workers: int = 4
-    blocks: int = 5000
-    prefill_tokens_per_second: float = 375.0
-    inter_token_seconds: float = 0.02
-    batched_tokens: int = 64
-    running: int = 64
-    model_len: int = 4096
-    report_lag: float = 0.05
-    state_every: float = 1.0
-
-
-class ReplayError(RuntimeError):
-    """A run that shows something that cannot be: its figures are worth nothing."""
-
-
 @dataclass(slots=True)
 class _Sums:
     """Of an engine's metrics page: prompt tokens computed and the time that took, and the same of later tokens."""
@@ -73,6 +55,7 @@ class SimWorker:
         self.name = name
         self._setup = setup
         self.pool = BlockPool(setup.blocks + 1, BLOCK)
+        self.pool.bound(setup.budget_blocks)
         self.scheduler = Scheduler(
             self.pool,
             lambda _: chance.getrandbits(16),
@@ -90,6 +73,15 @@ class SimWorker:
         """Idle cached blocks, which take a walk over all to count; None while nobody asked since the last change."""
         self._step_ends = 0.0
         self._told: Counter[bytes] = Counter()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has anything to do."""
+        return self.scheduler.busy
+
+    def opening(self) -> list[bytes]:
+        """The first frames of its connection."""
+        return self.stream.opening()
 
     def add(self, sequence: Sequence) -> None:
         sequence.ignore_eos = True
@@ -119,7 +111,7 @@ class SimWorker:
         if events:
             batch = decode_batch(Encoding().batch(now, events))
             if batch.malformed or batch.unknown:
-                raise ReplayError(f"{self.name}: the agent cannot read the engine's events")
+                raise SimulationError(f"{self.name}: the agent cannot read the engine's events")
             self.residents.apply(batch.events)
         return advanced, self.stream.deltas()
 
@@ -190,7 +182,7 @@ class SimWorker:
             if sequence.preemptions or sequence.computed - count != cached:
                 continue
             if not all(self._told[link.digest] > 0 for link in sequence.links[: cached // BLOCK]):
-                raise ReplayError(f"{self.name}: served from a block that is not there")
+                raise SimulationError(f"{self.name}: served from a block that is not there")
 
     def _measure(self, sequence: Sequence, now: float) -> None:
         sums = self._sums

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TypeVar
 
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
-from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
+from cachefleet_controlplane.fleet.backend import Backend, backend
+from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
@@ -31,8 +32,6 @@ from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerp
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
-from cachefleet_controlplane.index.protocol import BlockIndex
-from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
@@ -40,7 +39,6 @@ from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
 from cachefleet_controlplane.pools.source import Announced, FilePoolSource, PoolSource
 from cachefleet_controlplane.routing.decision import Knowledge
-from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
@@ -48,8 +46,7 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, Usage
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
-from cachefleet_controlplane.wire.json_bounds import NativeExcess
-from cachefleet_core.native import MODULE, Choice, Code, NativeError, choose
+from cachefleet_core.native import NativeError
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -171,26 +168,6 @@ def _needed(value: T | None) -> T:
     if value is None:
         raise ValueError("a setting that this mode needs is missing")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """Native or Python code for block keys, index, selector and JSON bounds."""
-
-    code: Code
-    index: Callable[[], BlockIndex] = PythonIndex
-    selector: MakeSelector = Selector
-    json_excess: NativeExcess | None = None
-
-
-def backend(choice: Choice = "auto") -> Backend:
-    """The backend to use. ``native.NativeError`` where "native" is asked for and cannot be loaded."""
-    code = choose(choice)
-    if code.name == "python":
-        return Backend(code)
-    index = import_module("cachefleet_controlplane.index.native_index").NativeIndex
-    selector = import_module("cachefleet_controlplane.selection.native_selection").NativeSelector
-    return Backend(code, index, selector, import_module(MODULE).json_excess)
 
 
 def backend_of(settings: Settings) -> Backend:

@@ -9,7 +9,7 @@ import pytest
 
 from bench import replay, replay_sensitivity
 from bench.replay_policies import MEAN_LOAD, BoundedHashPolicy, NeverPaid, ideal_hits
-from bench.replay_run import POLICIES, Replay, Result
+from bench.replay_run import POLICIES, Replay
 from bench.replay_work import (
     BLOCK,
     Request,
@@ -22,9 +22,11 @@ from bench.replay_work import (
     stampede,
     synthetic,
 )
-from bench.replay_worker import ReplayError, Setup, SimWorker
+from bench.replay_worker import SimWorker
 from bench.rows import percentile
 from cachefleet_controlplane.routing.worth import UNLEARNT
+from cachefleet_controlplane.simulation.run_result import Result
+from cachefleet_controlplane.simulation.setup import Setup, SimulationError
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.native import lacking
 
@@ -171,19 +173,19 @@ def test_a_frame_that_is_lost_is_noticed() -> None:
                 return
             super()._deliver(worker, data)
 
-    with pytest.raises(ReplayError, match="asked for something"):
+    with pytest.raises(SimulationError, match="asked for something"):
         Lossy(WORK, SETUP, "cacheAware").run()
 
 
 def test_an_index_that_is_wrong_at_the_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimWorker, "digest", lambda _: 1)
-    with pytest.raises(ReplayError, match="the index is wrong about replay-0"):
+    with pytest.raises(SimulationError, match="the index is wrong about replay-0"):
         Replay(WORK, SETUP, "random").run()
 
 
 def test_a_hit_on_what_is_not_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimWorker, "_follow", lambda *_: None)
-    with pytest.raises(ReplayError, match="served from a block that is not there"):
+    with pytest.raises(SimulationError, match="served from a block that is not there"):
         Replay(WORK, SETUP, "cacheAware").run()
 
 
@@ -193,7 +195,7 @@ def test_a_request_answered_short_is_noticed() -> None:
             super()._send(request, *given)
             next(reversed(self._open)).max_tokens = 1
 
-    with pytest.raises(ReplayError, match="not answered once and whole"):
+    with pytest.raises(SimulationError, match="not answered once and whole"):
         Hasty(WORK, SETUP, "random").run()
 
 

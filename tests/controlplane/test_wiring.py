@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.fleet.backend import backend
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
 from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.wiring import backend, pool_source
+from cachefleet_controlplane.wiring import pool_source
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native import API, NativeError
 

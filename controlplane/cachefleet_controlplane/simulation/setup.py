@@ -1,0 +1,26 @@
+"""A modelled fleet of equal workers: their number, blocks and rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class SimulationError(RuntimeError):
+    """A run that shows something that cannot be: its figures are worth nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A fleet of equal workers. ``blocks`` are those of one worker that requests can have; times are in seconds."""
+
+    workers: int = 4
+    blocks: int = 5000
+    prefill_tokens_per_second: float = 375.0
+    inter_token_seconds: float = 0.02
+    batched_tokens: int = 64
+    running: int = 64
+    model_len: int = 4096
+    report_lag: float = 0.05
+    state_every: float = 1.0
+    budget_blocks: int | None = None
+    """Idle blocks that a worker keeps; None for all."""

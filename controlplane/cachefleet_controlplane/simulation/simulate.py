@@ -1,0 +1,30 @@
+"""Plays a job's requests through each of its scenarios."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
+from cachefleet_controlplane.simulation.simulation_job import Figures, Job
+from cachefleet_controlplane.simulation.workload import Request, from_records, from_trace
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.spec import read_pool
+
+
+def simulate(job: Job) -> list[Figures]:
+    """The figures of each scenario. SimulationError where a run is not sound."""
+    pool = read_pool(job.pool)
+    contract = msgspec.convert(job.contract, IndexContract)
+    requests = _requests(job, contract.block_size)
+    found = []
+    for scenario in job.scenarios:
+        run = SimulatedRun(requests, pool, contract, scenario)
+        run.run()
+        found.append(run.figures(job.warm_up))
+    return found
+
+
+def _requests(job: Job, block_size: int) -> list[Request]:
+    if job.trace:
+        return from_trace(job.trace, block_size=block_size, trace_block=job.trace_block)
+    return from_records(job.records, block_size)

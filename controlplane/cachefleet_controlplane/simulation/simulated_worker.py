@@ -1,0 +1,108 @@
+"""A worker in virtual time: a modelled engine, and the frames by which its agent would tell of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
+from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler, Step
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Snapshot, State, encode
+
+EPOCH: Final = "simulated-1"
+MAX_OPERATIONS: Final = 8192
+"""Of one frame: half of what the protocol allows."""
+
+
+class SimulatedWorker:
+    """One engine with its agent; see ``ModelledWorker``."""
+
+    def __init__(self, name: str, pool: str, contract: IndexContract, setup: Setup) -> None:
+        self.name = name
+        self.stepping = False
+        self.pool = SimulatedBlocks(setup.blocks, setup.budget_blocks)
+        self.scheduler = SimulatedScheduler(
+            self.pool,
+            block_size=contract.block_size,
+            running=setup.running,
+            batched_tokens=setup.batched_tokens,
+        )
+        self._setup = setup
+        self._hello = Hello(
+            worker=name,
+            pool=pool,
+            epoch=EPOCH,
+            endpoint=f"http://{name}",
+            contract=contract,
+            blocks_total=setup.blocks,
+            max_model_len=setup.model_len,
+            max_batched_tokens=setup.batched_tokens,
+        )
+        self._sequence = 0
+        self._step_ends = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has anything to do."""
+        return self.scheduler.busy
+
+    def opening(self) -> list[bytes]:
+        """The first frames of its connection."""
+        return [encode(self._hello), encode(Snapshot(sequence=0, part=0, last=True))]
+
+    def add(self, generation: Generation) -> None:
+        """Take a request."""
+        self.scheduler.waiting.append(generation)
+
+    def begin(self, now: float) -> tuple[Step, float]:
+        """The next step, and how long it takes."""
+        self.stepping = True
+        step = self.scheduler.schedule()
+        seconds = step.prefill_tokens / self._setup.prefill_tokens_per_second
+        seconds += self._setup.inter_token_seconds if step.decoding else 0.0
+        self._step_ends = now + seconds
+        return step, seconds
+
+    def end(self, step: Step, now: float) -> tuple[list[Generation], list[bytes]]:  # noqa: ARG002 - as others need it
+        """A step is over: the requests that got a token, and the frames that tell of its blocks."""
+        self.stepping = False
+        return self.scheduler.update(step), self._deltas(self.pool.take())
+
+    def state(self) -> bytes:
+        """The report of this moment, as a frame."""
+        scheduler, pool, setup = self.scheduler, self.pool, self._setup
+        return encode(
+            State(
+                sequence=self._sequence,
+                digest=pool.digest,
+                held=pool.held,
+                phase=Phase.READY,
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                blocks_total=setup.blocks,
+                blocks_free=pool.free,
+                blocks_idle=pool.idle,
+                preemptions=scheduler.counters.preemptions,
+                prefill_tokens_per_second=setup.prefill_tokens_per_second,
+                inter_token_seconds=setup.inter_token_seconds,
+                prefix_queries=scheduler.counters.queries,
+                prefix_hits=scheduler.counters.hits,
+            )
+        )
+
+    def backlog(self, now: float) -> float:
+        """Seconds until what it has would be prefilled."""
+        tokens = sum(max(0, one.prompt_tokens - one.computed) for one in self.scheduler.running)
+        for one in self.scheduler.waiting:
+            tokens += one.tokens - self._hello.contract.block_size * len(self.scheduler.hits(one))
+        rest = max(0.0, self._step_ends - now) if self.stepping else 0.0
+        return tokens / self._setup.prefill_tokens_per_second + rest
+
+    def _deltas(self, operations: list[Operation]) -> list[bytes]:
+        frames = []
+        for start in range(0, len(operations), MAX_OPERATIONS):
+            self._sequence += 1
+            part = tuple(operations[start : start + MAX_OPERATIONS])
+            frames.append(encode(Delta(sequence=self._sequence, operations=part)))
+        return frames
