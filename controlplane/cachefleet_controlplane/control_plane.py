@@ -33,6 +33,7 @@ from cachefleet_controlplane.gateway.responses_socket.socket_limits import Socke
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.history.sampler import Sampler
 from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
@@ -42,6 +43,7 @@ from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.settings_bounds import audit_log, gateway_bounds, gateway_options, log_bounds
+from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -96,6 +98,8 @@ class ControlPlane:
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self.history = CacheHistory()
+        self.recorded = RecordedRequests(settings.simulation_bytes)
+        self.simulate = Simulator(self.fleet, self.recorded, seconds=settings.simulation_seconds)
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
@@ -154,6 +158,7 @@ class ControlPlane:
             sockets=SocketLimits.of(settings),
             ready=lambda: self.readiness()[0],
             history=self.history,
+            recorded=self.recorded,
         )
 
     async def __aenter__(self) -> Self:
@@ -208,6 +213,7 @@ class ControlPlane:
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             flush=self.flush,
+            simulate=self.simulate,
             certifier=self.conversations.examiner,
             state=self._service_state,
             history=HistorySource(self.history, self.hot.shown),

@@ -157,6 +157,12 @@ class Settings(BaseSettings):
     hot_prefix_seconds: float = Field(60, ge=0, le=3600)
     """How long that may take, at the pace of the workers there are."""
 
+    # Simulations, of requests that are remembered in memory only.
+    simulation_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
+    """The latest requests are remembered in so many bytes; 0 for none."""
+    simulation_seconds: float = Field(60, ge=1, le=600)
+    """How long one simulation may take."""
+
     # Reports.
     report_connections: int = Field(4096, ge=1, le=65536)
     report_hello_seconds: float = Field(10, ge=0.1, le=300)

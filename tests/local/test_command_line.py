@@ -41,7 +41,8 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 COMMANDS = [
-    *("up", "check", "status", "top", "pools", "workers", "decisions", "explain", "flush", "console", "version"),
+    *("up", "check", "status", "top", "pools", "workers", "decisions", "explain"),
+    *("flush", "simulate", "console", "version"),
     *("tenants", "tenants keys"),
     *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage", "access", "open")),
     *(f"doctor {name}" for name in ("fleet", "certify", "certificates", "hit")),

@@ -10,6 +10,7 @@ flush_routes          POST /flush: evict cached blocks
 presenters            values of the control plane to schemas
 problem_responses     errors as problem JSON (RFC 9457)
 schemas               answers about pools, workers and decisions
+simulate_routes       POST /simulate: another policy, budget or number of workers
 tenant_routes         tenants and their API keys
 tenant_schemas        requests and answers about tenants, keys and usage
 tenant_service        changes tenants and keys in the store and in this replica

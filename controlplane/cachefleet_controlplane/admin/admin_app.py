@@ -36,6 +36,7 @@ from cachefleet_controlplane.admin.findings.findings_routes import findings_rout
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
+from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
@@ -75,6 +76,7 @@ def admin_app(
     usage: UsageLog,
     explain: Explain,
     flush: Flush | None = None,
+    simulate: Simulate | None = None,
     certifier: Certifier | None = None,
     state: Callable[[], ServiceState] = ServiceState,
     history: HistorySource | None = None,
@@ -96,7 +98,8 @@ def admin_app(
     of_decisions = (*streams, decision_routes(decisions), explain_routes(explain))
     of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
     of_conversations = () if certifier is None else (certificate_routes(certifier),)
-    of_caches = () if flush is None else (flush_routes(flush),)
+    of_simulation = () if simulate is None else (simulate_routes(simulate),)
+    of_caches = (*of_simulation, *(() if flush is None else (flush_routes(flush),)))
     of_history = () if history is None else (history_routes(history),)
     of_audit = () if audit is None else (audit_routes(audit),)
     of_the_past = (*of_history, *of_audit)

@@ -50,6 +50,7 @@ from cachefleet_controlplane.gateway.tenant_admission import (
     admitted_request,
 )
 from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
@@ -88,6 +89,7 @@ class Gateway:
         json_excess: NativeExcess | None = None,
         sockets: SocketLimits | None = None,
         history: CacheHistory | None = None,
+        recorded: RecordedRequests | None = None,
         wall_clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: secrets.token_hex(12),
         ready: Callable[[], bool] = lambda: True,
@@ -103,7 +105,7 @@ class Gateway:
             served=hot.served if hot else _nobody,
             wall=wall_clock,
         )
-        self._account = RequestAccount(context, record, admission.salt_version, lost)
+        self._account = RequestAccount(context, record, admission.salt_version, lost, recorded)
         self._bounds = bounds
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock

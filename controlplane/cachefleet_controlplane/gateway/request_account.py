@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.cache_accounts import request_recorder
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
 from cachefleet_controlplane.gateway.request_spans import request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
@@ -25,15 +27,23 @@ Record = Callable[[DecisionRecord], None]
 
 
 class RequestAccount:
-    """``record`` takes the records of decisions; ``salt_version`` is each tenant's at present."""
+    """``record`` takes the records of decisions; ``salt_version`` is each tenant's at present; ``recorded`` keeps
+    requests to simulate with.
+    """
 
     def __init__(
-        self, context: GatewayContext, record: Record, salt_version: Callable[[TenantId], int], lost: LostHits
+        self,
+        context: GatewayContext,
+        record: Record,
+        salt_version: Callable[[TenantId], int],
+        lost: LostHits,
+        recorded: RecordedRequests | None = None,
     ) -> None:
         self._context = context
         self._record = record
         self._salt_version = salt_version
         self._lost = lost
+        self._recorded = recorded
 
     def begin_span(self, trace: DecisionTrace, scope: Scope, began: float) -> None:
         """Decide whether a request is traced, and have its workers continue the trace; to be called first."""
@@ -68,6 +78,8 @@ class RequestAccount:
         trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
         take_evidence(trace, self._context.fleet, self._salt_version)
         self._lost.ended(trace)
+        if self._recorded is not None:
+            request_recorder.record(self._recorded, trace)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         record = trace.record()
         if decision is None or record is None:

@@ -1,5 +1,6 @@
 """Traffic played through the real decisions in virtual time: what another policy, budget or number of workers gives.
 
+fleet_model          a live pool as a modelled fleet
 run_result           what a run gave, request by request
 setup                the modelled fleet: workers, blocks, rates
 simulate             plays a job's requests through its scenarios
@@ -8,6 +9,7 @@ simulated_run        requests through one scenario
 simulated_scheduler  the scheduler of an engine
 simulated_worker     an engine and the frames its agent would send
 simulation_job       what a simulation is given, and the figures it finds
+simulator            runs simulations, each in a process of its own
 virtual_run          the loop in virtual time, also of the replay benchmark
 workload             requests from records or from a trace
 """

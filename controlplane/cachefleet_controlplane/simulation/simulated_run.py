@@ -7,9 +7,10 @@ from typing import Final
 
 from cachefleet_controlplane.fleet.backend import backend
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.history.recorded_requests import queue_seconds
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.simulation.setup import SimulationError
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
@@ -114,11 +115,3 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
             if self._index.digest(worker_id(self._pool.key, worker.name)) != worker.pool.digest:
                 raise SimulationError(f"the index is wrong about {worker.name}")
         self.result.preemptions = sum(one.scheduler.counters.preemptions for one in self._workers.values())
-
-
-def queue_seconds(decision: Decision) -> float:
-    """The queue of the chosen worker as the decision reckons it: tokens to be computed before, over its rate."""
-    chosen = next((score for score in decision.leading if score.id == decision.id), None)
-    if chosen is None or not chosen.tokens_per_second:
-        return 0.0
-    return (chosen.queued_tokens + chosen.inflight_tokens) / chosen.tokens_per_second

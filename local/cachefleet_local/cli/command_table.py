@@ -56,6 +56,7 @@ TABLE: Final = {
     "explain": Entry("explanation.explain", "Explain a decision."),
     "tenants": Entry("tenants.tenant_commands", "Tenants, their API keys, and what they used."),
     "flush": Entry("commands.flush", "Evict idle cached blocks."),
+    "simulate": Entry("commands.simulate", "Try another policy, budget or number of workers."),
     "console": Entry("commands.console_link", "Print a link to the console."),
     "doctor": Entry("doctor.doctor", "Examine a running fleet."),
     "contexts": Entry("commands.context_commands", "Control planes by name."),

@@ -50,6 +50,7 @@ def decisions(client: OpenApiClient, plane: Served) -> None:
     client.call("getDecisionsByDecisionId", decision_id="none", status=404)
     assert found["id"] in client.call("getDecisionsExport", limit=1)
     client.call("postExplain", body={"model": MODEL, "prompt": "hello"})
+    client.call("postSimulate", body={"source": {"recorded": 10}}, status=409)  # its worker reports nothing
 
 
 def fleet(client: OpenApiClient) -> None:

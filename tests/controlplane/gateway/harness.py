@@ -34,6 +34,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
 from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.index.python_index import PythonIndex
@@ -154,6 +155,7 @@ class Front:
     engines: Sequence[Worker] = ()
     server: HttpServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
+    recorded: RecordedRequests = field(default_factory=RecordedRequests)
     builder: RoutingInputBuilder | None = None
 
     def forget_fingerprints(self) -> None:
@@ -306,6 +308,7 @@ async def front(
             sockets=sockets,
             turns=continued,
             history=(history := CacheHistory()),
+            recorded=(recorded := RecordedRequests(1 << 20)),
             hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
             new_id=lambda: f"d{next(numbers)}",
         )
@@ -316,6 +319,7 @@ async def front(
         made = Front(
             *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),
             history=history,
+            recorded=recorded,
             builder=builder,
         )
         declared = pool(

@@ -6,6 +6,7 @@ context_commands    ``cachefleet contexts``: list, set, use, remove
 fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
 flush               ``cachefleet flush``: evicts cached blocks
 kubectl_plugin      ``kubectl cachefleet``
+simulate            ``cachefleet simulate``: another policy, budget or number of workers
 up                  a fleet in the foreground
 up_command          ``cachefleet up``: its options
 """

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 import yaml
 
 from cachefleet_controlplane.admin.flush_routes import Flush
+from cachefleet_controlplane.admin.simulate_routes import Simulate
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -32,7 +34,7 @@ Command = Callable[..., Told]
 
 
 @contextmanager
-def served(database: Database, flush: Flush | None = None) -> Iterator[str]:
+def served(database: Database, flush: Flush | None = None, simulate: Simulate | None = None) -> Iterator[str]:
     """The admin API in a thread of its own, as commands have an event loop of theirs."""
     begun, stop, address = Event(), Event(), []
 
@@ -46,7 +48,7 @@ def served(database: Database, flush: Flush | None = None) -> Iterator[str]:
             )
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
         decisions.record(make_record(1, cached=48))
-        admin = admin_over(database, decisions=decisions, usage=usage, flush=flush)
+        admin = admin_over(database, decisions=decisions, usage=usage, flush=flush, simulate=simulate)
         async with listening(mounted(admin)) as port:
             address.append(f"http://127.0.0.1:{port}")
             begun.set()

@@ -1,0 +1,181 @@
+"""Simulates a pool's recent requests, or a trace, in a process of its own: one simulation at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
+from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.simulation.fleet_model import Changes, FleetModel, fleet_model
+from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.simulation_job import Figures, Job, Scenario, happened
+from cachefleet_controlplane.simulation.workload import TraceLine
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.report_frames import Hello
+
+logger = logging.getLogger(__name__)
+
+_COMMAND: Final = (sys.executable, "-m", "cachefleet_controlplane.simulation")
+_FAULT_BYTES: Final = 2000
+
+
+class LiveFleet(Protocol):
+    """What it needs of ``Fleet``."""
+
+    policy: RoutingPolicy
+
+    def view(self) -> FleetView: ...
+    def models(self) -> list[ServedModel]: ...
+    def announced(self, model: str) -> list[Hello]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to simulate: the last ``recorded`` requests of a pool, or a ``trace``; and what is to be otherwise."""
+
+    pool: str | None = None
+    """None where there is one only."""
+    recorded: int = 0
+    trace: tuple[TraceLine, ...] = ()
+    trace_block: int = 512
+    changes: Changes = field(default_factory=Changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A fleet that was simulated, and what that gave."""
+
+    policy: str
+    budget_mib: int
+    setup: Setup
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What happened, what the simulation makes of today's fleet, and what it makes of the changed one."""
+
+    pool: str
+    happened: Figures | None
+    """None of a trace."""
+    warm_up: int
+    """Earlier requests that filled the simulated caches first."""
+    today: Played
+    changed: Played
+    seconds: float
+
+
+class Simulator:
+    """Runs simulations for the admin API; ``seconds`` bounds each."""
+
+    def __init__(
+        self,
+        fleet: LiveFleet,
+        recorded: RecordedRequests,
+        *,
+        seconds: float,
+        command: Sequence[str] = _COMMAND,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._recorded = recorded
+        self._seconds = seconds
+        self._command = command
+        self._clock = clock
+        self._busy = False
+
+    async def __call__(self, wanted: Wanted) -> Simulated:
+        """The figures; the process ends with this call, however that ends. ApiError."""
+        if self._busy:
+            raise ApiError(409, "another simulation is running: try again when it is over")
+        self._busy = True
+        try:
+            return await self._simulated(wanted)
+        finally:
+            self._busy = False
+
+    async def _simulated(self, wanted: Wanted) -> Simulated:
+        began = self._clock()
+        model = self._model(self._pool(wanted.pool))
+        records = () if wanted.trace else self._records(model.pool.key, wanted.recorded)
+        _check_trace(wanted, model.contract.block_size)
+        warm_up = max(0, len(records) - wanted.recorded)
+        changed = Scenario(setup=model.changed(wanted.changes), policy=wanted.changes.policy or model.policy)
+        job = Job(
+            pool=model.manifest,
+            contract=msgspec.to_builtins(model.contract),
+            records=tuple(records),
+            trace=wanted.trace,
+            trace_block=wanted.trace_block,
+            warm_up=warm_up,
+            scenarios=(Scenario(setup=model.setup, policy=model.policy), changed),
+        )
+        today, then = await self._run(job)
+        budget = model.budget_mib if wanted.changes.budget_mib is None else wanted.changes.budget_mib
+        return Simulated(
+            pool=model.pool.key,
+            happened=happened(records[warm_up:]) if records else None,
+            warm_up=warm_up,
+            today=Played(policy=model.policy, budget_mib=model.budget_mib, setup=model.setup, figures=today),
+            changed=Played(policy=changed.policy, budget_mib=budget, setup=changed.setup, figures=then),
+            seconds=self._clock() - began,
+        )
+
+    def _pool(self, key: str | None) -> PrefixCachePool:
+        pools = {pool.key: pool for model in self._fleet.models() for pool in model.declared}
+        if key is None and len(pools) == 1:
+            return next(iter(pools.values()))
+        if key not in pools:
+            said = "there are several pools: name one" if key is None and pools else f"there is no pool {key or ''}"
+            raise ApiError(404, f"{said.strip()}; pools: {', '.join(sorted(pools)) or 'none'}", param="pool")
+        return pools[key]
+
+    def _model(self, pool: PrefixCachePool) -> FleetModel:
+        workers = [worker for worker in self._fleet.view().workers if worker.pool == pool.key]
+        told = self._fleet.announced(f"{pool.metadata.namespace}/{pool.spec.model.name}")
+        hellos = [hello for hello in told if hello.pool == pool.key]
+        return fleet_model(pool, workers, hellos, policy=self._fleet.policy.value)
+
+    def _records(self, pool: str, count: int) -> list[RecordedRequest]:
+        """Twice as many as count, where there are, by arrival: the first ones warm up."""
+        if not self._recorded.on:
+            raise ApiError(409, "no requests are recorded: set CACHEFLEET_SIMULATION_BYTES, or give a trace")
+        found = self._recorded.latest(pool, 2 * count)
+        if not found:
+            raise ApiError(409, f"pool {pool} has answered no request since this replica started: give a trace")
+        return sorted(found, key=lambda record: record.at)
+
+    async def _run(self, job: Job) -> list[Figures]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
+        try:
+            async with asyncio.timeout(self._seconds):
+                answer, said = await process.communicate(msgspec.msgpack.encode(job))
+        except TimeoutError as error:
+            message = f"the simulation took more than {self._seconds:g} s: simulate fewer requests"
+            raise ApiError(422, message) from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await asyncio.shield(process.wait())
+        if process.returncode != 0:
+            fault = said[-_FAULT_BYTES:].decode(errors="replace").strip()
+            logger.error("a simulation failed: %s", fault)
+            raise ApiError(500, f"the simulation failed: {fault.splitlines()[-1] if fault else process.returncode}")
+        return msgspec.msgpack.decode(answer, type=list[Figures])
+
+
+def _check_trace(wanted: Wanted, block_size: int) -> None:
+    if wanted.trace and wanted.trace_block % block_size:
+        message = f"got {wanted.trace_block}, allowed: a multiple of the pool's blocks of {block_size} tokens"
+        raise ApiError(422, message, param="source.blockTokens")

@@ -1,0 +1,131 @@
+"""Simulations of a live fleet: a gateway before fake engines is recorded, and its requests are played again."""
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
+from cachefleet_controlplane.simulation.fleet_model import Changes
+from cachefleet_controlplane.simulation.simulator import Simulator, Wanted
+from cachefleet_controlplane.simulation.workload import TraceLine
+from cachefleet_controlplane.wire.errors import ApiError
+from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view
+from tests.controlplane.gateway.harness import POOL, Front, engine, front
+from tests.controlplane.waiting import until
+
+SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
+FAILS = (sys.executable, "-c", "raise SystemExit('out of luck')")
+LINE = TraceLine(timestamp=0, input_length=64, output_length=4, hash_ids=(1, 2, 3, 4))
+TRACE = Wanted(trace=(LINE,) * 3, trace_block=16)
+
+
+def reporting(**options: Any) -> LiveFleet:
+    fleet = fleet_of("demo-0", "demo-1")
+    for name in ("demo-0", "demo-1"):
+        fleet.report(name, **options)
+    return fleet
+
+
+def simulator(fleet: LiveFleet | None = None, **options: Any) -> Simulator:
+    return Simulator(fleet or reporting(), RecordedRequests(1 << 20), **{"seconds": 60.0} | options)
+
+
+async def talked(gate: Front) -> None:
+    """Two conversations of three turns under one beginning, one after the other, each turn reported."""
+    said = {"a": "one two three four five six seven " * 9, "b": "one two three four five six seven " * 9}
+    for turn in range(3):
+        for talk in ("a", "b"):
+            said[talk] += f" and {talk} said {turn} in its turn " * 8
+            gate.report(0)
+            ended = len(gate.records)
+            status, _, _ = await gate.chat(said[talk])
+            assert status == 200
+            await until(lambda ended=ended: len(gate.records) > ended)
+
+
+async def test_what_a_fake_fleet_served_is_what_is_simulated() -> None:
+    async with engine() as one, front([one]) as gate:
+        gate.report(0)
+        await talked(gate)
+        records = gate.recorded.latest(POOL, 10)
+        assert len(records) == 6
+        assert all(record.keys and record.prompt_tokens for record in records)
+        gate.report(0, **gate.load(0))
+        told = await Simulator(gate.fleet, gate.recorded, seconds=60)(
+            Wanted(recorded=10, changes=Changes(policy="roundRobin", workers=6))
+        )
+    assert told.happened is not None
+    happened, today, changed = told.happened, told.today.figures, told.changed.figures
+    assert happened.requests == today.requests == changed.requests == 6
+    assert happened.prompt_tokens == today.prompt_tokens == sum(record.prompt_tokens for record in records)
+    assert happened.hit_ratio is not None
+    assert happened.hit_ratio > 0.5
+    assert today.hit_ratio == pytest.approx(happened.hit_ratio, abs=0.02)
+    assert changed.recomputed_tokens == changed.prompt_tokens  # each on a worker of its own
+    assert (told.today.setup.workers, told.changed.setup.workers) == (1, 6)
+
+
+async def test_of_twice_as_many_records_the_first_half_warms_up() -> None:
+    async with engine() as one, front([one]) as gate:
+        gate.report(0)
+        await talked(gate)
+        gate.report(0, **gate.load(0))
+        told = await Simulator(gate.fleet, gate.recorded, seconds=60)(Wanted(recorded=4))
+    assert (told.warm_up, told.today.figures.requests) == (2, 4)
+    assert told.happened is not None
+    assert told.happened.requests == 4
+    assert told.today.figures.hit_ratio == pytest.approx(told.happened.hit_ratio, abs=0.02)
+
+
+async def test_a_trace_is_played_and_nothing_happened() -> None:
+    told = await simulator()(TRACE)
+    assert told.happened is None
+    assert (told.today.figures.requests, told.today.figures.prompt_tokens) == (3, 192)
+    assert told.changed.figures == told.today.figures
+
+
+async def test_one_at_a_time_and_gone_with_its_caller() -> None:
+    """A cancelled simulation ends its process, and another may run."""
+    simulate = simulator(command=SLEEPS)
+    task = asyncio.create_task(simulate(TRACE))
+    await until(lambda: simulate._busy)
+    with pytest.raises(ApiError, match="another simulation is running") as refused:
+        await simulate(TRACE)
+    assert refused.value.status == 409
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not simulate._busy
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "status", "words"),
+    [
+        ({"command": SLEEPS, "seconds": 0.1}, TRACE, 422, "took more than 0.1 s"),
+        ({"command": FAILS}, TRACE, 500, "failed: out of luck"),
+        ({}, Wanted(recorded=5), 409, "answered no request"),
+        ({}, Wanted(pool="a/b", recorded=5), 404, "no pool a/b; pools: default/demo"),
+        ({}, Wanted(trace=(LINE,), trace_block=24), 422, "multiple of the pool's blocks of 16"),
+        ({}, Wanted(trace=(LINE,), trace_block=16, changes=Changes(budget_mib=5)), 422, "how large a block is"),
+        ({"fleet": fleet_of("demo-0")}, TRACE, 409, "no worker of pool default/demo is ready"),
+        ({"fleet": reporting(not_indexed="hybrid")}, TRACE, 422, "need more than a prefix"),
+    ],
+)
+async def test_what_cannot_be_simulated(options: dict[str, Any], wanted: Wanted, status: int, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as refused:
+        await simulator(**options)(wanted)
+    assert refused.value.status == status
+
+
+async def test_of_several_pools_one_is_named() -> None:
+    fleet = reporting()
+    fleet.update_pools([view(pool(), ["demo-0"]), view(pool("other"), ["other-0"])])
+    with pytest.raises(ApiError, match="several pools: name one; pools: default/demo, default/other"):
+        await simulator(fleet)(TRACE)
+
+
+async def test_without_memory_it_says_which_setting() -> None:
+    with pytest.raises(ApiError, match="CACHEFLEET_SIMULATION_BYTES"):
+        await Simulator(reporting(), RecordedRequests(0), seconds=1)(Wanted(recorded=5))
