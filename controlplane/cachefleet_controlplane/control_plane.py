@@ -99,7 +99,6 @@ class ControlPlane:
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self.history = CacheHistory()
         self.recorded = RecordedRequests(settings.simulation_bytes)
-        self.simulate = Simulator(self.fleet, self.recorded, seconds=settings.simulation_seconds)
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
@@ -204,8 +203,7 @@ class ControlPlane:
     def _internal(self, authority: Authority) -> Starlette:
         settings = self._settings
         limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
-        new_workers = self.hot.new_workers
-        reports = ReportsServer(self.fleet, authority, self.metrics, limits=limits, new_workers=new_workers)
+        reports = ReportsServer(self.fleet, authority, self.metrics, limits=limits, new_workers=self.hot.new_workers)
         admin = admin_app(
             self.fleet,
             self.decisions,
@@ -213,7 +211,7 @@ class ControlPlane:
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             flush=self.flush,
-            simulate=self.simulate,
+            simulate=Simulator(self.fleet, self.recorded, seconds=settings.simulation_seconds),
             certifier=self.conversations.examiner,
             state=self._service_state,
             history=HistorySource(self.history, self.hot.shown),

@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     # Simulations, of requests that are remembered in memory only.
     simulation_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
     """The latest requests are remembered in so many bytes; 0 for none."""
-    simulation_seconds: float = Field(60, ge=1, le=600)
+    simulation_seconds: float = Field(120, ge=1, le=600)
     """How long one simulation may take."""
 
     # Reports.

@@ -1,5 +1,6 @@
 """Traffic played through the real decisions in virtual time: what another policy, budget or number of workers gives.
 
+__main__             the process of one simulation
 fleet_model          a live pool as a modelled fleet
 run_result           what a run gave, request by request
 setup                the modelled fleet: workers, blocks, rates

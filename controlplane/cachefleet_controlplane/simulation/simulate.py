@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
-from cachefleet_controlplane.simulation.simulation_job import Figures, Job
+from cachefleet_controlplane.simulation.simulation_job import Figures, Job, Scenario
 from cachefleet_controlplane.simulation.workload import Request, from_records, from_trace
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import read_pool
@@ -16,12 +16,13 @@ def simulate(job: Job) -> list[Figures]:
     pool = read_pool(job.pool)
     contract = msgspec.convert(job.contract, IndexContract)
     requests = _requests(job, contract.block_size)
-    found = []
+    found: dict[Scenario, Figures] = {}
     for scenario in job.scenarios:
-        run = SimulatedRun(requests, pool, contract, scenario)
-        run.run()
-        found.append(run.figures(job.warm_up))
-    return found
+        if scenario not in found:
+            run = SimulatedRun(requests, pool, contract, scenario)
+            run.run()
+            found[scenario] = run.figures(job.warm_up)
+    return [found[scenario] for scenario in job.scenarios]
 
 
 def _requests(job: Job, block_size: int) -> list[Request]:

@@ -107,7 +107,7 @@ class Simulator:
     async def _simulated(self, wanted: Wanted) -> Simulated:
         began = self._clock()
         model = self._model(self._pool(wanted.pool))
-        records = () if wanted.trace else self._records(model.pool.key, wanted.recorded)
+        records: Sequence[RecordedRequest] = () if wanted.trace else self._records(model.pool.key, wanted.recorded)
         _check_trace(wanted, model.contract.block_size)
         warm_up = max(0, len(records) - wanted.recorded)
         changed = Scenario(setup=model.changed(wanted.changes), policy=wanted.changes.policy or model.policy)

@@ -29,7 +29,8 @@ def reporting(**options: Any) -> LiveFleet:
 
 
 def simulator(fleet: LiveFleet | None = None, **options: Any) -> Simulator:
-    return Simulator(fleet or reporting(), RecordedRequests(1 << 20), **{"seconds": 60.0} | options)
+    given: dict[str, Any] = {"seconds": 60.0} | options
+    return Simulator(fleet or reporting(), RecordedRequests(1 << 20), **given)
 
 
 async def talked(gate: Front) -> None:
