@@ -1,7 +1,9 @@
 """Simulations of a live fleet: a gateway before fake engines is recorded, and its requests are played again."""
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,18 +89,23 @@ async def test_a_trace_is_played_and_nothing_happened() -> None:
     assert told.changed.figures == told.today.figures
 
 
-async def test_one_at_a_time_and_gone_with_its_caller() -> None:
+async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
     """A cancelled simulation ends its process, and another may run."""
-    simulate = simulator(command=SLEEPS)
+    told = tmp_path / "pid"
+    script = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(f'{{os.getpid()}}.'); time.sleep(600)"
+    simulate = simulator(command=(sys.executable, "-c", script))
     task = asyncio.create_task(simulate(TRACE))
-    await until(lambda: simulate._busy)
+    await until(lambda: told.exists() and told.read_text().endswith("."))
     with pytest.raises(ApiError, match="another simulation is running") as refused:
         await simulate(TRACE)
     assert refused.value.status == 409
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not simulate._busy
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text().removesuffix(".")), 0)
+    with pytest.raises(ApiError, match="answered no request"):
+        await simulate(Wanted(recorded=5))
 
 
 @pytest.mark.parametrize(
