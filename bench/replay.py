@@ -36,10 +36,10 @@ from typing import Final
 
 from bench.bars import Bar
 from bench.replay_policies import ideal_hits
+from bench.replay_result import PolicyResult
 from bench.replay_run import PLAIN, POLICIES, Replay
 from bench.replay_work import Request, blocks, mooncake, sessions, stampede
 from bench.rows import Row, percentile, row
-from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.simulation.setup import Setup, SimulationError
 from cachefleet_core.native import choose
 
@@ -65,7 +65,7 @@ class Metric:
 
     name: str
     unit: str
-    of: Callable[[Result], float]
+    of: Callable[[PolicyResult], float]
 
 
 IDEAL_BAR: Final = rf"block hit ratio, beside {IDEAL}"
@@ -101,7 +101,7 @@ METRICS: Final = (
 )
 
 
-def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[Result]:
+def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[PolicyResult]:
     """Every policy's run; each is told when it is there. SimulationError where one is not sound."""
     print(f"{trace.name}: {len(requests)} requests, {blocks(requests)} blocks, {trace.setup}")
     print(f"  {'':<12}{'hits':>7}{'queue met p50':>15}{'p99':>7}{'fullest p99':>13}{'first token':>13}{'p99':>7}")
@@ -133,7 +133,9 @@ def trace_rows(trace: Trace, requests: Sequence[Request]) -> Iterator[Row]:
         yield barred({**one, "row": f"{trace.name}: {one['row']}"}, trace.bars)
 
 
-def later_rows(requests: Sequence[Request], size: int, ours: Result, others: Sequence[Result]) -> Iterator[Row]:
+def later_rows(
+    requests: Sequence[Request], size: int, ours: PolicyResult, others: Sequence[PolicyResult]
+) -> Iterator[Row]:
     """The same of a trace's second half, by which nothing was tuned: hits beside the ideal, queues beside others'."""
     since = len(requests) // 2
     asked = blocks(requests[since:])
@@ -210,7 +212,7 @@ def main() -> None:
     print(f"written to {os.path.relpath(RESULTS)}")
 
 
-def _predicted(run: Result) -> tuple[float, float]:
+def _predicted(run: PolicyResult) -> tuple[float, float]:
     return float(run.predicted_blocks), float(run.hit_blocks)
 
 

@@ -16,6 +16,7 @@ from bench.replay_policies import (
     Policy,
     RandomPolicy,
 )
+from bench.replay_result import PolicyResult
 from bench.replay_work import BLOCK, Request, blocks
 from bench.replay_worker import INDEX_KEY, POOL, SimWorker
 from cachefleet_controlplane.fleet.backend import backend
@@ -24,9 +25,8 @@ from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.simulation.setup import Setup, SimulationError
-from cachefleet_controlplane.simulation.virtual_run import Opened, Placed, Unplaced, VirtualRun
+from cachefleet_controlplane.simulation.virtual_run import START, Opened, Placed, Unplaced, VirtualRun
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
@@ -41,6 +41,8 @@ POLICIES: Final = ("cacheAware", PLAIN, "random", "roundRobin", "leastLoaded", "
 
 class Replay(VirtualRun[Request, Generation, SimWorker]):
     """One run; ``run`` once."""
+
+    result: PolicyResult
 
     def __init__(self, requests: Sequence[Request], setup: Setup, policy: str, *, code: Choice = "auto") -> None:
         super().__init__(requests, setup)
@@ -62,7 +64,13 @@ class Replay(VirtualRun[Request, Generation, SimWorker]):
             self.pay_into(NeverPaid())
         self.join(fleet, {name: SimWorker(name, setup, parts.code, chance) for name in names})
         self._policy = policy_named(policy, fleet, names)
-        self.result = Result(policy, blocks(requests), served=[0] * setup.workers, computed=[0] * setup.workers)
+        none = [0] * setup.workers
+        self.result = PolicyResult(policy=policy, blocks=blocks(requests), served=none[:], computed=none[:])
+        self._at(START, self._at, START, self._watch)  # after all that comes at that moment
+
+    def run(self) -> PolicyResult:
+        super().run()
+        return self.result
 
     def _selector(self, make: Callable[[Any, Registry], Selector], index: Any, registry: Registry) -> Selector:
         self._registry = registry
@@ -75,6 +83,19 @@ class Replay(VirtualRun[Request, Generation, SimWorker]):
     def pay_into(self, paid: PaidWaiting) -> None:
         """Have waiting count as ``paid`` does; before ``run``."""
         self._registry.paid_waiting = paid
+
+    def _watch(self) -> None:
+        self.result.worst.append(max(worker.backlog(self._now) for worker in self._workers.values()))
+        if not self._over:
+            self._at(self._now + 1.0, self._watch)
+
+    def _arrive(self, request: Request) -> None:
+        super()._arrive(request)
+        self.result.waited += bool(self._arrived) and self._arrived[-1] is request
+
+    def _send(self, request: Request, placed: Placed, generation: Generation) -> None:
+        self.result.queues.append(self._workers[placed.worker].backlog(self._now))
+        super()._send(request, placed, generation)
 
     def _placed(self, request: Request) -> tuple[Placed, Generation] | Unplaced:
         tokens = request.tokens()

@@ -19,11 +19,11 @@ from typing import Final
 
 from bench.replay import TRACES, Trace
 from bench.replay_policies import ideal_hits
+from bench.replay_result import PolicyResult
 from bench.replay_run import Replay
 from bench.replay_work import Request, blocks
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.routing.worth import Worth
-from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
@@ -55,7 +55,7 @@ class ScaledWaiting(PaidWaiting):
         PaidWaiting.add(self, prefix, seconds * self.factor, now)
 
 
-def measured(trace: Trace, requests: Sequence[Request], what: str, factor: float) -> Result:
+def measured(trace: Trace, requests: Sequence[Request], what: str, factor: float) -> PolicyResult:
     run = Replay(requests, trace.setup, "cacheAware")
     run.learn_into(Scaled(factors={what: factor}))
     run.pay_into(ScaledWaiting(factor=factor if what == PAID else 1.0))

@@ -43,7 +43,6 @@ from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.settings_bounds import audit_log, gateway_bounds, gateway_options, log_bounds
-from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -58,6 +57,7 @@ from cachefleet_controlplane.wiring import (
     input_builder,
     pool_source,
     renderer_of,
+    simulator_of,
     tenant_parts,
     tracer_of,
 )
@@ -98,7 +98,7 @@ class ControlPlane:
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
         self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
         self.history = CacheHistory()
-        self.recorded = RecordedRequests(settings.simulation_bytes)
+        self.recorded = RecordedRequests(settings.recorded_request_bytes)
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key = fleet_key
         self._credentials = Credentials(fleet_key)
@@ -211,7 +211,7 @@ class ControlPlane:
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             flush=self.flush,
-            simulate=Simulator(self.fleet, self.recorded, seconds=settings.simulation_seconds),
+            simulate=simulator_of(settings, self.fleet, self.recorded),
             certifier=self.conversations.examiner,
             state=self._service_state,
             history=HistorySource(self.history, self.hot.shown),

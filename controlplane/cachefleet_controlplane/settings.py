@@ -158,10 +158,12 @@ class Settings(BaseSettings):
     """How long that may take, at the pace of the workers there are."""
 
     # Simulations, of requests that are remembered in memory only.
-    simulation_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
+    recorded_request_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
     """The latest requests are remembered in so many bytes; 0 for none."""
     simulation_seconds: float = Field(120, ge=1, le=600)
     """How long one simulation may take."""
+    simulation_memory_bytes: int = Field(1024 * 1024 * 1024, ge=128 * 1024 * 1024, le=1024 * 1024 * 1024 * 1024)
+    """How much memory the process of one simulation may take."""
 
     # Reports.
     report_connections: int = Field(4096, ge=1, le=65536)

@@ -29,6 +29,7 @@ from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
@@ -40,6 +41,7 @@ from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, Watc
 from cachefleet_controlplane.pools.source import Announced, FilePoolSource, PoolSource
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
@@ -94,6 +96,12 @@ def hot_prefix_parts(
         NewWorkerWarmUp(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
         PrefixList(hot, fleet, WarmKeys(fleet, input_builder, tenants.salt_version), name_key=salt_key),
     )
+
+
+def simulator_of(settings: Settings, fleet: Fleet, recorded: RecordedRequests) -> Simulator:
+    """Simulates the fleet within the settings' bounds."""
+    seconds, memory = settings.simulation_seconds, settings.simulation_memory_bytes
+    return Simulator(fleet, recorded, seconds=seconds, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)

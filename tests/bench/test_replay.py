@@ -9,6 +9,7 @@ import pytest
 
 from bench import replay, replay_sensitivity
 from bench.replay_policies import MEAN_LOAD, BoundedHashPolicy, NeverPaid, ideal_hits
+from bench.replay_result import PolicyResult
 from bench.replay_run import POLICIES, Replay
 from bench.replay_work import (
     BLOCK,
@@ -25,7 +26,6 @@ from bench.replay_work import (
 from bench.replay_worker import SimWorker
 from bench.rows import percentile
 from cachefleet_controlplane.routing.worth import UNLEARNT
-from cachefleet_controlplane.simulation.run_result import Result
 from cachefleet_controlplane.simulation.setup import Setup, SimulationError
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.native import lacking
@@ -37,7 +37,7 @@ NAMES = ("input_length", "output_length")
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Result]:
+def runs() -> dict[str, PolicyResult]:
     return {policy: Replay(WORK, SETUP, policy).run() for policy in POLICIES}
 
 
@@ -105,7 +105,7 @@ def test_the_bounded_hash_goes_by_the_beginning_within_its_bound() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_request_is_answered_and_counted_once(runs: dict[str, Result], policy: str) -> None:
+def test_every_request_is_answered_and_counted_once(runs: dict[str, PolicyResult], policy: str) -> None:
     run = runs[policy]
     assert sum(run.served) == len(run.first_tokens) == len(run.queues) == len(WORK)
     assert run.blocks == blocks(WORK)
@@ -115,12 +115,12 @@ def test_every_request_is_answered_and_counted_once(runs: dict[str, Result], pol
     assert min(run.queues) >= 0
 
 
-def test_caches_help_where_they_are_known(runs: dict[str, Result]) -> None:
+def test_caches_help_where_they_are_known(runs: dict[str, PolicyResult]) -> None:
     ideal = ideal_hits(WORK, SETUP.workers * SETUP.blocks)
     assert runs["random"].hit_blocks < runs["cacheAware"].hit_blocks <= ideal
 
 
-def test_a_run_is_the_same_each_time(runs: dict[str, Result]) -> None:
+def test_a_run_is_the_same_each_time(runs: dict[str, PolicyResult]) -> None:
     assert Replay(WORK, SETUP, "cacheAware").run() == runs["cacheAware"]
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Annotated, Final, Protocol
 
 from fastapi import APIRouter, Request
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
@@ -23,6 +23,7 @@ LOOK_SECONDS: Final = 0.5
 """How often it is looked whether the client is still there."""
 MAX_TOKENS: Final = 2**24
 MAX_BLOCKS: Final = 2**17
+BlockId = Annotated[int, Field(ge=0, lt=2**63)]
 _REFUSALS: Final = refusals(404, 409, 500)
 _CLIENT_GONE: Final = 499
 
@@ -36,8 +37,15 @@ class TracedRequest(Schema):
     """In milliseconds."""
     input_length: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
     output_length: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
-    hash_ids: Annotated[tuple[int, ...], Field(max_length=MAX_BLOCKS)] = ()
+    hash_ids: Annotated[tuple[BlockId, ...], Field(max_length=MAX_BLOCKS)] = ()
     """A number for each block of the prompt: equal beginnings have equal numbers."""
+
+
+def _any(trace: tuple[TracedRequest, ...]) -> tuple[TracedRequest, ...]:
+    """As ``min_length``, which would count the requests that are sound alone."""
+    if not trace:
+        raise ValueError("it has no requests")
+    return trace
 
 
 class SimulationSource(Schema):
@@ -46,7 +54,7 @@ class SimulationSource(Schema):
     model_config = ConfigDict(extra="forbid")
 
     recorded: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
-    trace: Annotated[tuple[TracedRequest, ...], Field(min_length=1, max_length=MAX_REQUESTS)] | None = None
+    trace: Annotated[tuple[TracedRequest, ...], Field(max_length=MAX_REQUESTS), AfterValidator(_any)] | None = None
     block_tokens: Annotated[int, Field(ge=1, le=65536)] = 512
     """Tokens of one block of the trace."""
 
@@ -101,7 +109,8 @@ class SimulatedFleet(SimulationFigures):
 
     policy: RoutingPolicy
     workers: int
-    budget_mib: int
+    budget_mib: int | None
+    """Null where nothing holds the engines to one: they keep all."""
     blocks: int
     """Of each worker."""
     prefill_tokens_per_second: float
@@ -162,7 +171,7 @@ def _wanted(wanted: SimulationRequest) -> Wanted:
     return Wanted(
         pool=wanted.pool,
         recorded=source.recorded or 0,
-        trace=tuple(TraceLine(**line.model_dump()) for line in source.trace or ()),
+        trace=tuple(TraceLine(**dict(line)) for line in source.trace or ()),
         trace_block=source.block_tokens,
         changes=Changes(
             policy=changes.policy.value if changes.policy else None,

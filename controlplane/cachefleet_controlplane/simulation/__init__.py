@@ -2,6 +2,7 @@
 
 __main__             the process of one simulation
 fleet_model          a live pool as a modelled fleet
+job_stream           a job on its way to its process
 run_result           what a run gave, request by request
 setup                the modelled fleet: workers, blocks, rates
 simulate             plays a job's requests through its scenarios

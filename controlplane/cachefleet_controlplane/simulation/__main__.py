@@ -1,15 +1,20 @@
-"""The process of one simulation: a job on standard input, a list of figures on standard output, both msgpack."""
+"""The process of one simulation: a job on standard input, a list of figures on standard output.
+
+Its arguments are the most seconds of processor time and bytes of memory that it may take.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import Final
 
 import msgspec
 
+from cachefleet_controlplane.simulation.job_stream import read_job
 from cachefleet_controlplane.simulation.simulate import simulate
-from cachefleet_controlplane.simulation.simulation_job import Job
+from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY
 
 NICENESS: Final = 10
 """Requests go first."""
@@ -18,8 +23,14 @@ NICENESS: Final = 10
 def main() -> None:
     """Run it."""
     os.nice(NICENESS)
-    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Job)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(simulate(job)))
+    seconds, memory = (int(argument) for argument in sys.argv[1:])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # also where nobody is left who would end it
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    try:
+        figures = simulate(read_job(sys.stdin.buffer))
+    except MemoryError:
+        sys.exit(NO_MEMORY)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(figures))
 
 
 if __name__ == "__main__":

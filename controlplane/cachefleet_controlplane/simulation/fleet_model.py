@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
+from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.simulation.setup import Setup
 from cachefleet_controlplane.wire.errors import ApiError
@@ -39,7 +40,8 @@ class FleetModel:
     pool: PrefixCachePool
     contract: IndexContract
     setup: Setup
-    budget_mib: int
+    budget_mib: int | None
+    """None where nothing holds the engines to one."""
     block_bytes: int
     """0 where nobody tells."""
     policy: str
@@ -78,18 +80,19 @@ def fleet_model(
     contract = hellos[0].contract
     told = max(worker.block_bytes for worker in workers)
     block_bytes = told or contract.block_size * (spec.model.kv_bytes_per_token or 0)
-    budget_mib = spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
+    declared = spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
+    budget_mib = declared if block_bytes and _bounded(workers) else None
     setup = Setup(
         workers=len(reports),
-        blocks=max(1, round(median(report.blocks_total for report in reports))),
+        blocks=max(1, round(median(report.blocks_total for report in reports)) - OWN_BLOCKS),
         prefill_tokens_per_second=_rate(
             reports, lambda report: report.prefill_tokens_per_second, DEFAULT_TOKENS_PER_SECOND
         ),
         inter_token_seconds=_rate(reports, lambda report: report.inter_token_seconds, DEFAULT_INTER_TOKEN_SECONDS),
         batched_tokens=max(hello.max_batched_tokens for hello in hellos) or DEFAULT_BATCHED_TOKENS,
         running=RUNNING,
-        model_len=max(hello.max_model_len for hello in hellos),
-        budget_blocks=blocks(budget_mib, block_bytes) if block_bytes and _bounded(workers) else None,
+        model_len=max(hello.max_model_len for hello in hellos) or spec.engine.max_model_len,
+        budget_blocks=None if budget_mib is None else blocks(budget_mib, block_bytes),
     )
     return FleetModel(
         pool=pool,

@@ -56,7 +56,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         endpoints = tuple(WorkerEndpoint(name, f"http://{name}", ready=True) for name in names)
         fleet.update_pools([PoolView(pool, endpoints)])
         self.join(fleet, {name: SimulatedWorker(name, pool.key, contract, scenario.setup) for name in names})
-        self.result = Result(scenario.policy, max(1, sum(len(request.keys) for request in requests)))
+        self.result = Result()
         self._queues: dict[int, float] = {}
         self._refused: set[int] = set()
 
@@ -79,6 +79,8 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         )
 
     def _placed(self, request: Request) -> tuple[Placed, Generation] | Unplaced:
+        if not self._servable(request):
+            return self._refuse(request)
         prompt = Prompt(
             tokens=request.tokens,
             keys=request.packed,
@@ -90,12 +92,20 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         if decision.verdict is Verdict.QUEUE:
             return Unplaced.WAITS
         if decision.verdict is not Verdict.ROUTE:
-            self._refused.add(request.number)
-            return Unplaced.REFUSED
+            return self._refuse(request)
         waited = max(0.0, self._now - (START + request.at))
         self._queues[request.number] = waited + queue_seconds(decision)
         inflight = self._fleet.begin(decision, prompt)
         return Placed(decision.worker, inflight, decision.predicted_tokens), self._generation(request)
+
+    def _servable(self, request: Request) -> bool:
+        """Whether an engine takes it when it has nothing else."""
+        tokens = request.tokens + request.outputs
+        return tokens <= min(self._setup.model_len, self._setup.blocks * self._size)
+
+    def _refuse(self, request: Request) -> Unplaced:
+        self._refused.add(request.number)
+        return Unplaced.REFUSED
 
     def _generation(self, request: Request) -> Generation:
         return Generation(request.all_keys(self._size), request.tokens, request.outputs)
@@ -103,7 +113,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
     def _began(self, generation: Generation) -> bool:
         return generation.said == 1
 
-    def _ended(self, worker: SimulatedWorker, generation: Generation, opened: Opened[Request]) -> bool:  # noqa: ARG002
+    def _ended(self, _: SimulatedWorker, generation: Generation, opened: Opened[Request]) -> bool:
         if not generation.over:
             return False
         opened.placed.under.finish(cached_tokens=generation.cached_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.simulation.setup import Setup
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler, Step
@@ -35,12 +36,11 @@ class SimulatedWorker:
             epoch=EPOCH,
             endpoint=f"http://{name}",
             contract=contract,
-            blocks_total=setup.blocks,
+            blocks_total=setup.blocks + OWN_BLOCKS,
             max_model_len=setup.model_len,
             max_batched_tokens=setup.batched_tokens,
         )
         self._sequence = 0
-        self._step_ends = 0.0
 
     @property
     def busy(self) -> bool:
@@ -49,22 +49,21 @@ class SimulatedWorker:
 
     def opening(self) -> list[bytes]:
         """The first frames of its connection."""
-        return [encode(self._hello), encode(Snapshot(sequence=0, part=0, last=True))]
+        return [encode(self._hello), encode(Snapshot(sequence=0, part=0, last=True)), self.state()]
 
     def add(self, generation: Generation) -> None:
         """Take a request."""
         self.scheduler.waiting.append(generation)
 
-    def begin(self, now: float) -> tuple[Step, float]:
+    def begin(self, _: float) -> tuple[Step, float]:
         """The next step, and how long it takes."""
         self.stepping = True
         step = self.scheduler.schedule()
         seconds = step.prefill_tokens / self._setup.prefill_tokens_per_second
         seconds += self._setup.inter_token_seconds if step.decoding else 0.0
-        self._step_ends = now + seconds
         return step, seconds
 
-    def end(self, step: Step, now: float) -> tuple[list[Generation], list[bytes]]:  # noqa: ARG002 - as others need it
+    def end(self, step: Step, _: float) -> tuple[list[Generation], list[bytes]]:
         """A step is over: the requests that got a token, and the frames that tell of its blocks."""
         self.stepping = False
         return self.scheduler.update(step), self._deltas(self.pool.take())
@@ -80,7 +79,7 @@ class SimulatedWorker:
                 phase=Phase.READY,
                 running=len(scheduler.running),
                 waiting=len(scheduler.waiting),
-                blocks_total=setup.blocks,
+                blocks_total=setup.blocks + OWN_BLOCKS,
                 blocks_free=pool.free,
                 blocks_idle=pool.idle,
                 preemptions=scheduler.counters.preemptions,
@@ -90,14 +89,6 @@ class SimulatedWorker:
                 prefix_hits=scheduler.counters.hits,
             )
         )
-
-    def backlog(self, now: float) -> float:
-        """Seconds until what it has would be prefilled."""
-        tokens = sum(max(0, one.prompt_tokens - one.computed) for one in self.scheduler.running)
-        for one in self.scheduler.waiting:
-            tokens += one.tokens - self._hello.contract.block_size * len(self.scheduler.hits(one))
-        rest = max(0.0, self._step_ends - now) if self.stepping else 0.0
-        return tokens / self._setup.prefill_tokens_per_second + rest
 
     def _deltas(self, operations: list[Operation]) -> list[bytes]:
         frames = []

@@ -12,6 +12,8 @@ from cachefleet_controlplane.simulation.setup import Setup
 from cachefleet_controlplane.simulation.workload import TraceLine
 
 MAX_REQUESTS: Final = 20_000
+NO_MEMORY: Final = 3
+"""Exit status of a simulation that needs more memory than it may take."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import signal
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,8 +19,9 @@ import msgspec
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes, FleetModel, fleet_model
+from cachefleet_controlplane.simulation.job_stream import pieces
 from cachefleet_controlplane.simulation.setup import Setup
-from cachefleet_controlplane.simulation.simulation_job import Figures, Job, Scenario, happened
+from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY, Figures, Job, Scenario, happened
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
@@ -27,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _COMMAND: Final = (sys.executable, "-m", "cachefleet_controlplane.simulation")
 _FAULT_BYTES: Final = 2000
+_NO_MEMORY: Final = {NO_MEMORY, -signal.SIGABRT, -signal.SIGKILL}
+"""How a process ends for want of memory: by itself, in native code, by the system."""
 
 
 class LiveFleet(Protocol):
@@ -56,7 +63,7 @@ class Played:
     """A fleet that was simulated, and what that gave."""
 
     policy: str
-    budget_mib: int
+    budget_mib: int | None
     setup: Setup
     figures: Figures
 
@@ -76,7 +83,7 @@ class Simulated:
 
 
 class Simulator:
-    """Runs simulations for the admin API; ``seconds`` bounds each."""
+    """Runs simulations for the admin API; each may take ``seconds`` and ``memory`` bytes."""
 
     def __init__(
         self,
@@ -84,13 +91,15 @@ class Simulator:
         recorded: RecordedRequests,
         *,
         seconds: float,
+        memory: int,
         command: Sequence[str] = _COMMAND,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._recorded = recorded
         self._seconds = seconds
-        self._command = command
+        self._memory = memory
+        self._command = (*command, str(math.ceil(seconds)), str(memory))
         self._clock = clock
         self._busy = False
 
@@ -149,30 +158,46 @@ class Simulator:
     def _records(self, pool: str, count: int) -> list[RecordedRequest]:
         """Twice as many as count, where there are, by arrival: the first ones warm up."""
         if not self._recorded.on:
-            raise ApiError(409, "no requests are recorded: set CACHEFLEET_SIMULATION_BYTES, or give a trace")
+            raise ApiError(409, "no requests are recorded: set CACHEFLEET_RECORDED_REQUEST_BYTES, or give a trace")
         found = self._recorded.latest(pool, 2 * count)
         if not found:
             raise ApiError(409, f"pool {pool} has answered no request since this replica started: give a trace")
         return sorted(found, key=lambda record: record.at)
 
     async def _run(self, job: Job) -> list[Figures]:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         try:
             async with asyncio.timeout(self._seconds):
-                answer, said = await process.communicate(msgspec.msgpack.encode(job))
+                answer, said = await _told(process, job)
         except TimeoutError as error:
-            message = f"the simulation took more than {self._seconds:g} s: simulate fewer requests"
-            raise ApiError(422, message) from error
+            raise _too_large(f"{self._seconds:g} s (CACHEFLEET_SIMULATION_SECONDS)") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await asyncio.shield(process.wait())
+        if process.returncode in _NO_MEMORY:
+            raise _too_large(f"{self._memory / 2**20:.0f} MiB (CACHEFLEET_SIMULATION_MEMORY_BYTES)")
         if process.returncode != 0:
             fault = said[-_FAULT_BYTES:].decode(errors="replace").strip()
             logger.error("a simulation failed: %s", fault)
             raise ApiError(500, f"the simulation failed: {fault.splitlines()[-1] if fault else process.returncode}")
         return msgspec.msgpack.decode(answer, type=list[Figures])
+
+
+async def _told(process: Process, job: Job) -> tuple[bytes, bytes]:
+    """What a process writes to its standard output and error once it has its job."""
+    if process.stdin is None:
+        raise RuntimeError("the process has no standard input")
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: its status says why
+        for piece in pieces(job):
+            process.stdin.write(piece)
+            await process.stdin.drain()
+    process.stdin.close()
+    return await process.communicate()
+
+
+def _too_large(bound: str) -> ApiError:
+    return ApiError(422, f"the simulation takes more than {bound}: simulate fewer requests")
 
 
 def _check_trace(wanted: Wanted, block_size: int) -> None:

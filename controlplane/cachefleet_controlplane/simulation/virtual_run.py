@@ -1,8 +1,9 @@
 """A workload through one policy in virtual time: a heap of events, the real Fleet and index, and modelled workers.
 
 Frames reach the control plane ``report_lag`` after their step, in order; a State is sent each ``state_every``, each
-worker at its own moment. Requests of one instant come one after the other, before any worker begins a step on them.
-One that has to wait for room is tried again, first come first served, whenever anything has happened.
+worker at its own moment, except in long pauses. Requests of one instant come one after the other, before any worker
+begins a step on them. One that has to wait for room is tried again, first come first served, whenever anything has
+happened.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -22,6 +24,8 @@ from cachefleet_core.report_frames import DownFrame, Hello, Policy
 
 START: Final = 1000.0
 """Virtual time at which the workload begins, in seconds."""
+IDLE_REPORTS: Final = 10
+"""Of each worker before a request that comes when nothing is under way; before these none are made while it is so."""
 
 
 class Arrival(Protocol):
@@ -40,17 +44,13 @@ class Under(Protocol):
     def finish(self, *, cached_tokens: int | None = None) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A request's worker; ``predicted`` tokens of it are cached there, as far as the index knows."""
 
-    __slots__ = ("predicted", "under", "wait_seconds", "worker")
-
-    def __init__(self, worker: str, under: Under, predicted: int = 0, wait_seconds: float = 0.0) -> None:
-        """``wait_seconds`` is the queue there as the decision reckons it."""
-        self.worker = worker
-        self.under = under
-        self.predicted = predicted
-        self.wait_seconds = wait_seconds
+    worker: str
+    under: Under
+    predicted: int = 0
 
 
 class Unplaced(Enum):
@@ -75,23 +75,20 @@ class ModelledWorker(Protocol[G, S]):
     def busy(self) -> bool: ...
     def opening(self) -> list[bytes]: ...
     def add(self, generation: G) -> None: ...
-    def begin(self, now: float) -> tuple[S, float]: ...
-    def end(self, step: S, now: float) -> tuple[list[G], list[bytes]]: ...
+    def begin(self, now: float, /) -> tuple[S, float]: ...
+    def end(self, step: S, now: float, /) -> tuple[list[G], list[bytes]]: ...
     def state(self) -> bytes: ...
-    def backlog(self, now: float) -> float: ...
 
 
 W = TypeVar("W", bound=ModelledWorker[Any, Any])
 
 
+@dataclass(frozen=True, slots=True)
 class Opened(Generic[R]):
     """A request that was sent to a worker."""
 
-    __slots__ = ("placed", "request")
-
-    def __init__(self, request: R, placed: Placed) -> None:
-        self.request = request
-        self.placed = placed
+    request: R
+    placed: Placed
 
 
 class VirtualRun(ABC, Generic[R, G, W]):
@@ -107,6 +104,8 @@ class VirtualRun(ABC, Generic[R, G, W]):
         self._now = START
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
+        self._arrivals = sorted(request.at for request in requests)
+        self._came = 0
         self._arrived: deque[R] = deque()
         self._open: dict[G, Opened[R]] = {}
         self._answered: set[int] = set()
@@ -125,7 +124,6 @@ class VirtualRun(ABC, Generic[R, G, W]):
             for frame in worker.opening():
                 self._deliver(worker, frame)
             self._at(START + place * self._setup.state_every / len(self._workers), self._report, worker)
-        self._at(START, self._watch)
         while self._heap:
             self._now, _, act, given = heapq.heappop(self._heap)
             act(*given)
@@ -134,7 +132,6 @@ class VirtualRun(ABC, Generic[R, G, W]):
         if not self._over or self._open or self._arrived:
             raise SimulationError(f"{len(self._answered)} of {len(self._requests)} requests were answered")
         self._check()
-        self.result.seconds = self._now - START
         return self.result
 
     @abstractmethod
@@ -146,7 +143,7 @@ class VirtualRun(ABC, Generic[R, G, W]):
         """Whether it has just got its first token."""
 
     @abstractmethod
-    def _ended(self, worker: W, generation: G, opened: Opened[R]) -> bool:
+    def _ended(self, worker: W, generation: G, opened: Opened[R], /) -> bool:
         """Whether it is over; counts it then, and ends ``opened.placed.under``."""
 
     @abstractmethod
@@ -163,8 +160,8 @@ class VirtualRun(ABC, Generic[R, G, W]):
 
     def _arrive(self, request: R) -> None:
         self._arrived.append(request)
+        self._came += 1
         self._place()
-        self.result.waited += bool(self._arrived) and self._arrived[-1] is request
 
     def _place(self) -> None:
         while self._arrived:
@@ -180,7 +177,6 @@ class VirtualRun(ABC, Generic[R, G, W]):
 
     def _send(self, request: R, placed: Placed, generation: G) -> None:
         worker = self._workers[placed.worker]
-        self.result.queues.append(worker.backlog(self._now))
         self._open[generation] = Opened(request, placed)
         worker.add(generation)
         if not worker.stepping:
@@ -212,12 +208,16 @@ class VirtualRun(ABC, Generic[R, G, W]):
     def _report(self, worker: W) -> None:
         self._at(self._now + self._setup.report_lag, self._deliver, worker, worker.state())
         if not self._over:
-            self._at(self._now + self._setup.state_every, self._report, worker)
+            self._at(self._next_report(), self._report, worker)
 
-    def _watch(self) -> None:
-        self.result.worst.append(max(worker.backlog(self._now) for worker in self._workers.values()))
-        if not self._over:
-            self._at(self._now + 1.0, self._watch)
+    def _next_report(self) -> float:
+        """A period from now; where nothing is under way, shortly before the next request."""
+        every = self._setup.state_every
+        later = self._now + every
+        if self._open or self._arrived:
+            return later
+        periods = int((START + self._arrivals[self._came] - later) / every)
+        return later + every * max(0, periods - IDLE_REPORTS)
 
     def _deliver(self, worker: W, data: bytes) -> None:
         frame, connection = read(data), self._connections[worker.name]

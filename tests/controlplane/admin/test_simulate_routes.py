@@ -121,6 +121,7 @@ async def test_a_trace_is_taken_as_it_is_published(http: httpx.AsyncClient, simu
         ({"source": {"recorded": 0}}, "body.source.recorded"),
         ({"source": {"trace": []}}, "body.source.trace"),
         ({"source": {"trace": [{**LINE, "input_length": 0}]}}, "body.source.trace.0.input_length"),
+        ({"source": {"trace": [{**LINE, "hash_ids": [1, 2**64]}]}}, "body.source.trace.0.hash_ids.1"),
         ({"source": {"recorded": 1}, "changes": {"workers": 0}}, "body.changes.workers"),
         ({"source": {"recorded": 1}, "changes": {"budgetMib": -1}}, "body.changes.budgetMib"),
         ({"source": {"recorded": 1}, "changes": {"policy": "best"}}, "body.changes.policy"),

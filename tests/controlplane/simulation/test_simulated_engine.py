@@ -10,6 +10,7 @@ from bench.replay_run import Replay, pool_view
 from bench.replay_work import BLOCK, chains, synthetic
 from bench.replay_work import Request as Replayed
 from bench.replay_worker import CONTRACT
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.setup import Setup
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulation_job import Scenario
@@ -60,17 +61,19 @@ def test_a_bigger_budget_never_serves_less(seed: int, budgets: tuple[int, int]) 
     hits = []
     for budget in sorted(budgets):
         setup = replace(SETUP, workers=1, blocks=600, budget_blocks=budget)
-        hits.append(simulated(work, setup, "roundRobin").result.hit_blocks)
+        hits.append(sum(simulated(work, setup, "roundRobin").result.hits.values()))
     assert hits[0] <= hits[1]
 
 
 def test_without_a_budget_nothing_idle_is_served() -> None:
     work = [replace(one, at=20.0 * one.number) for one in WORK]
-    assert simulated(work, replace(SETUP, budget_blocks=0), "cacheAware").result.hit_blocks == 0
+    run = simulated(work, replace(SETUP, budget_blocks=0), "cacheAware")
+    assert set(run.result.hits.values()) == {0}
 
 
 def test_caches_help_where_they_are_known() -> None:
-    aware, blind = (simulated(WORK, SETUP, policy).figures() for policy in ("cacheAware", "leastLoaded"))
+    roomy = replace(SETUP, blocks=400)
+    aware, blind = (simulated(WORK, roomy, policy).figures() for policy in ("cacheAware", "leastLoaded"))
     assert aware.recomputed_tokens < blind.recomputed_tokens
     assert aware.prompt_tokens == blind.prompt_tokens == sum(one.length for one in WORK)
 
@@ -81,8 +84,18 @@ def test_figures_leave_out_what_warms_up() -> None:
     assert run.figures(since=50).prompt_tokens == sum(one.length for one in WORK[50:])
 
 
-def test_what_fits_no_worker_is_refused_and_told() -> None:
-    work = [*WORK, Replayed(len(WORK), 100.0, tuple(range(10**6, 10**6 + 200)), 3, 5)]
-    figures = simulated(work, SETUP, "cacheAware").figures()
-    assert (figures.requests, figures.refused) == (len(WORK), 1)
-    assert all(one.length // BLOCK < 120 for one in WORK)
+@pytest.mark.parametrize("policy", list(RoutingPolicy))
+@pytest.mark.parametrize("setup", [replace(SETUP, blocks=64), replace(SETUP, model_len=64 * BLOCK)])
+@pytest.mark.parametrize("at", [0.0, 100.0])
+def test_what_fits_no_worker_is_refused_and_told(at: float, setup: Setup, policy: str) -> None:
+    """With 3 tokens of the answer it fills 64 blocks, with 4 it needs another."""
+    fits, larger = (Replayed(number, at, tuple(range(63)), 13, 3 + number) for number in range(2))
+    figures = simulated([fits, larger], setup, policy).figures()
+    assert (figures.requests, figures.refused) == (1, 1)
+
+
+def test_a_pause_takes_no_time() -> None:
+    """A year between requests: hits as with seconds between them."""
+    long = [replace(one, at=4e7 * one.number) for one in WORK]
+    short = [replace(one, at=40.0 * one.number) for one in WORK]
+    assert simulated(long, SETUP, "roundRobin").result.hits == simulated(short, SETUP, "roundRobin").result.hits

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view
 from tests.controlplane.gateway.harness import POOL, Front, engine, front
 from tests.controlplane.waiting import until
 
+BOUNDS: Any = {"seconds": 60.0, "memory": 1 << 30}
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 FAILS = (sys.executable, "-c", "raise SystemExit('out of luck')")
+ABORTS = (sys.executable, "-c", "import os; os.abort()")
 LINE = TraceLine(timestamp=0, input_length=64, output_length=4, hash_ids=(1, 2, 3, 4))
+LONG = TraceLine(timestamp=0, input_length=2**24, output_length=4, hash_ids=tuple(range(2000)))
 TRACE = Wanted(trace=(LINE,) * 3, trace_block=16)
 
 
@@ -31,7 +35,7 @@ def reporting(**options: Any) -> LiveFleet:
 
 
 def simulator(fleet: LiveFleet | None = None, **options: Any) -> Simulator:
-    given: dict[str, Any] = {"seconds": 60.0} | options
+    given: dict[str, Any] = BOUNDS | options
     return Simulator(fleet or reporting(), RecordedRequests(1 << 20), **given)
 
 
@@ -42,10 +46,13 @@ async def talked(gate: Front) -> None:
         for talk in ("a", "b"):
             said[talk] += f" and {talk} said {turn} in its turn " * 8
             gate.report(0)
-            ended = len(gate.records)
             status, _, _ = await gate.chat(said[talk])
             assert status == 200
-            await until(lambda ended=ended: len(gate.records) > ended)
+            await until(partial(_counted, gate, 2 * turn + "ab".index(talk) + 1))
+
+
+def _counted(gate: Front, requests: int) -> bool:
+    return len(gate.records) == requests
 
 
 async def test_what_a_fake_fleet_served_is_what_is_simulated() -> None:
@@ -56,7 +63,7 @@ async def test_what_a_fake_fleet_served_is_what_is_simulated() -> None:
         assert len(records) == 6
         assert all(record.keys and record.prompt_tokens for record in records)
         gate.report(0, **gate.load(0))
-        told = await Simulator(gate.fleet, gate.recorded, seconds=60)(
+        told = await Simulator(gate.fleet, gate.recorded, **BOUNDS)(
             Wanted(recorded=10, changes=Changes(policy="roundRobin", workers=6))
         )
     assert told.happened is not None
@@ -75,7 +82,7 @@ async def test_of_twice_as_many_records_the_first_half_warms_up() -> None:
         gate.report(0)
         await talked(gate)
         gate.report(0, **gate.load(0))
-        told = await Simulator(gate.fleet, gate.recorded, seconds=60)(Wanted(recorded=4))
+        told = await Simulator(gate.fleet, gate.recorded, **BOUNDS)(Wanted(recorded=4))
     assert (told.warm_up, told.today.figures.requests) == (2, 4)
     assert told.happened is not None
     assert told.happened.requests == 4
@@ -111,7 +118,14 @@ async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "wanted", "status", "words"),
     [
-        ({"command": SLEEPS, "seconds": 0.1}, TRACE, 422, "took more than 0.1 s"),
+        (
+            {"command": SLEEPS, "seconds": 0.1},
+            TRACE,
+            422,
+            r"more than 0.1 s \(CACHEFLEET_SIMULATION_SECONDS\): simulate fewer",
+        ),
+        ({"memory": 1 << 26}, Wanted(trace=(LONG,), trace_block=65536), 422, "more than 64 MiB"),
+        ({"command": ABORTS}, TRACE, 422, r"more than 1024 MiB \(CACHEFLEET_SIMULATION_MEMORY_BYTES\)"),
         ({"command": FAILS}, TRACE, 500, "failed: out of luck"),
         ({}, Wanted(recorded=5), 409, "answered no request"),
         ({}, Wanted(pool="a/b", recorded=5), 404, "no pool a/b; pools: default/demo"),
@@ -135,5 +149,5 @@ async def test_of_several_pools_one_is_named() -> None:
 
 
 async def test_without_memory_it_says_which_setting() -> None:
-    with pytest.raises(ApiError, match="CACHEFLEET_SIMULATION_BYTES"):
-        await Simulator(reporting(), RecordedRequests(0), seconds=1)(Wanted(recorded=5))
+    with pytest.raises(ApiError, match="CACHEFLEET_RECORDED_REQUEST_BYTES"):
+        await Simulator(reporting(), RecordedRequests(0), **BOUNDS)(Wanted(recorded=5))

@@ -1,9 +1,12 @@
 """Requests to simulate: of records, with what their answers filled, and of a trace; and the records themselves."""
 
+import io
+
 import pytest
 
 from cachefleet_controlplane.history.recorded_requests import OVERHEAD, RecordedRequest, RecordedRequests
-from cachefleet_controlplane.simulation.simulation_job import happened, percentile
+from cachefleet_controlplane.simulation.job_stream import RECORDS, pieces, read_job
+from cachefleet_controlplane.simulation.simulation_job import Job, happened, percentile
 from cachefleet_controlplane.simulation.workload import TraceLine, from_records, from_trace
 from cachefleet_core.block_keys import pack_keys
 
@@ -38,7 +41,8 @@ def test_what_is_larger_than_the_bound_is_not_kept(most: int) -> None:
 
 def test_what_happened() -> None:
     told = happened([recorded([1, 2], cached=16), recorded([1, 2], cached=0)])
-    assert (told.prompt_tokens, told.recomputed_tokens, told.hit_ratio) == (70, 54, pytest.approx(16 / 70))
+    assert (told.prompt_tokens, told.recomputed_tokens) == (70, 54)
+    assert told.hit_ratio == pytest.approx(16 / 70)
     assert (told.queue_p99_seconds, told.ttft_p50_seconds) == (0.25, 0.5)
     assert happened([]).hit_ratio is None
 
@@ -46,6 +50,14 @@ def test_what_happened() -> None:
 @pytest.mark.parametrize(("share", "value"), [(1, 1), (50, 2), (51, 3), (99, 4), (75, 3)])
 def test_percentiles_are_of_the_values(share: int, value: int) -> None:
     assert percentile([4, 2, 1, 3], share) == value
+
+
+@pytest.mark.parametrize("count", [0, 1, RECORDS, 2 * RECORDS + 1])
+def test_a_job_arrives_as_it_was(count: int) -> None:
+    job = Job(pool={"a": 1}, contract={}, records=tuple(recorded([n + 1], at=n) for n in range(count)), scenarios=())
+    sent = list(pieces(job))
+    assert read_job(io.BytesIO(b"".join(sent))) == job
+    assert len(sent) == 1 + -(-count // RECORDS)
 
 
 # Workloads.

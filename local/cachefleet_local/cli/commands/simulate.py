@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ SECONDS: Final = 660.0
 """Longer than any control plane lets one take."""
 EVERY_SECONDS: Final = 3.0
 LAST: Final = 1000
+_PLACE: Final = re.compile(r"^.*body\.source\.trace\.(\d+)\.")
 _TRACED: Final = ("timestamp", "input_length", "output_length", "hash_ids")
 
 
@@ -65,30 +67,28 @@ def simulate(
     The same requests go through the real decisions over modelled engines, as the fleet is today and as it would be.
     """
     changes = {"policy": policy and policy.value, "budgetMib": budget, "workers": workers}
-    source: dict[str, Any] = {"recorded": last}
-    if trace is not None:
-        source = {"trace": traced(trace, last), "blockTokens": block_tokens}
-    body = {"source": source, "changes": {name: value for name, value in changes.items() if value is not None}}
-    with _telling("simulating"):
-        told: Item = ask(
-            show.where, lambda client: client.post("simulate", body | ({"pool": pool} if pool else {})), seconds=SECONDS
-        )
+    lines = {} if trace is None else traced(trace, last)
+    source = {"trace": list(lines.values()), "blockTokens": block_tokens} if lines else {"recorded": last}
+    changed = {name: value for name, value in changes.items() if value is not None}
+    body = {"source": source, "changes": changed} | ({"pool": pool} if pool else {})
+    with _telling("simulating"), _by_line(trace, list(lines)):
+        told: Item = ask(show.where, lambda client: client.post("simulate", body), seconds=SECONDS)
     if show.output in {Output.JSON, Output.YAML}:
         typer.echo(single(told, (), show.output))
     else:
         typer.echo(table(told))
 
 
-def traced(path: Path, most: int) -> list[dict[str, Any]]:
-    """The first requests of a trace file. FailureError."""
-    found = []
+def traced(path: Path, most: int) -> dict[int, dict[str, Any]]:
+    """The first requests of a trace file, by line. FailureError."""
+    found: dict[int, dict[str, Any]] = {}
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if len(found) == most:
                     break
                 if line.strip():
-                    found.append(_request(line, f"{path}, line {number}"))
+                    found[number] = _request(line, f"{path}, line {number}")
     except OSError as error:
         raise FailureError([f"cannot read {path}: {error.strerror}"], Exit.BAD_INPUT) from error
     except UnicodeDecodeError as error:
@@ -161,6 +161,16 @@ def _request(line: str, where: str) -> dict[str, Any]:
     if not isinstance(record, dict) or not set(_TRACED[:3]) <= set(record):
         raise FailureError([f"{where}: needs {', '.join(_TRACED[:3])}, and hash_ids"], Exit.BAD_INPUT)
     return {name: record[name] for name in _TRACED if name in record}
+
+
+@contextmanager
+def _by_line(path: Path | None, numbers: Sequence[int]) -> Iterator[None]:
+    """Have refusals name the lines of a trace file, which they know by place."""
+    try:
+        yield
+    except FailureError as error:
+        named = [_PLACE.sub(lambda found: f"{path}, line {numbers[int(found[1])]}: ", line) for line in error.lines]
+        raise FailureError(named, error.status) from error
 
 
 @contextmanager

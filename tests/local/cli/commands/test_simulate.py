@@ -114,6 +114,17 @@ def test_what_is_no_trace(
     assert not simulating.asked
 
 
+def test_a_refused_request_of_a_trace_is_named_by_its_line(
+    simulate: Callable[..., Told], simulating: Simulating, tmp_path: Path
+) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text("\n\n".join(json.dumps(line) for line in (LINE, {**LINE, "hash_ids": [1, -2]})))
+    status, _, err = simulate("--trace", str(file))
+    assert status == 2
+    assert err.splitlines() == [f"{file}, line 3: hash_ids.1: Input should be greater than or equal to 0"]
+    assert not simulating.asked
+
+
 def test_a_refusal_is_told(simulate: Callable[..., Told], simulating: Simulating) -> None:
     simulating.error = ApiError(409, "another simulation is running: try again when it is over")
     status, _, err = simulate()
