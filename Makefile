@@ -14,7 +14,8 @@ export MYPY_CACHE_DIR
 # Modules are compiled once and kept, also where the environment would have each of our many processes do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-# More than processors: tests of a cluster mostly wait.
+# More than processors: unit tests wait a third of their time, tests of a cluster most of it.
+UNIT_WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 CLUSTER_WORKERS ?= 4
 # A test that ends neither by itself nor at its limit of 180 s ends with its process: pytest-xdist tells, and goes on.
 NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
@@ -73,7 +74,7 @@ flakes: setup ## Tests that fail now and then: tiers in random order beside busy
 	@$(BIN)/python -m tests.reporting.flakes $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(HOGS),--hogs $(HOGS)) $(TIERS)
 
 unit: setup ## Tests of the parts, no real engine or cluster (about two minutes, on all cores)
-	@$(BIN)/pytest -q -n logical --dist worksteal $(NO_HANGS) --junitxml=.results/unit.xml -m "not engine and not cluster and not console and not node and not slow" tests
+	@$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal $(NO_HANGS) --junitxml=.results/unit.xml -m "not engine and not cluster and not console and not node and not slow" tests
 
 test-cluster: setup ## Tests against a real Kubernetes API server
 	@$(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup --junitxml=.results/cluster.xml -m "cluster and not slow" e2e/cluster tests/chart

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 PACE: Final = 50.0
 """Seconds of the loop that go by in one second of waiting."""
+MILLISECOND: Final = 0.001
 
 
 def clock() -> float:
@@ -29,11 +30,11 @@ def hurried(loop: asyncio.AbstractEventLoop, *, pace: float = PACE) -> Iterator[
     for name in ("time", "run_in_executor"):
         setattr(loop, name, getattr(clock, name))
     selector: Any = loop._selector  # type: ignore[attr-defined] # of every loop that selects
-    selector.select = clock.select
+    before, selector.select = selector.select, clock.select
     try:
         yield
     finally:
-        del selector.select  # the time that was gained stays: timers are set by it
+        selector.select = before  # the time that was gained stays: timers are set by it
 
 
 class _Clock:
@@ -60,10 +61,17 @@ class _Clock:
         if timeout is None or timeout <= 0 or self._busy:
             return self._select(timeout)
         began = time.monotonic()
-        ready = self._select(timeout / self._pace)
+        ready = self._shortly(timeout / self._pace)
         waited = time.monotonic() - began
         self._gained += max(0.0, min(waited * self._pace, timeout) - waited)
         return ready
+
+    def _shortly(self, seconds: float) -> list[Any]:
+        """A selector waits for whole milliseconds, which at this pace are long."""
+        if seconds >= MILLISECOND:
+            return self._select(seconds)
+        time.sleep(seconds)
+        return self._select(0)
 
     def _ended(self, _running: asyncio.Future[Any]) -> None:
         self._busy -= 1

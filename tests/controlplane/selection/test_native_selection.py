@@ -281,7 +281,7 @@ def assert_alike(fleet: LiveFleet, plain: Selector, prompt: Prompt, **options: A
 
 
 TestBoards = BoardMachine.TestCase
-TestBoards.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
+TestBoards.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=40, deadline=None)
 
 
 def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:

@@ -46,7 +46,8 @@ def imported(words: tuple[str, ...], folder: object) -> set[str]:
 )
 def test_a_command_imports_what_it_needs_alone(words: tuple[str, ...], tmp_path: object) -> None:
     (tmp_path / "token").write_text("t")  # type: ignore[operator]
-    assert not [name for name in HEAVY if name in imported(words, tmp_path)]
+    found = imported(words, tmp_path)
+    assert not [name for name in HEAVY if name in found]
 
 
 def test_the_help_of_all_commands_is_their_own() -> None:

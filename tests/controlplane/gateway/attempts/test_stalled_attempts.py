@@ -32,6 +32,8 @@ from tests.fakes.loop_clock import clock, hurried
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
+TIMERS_ALONE = 10_000
+"""The pace of time where nothing but timers is waited for."""
 ANSWERED = Opened(Outcome.ANSWERED, answer=Answer(200, (), b"{}"))
 Asking = asyncio.Task[tuple[int, dict[str, str], bytes]]
 
@@ -112,6 +114,12 @@ async def test_an_answer_that_has_begun_is_never_moved() -> None:
         assert not case.bad.left.is_set()
 
 
+@pytest.fixture
+async def timers_alone() -> AsyncIterator[None]:
+    with hurried(asyncio.get_running_loop(), pace=TIMERS_ALONE):
+        yield
+
+
 def all_gone(workers: AbstractSet[str]) -> AbstractSet[str]:
     return workers
 
@@ -132,6 +140,7 @@ async def stalls_after(stalled: StalledAttempts, attempt: Waiting) -> float:
     return clock() - began
 
 
+@pytest.mark.usefixtures("timers_alone")
 async def test_the_bound_follows_what_the_worker_usually_takes() -> None:
     quick, slow = StalledAttempts(all_gone, clock=clock), StalledAttempts(all_gone, clock=clock)
     for _ in range(30):
@@ -143,6 +152,7 @@ async def test_the_bound_follows_what_the_worker_usually_takes() -> None:
     assert await stalls_after(quick, waiting("another")) > UNLEARNT_SECONDS - 1
 
 
+@pytest.mark.usefixtures("timers_alone")
 async def test_whoever_answers_others_is_not_silent() -> None:
     stalled = StalledAttempts(all_gone, clock=clock)
     for _ in range(20):
@@ -153,6 +163,7 @@ async def test_whoever_answers_others_is_not_silent() -> None:
     assert (await long).outcome is Outcome.ANSWERED
 
 
+@pytest.mark.usefixtures("timers_alone")
 async def test_a_worker_whose_streams_go_on_is_not_silent() -> None:
     stalled = StalledAttempts(all_gone, clock=clock)
     long = asyncio.create_task(stalled.bounded(waiting(), answered(30)))
@@ -171,6 +182,7 @@ async def test_it_is_told_of_events_that_follow_the_first(monkeypatch: pytest.Mo
         assert heard == {f"{POOL}/demo-0"}
 
 
+@pytest.mark.usefixtures("timers_alone")
 async def test_few_are_asked_for_at_a_time_and_all_have_their_turn() -> None:
     stalled, asked = StalledAttempts(all_gone, clock=clock), list[int]()
 
@@ -188,6 +200,7 @@ async def test_few_are_asked_for_at_a_time_and_all_have_their_turn() -> None:
     assert len(asked) <= (looks + 2) * ASKED_AT_ONCE
 
 
+@pytest.mark.usefixtures("timers_alone")
 async def test_few_are_moved_at_a_time() -> None:
     stalled, places = StalledAttempts(all_gone, clock=clock), 3
     left: list[Outcome] = []
@@ -226,7 +239,7 @@ def test_each_attempt_ends_once_and_only_a_gone_worker_s_are_moved(
     elsewhere: bool,  # noqa: FBT001
 ) -> None:
     async def run() -> None:
-        with hurried(asyncio.get_running_loop(), pace=10_000):
+        with hurried(asyncio.get_running_loop(), pace=TIMERS_ALONE):
             stalled = StalledAttempts(all_gone if gone else lambda _: frozenset(), clock=clock)
             one = [
                 stalled.bounded(waiting(str(other), elsewhere=lambda: elsewhere), answered(seconds))

@@ -15,6 +15,7 @@ from aiohttp import web
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_local import __main__ as cli
+from cachefleet_local.cli.doctor import hit_probe
 from cachefleet_local.cli.doctor.hit_probe import WORDS, opening, shortcomings
 from tests.controlplane.gateway.harness import MODEL, Known, engine, front, pool
 
@@ -24,7 +25,8 @@ Hit = Callable[..., Coroutine[Any, Any, Result]]
 
 @pytest.fixture
 def hit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hit:
-    """Run the command in a thread: the gateway it asks is in this one."""
+    """Run the command in a thread: the gateway it asks is in this one, and has the worker's report at once."""
+    monkeypatch.setattr(hit_probe, "PAUSE_SECONDS", 0.05)
 
     def main(arguments: tuple[str, ...]) -> int:
         monkeypatch.setattr(sys, "argv", ["cachefleet", "doctor", "hit", *arguments])

@@ -12,7 +12,7 @@ import pytest
 
 from cachefleet_core.block_identity.media import Placed
 from cachefleet_core.engine.cache_flush import FlushAnswer, FlushAsk, Flushed
-from cachefleet_worker.plugin import routes
+from cachefleet_worker.plugin import capability_document, routes
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.engine_calls import EngineCalls
 from cachefleet_worker.plugin.flush.flush_route import flushed, read_ask
@@ -46,6 +46,7 @@ def core() -> EngineCore:
 @pytest.fixture
 async def app(tmp_path: Path, core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> FleetApp:
     monkeypatch.setattr(routes, "unmet", lambda _feature: "")
+    monkeypatch.setattr(capability_document, "engine_version", lambda: "0.32.0")  # without an import of vLLM
     (tmp_path / "key").write_text(KEY)
     app = FleetApp(process(PluginSettings(worker_key_file=tmp_path / "key")))
     await app.connect(core.client(), SimpleNamespace())
