@@ -17,6 +17,8 @@ COMPILE := $(BIN)/uv pip compile -q --python-version 3.11 --generate-hashes --no
 # More than processors: unit tests wait a third of their time, tests of a cluster most of it.
 UNIT_WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 CLUSTER_WORKERS ?= 4
+# Each has imported vLLM twice (2 GB) and runs engines: a test and its engine keep one processor busy.
+ENGINE_WORKERS ?= 2
 # A test that ends neither by itself nor at its limit of 180 s ends with its process: pytest-xdist tells, and goes on.
 NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
@@ -86,7 +88,7 @@ screenshots: setup ## Pictures of the console in docs/images/ (Debian: chromium;
 	@$(BIN)/python -m e2e.console.screenshots
 
 engine: setup ## Tests against real vLLM on CPU
-	@$(BIN)/pytest -q --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine
+	@$(BIN)/pytest -q -n $(ENGINE_WORKERS) --dist loadgroup --junitxml=.results/engine.xml -m "engine and not slow" tests e2e/engine
 
 test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions

@@ -18,15 +18,9 @@ from e2e.cluster.bench import Bench
 from e2e.cluster.binaries import Binaries, UnavailableError, find
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
-from e2e.cluster.together import ALONE, Together
+from e2e.together import ALONE
 
 _binaries: list[Binaries | UnavailableError] = []
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together | None:
-    """One process runs all tests that use ``own``."""
-    return Together(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

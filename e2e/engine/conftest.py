@@ -1,4 +1,4 @@
-"""One real vLLM at a time for the tests of this folder; tests with equal options share it."""
+"""One real vLLM at a time and process for the tests of this folder; tests with equal options share it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import pytest
 
 from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
+from e2e.together import engine_name
 
 TEST_SECONDS = 1200
 """A test's own clock includes the engine's start when it is the first to use it."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """By which tests that share an engine are kept together."""
+    return engine_name(val) if isinstance(val, VllmOptions) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -38,15 +44,15 @@ def tiny_model() -> Path:
     return tiny_model_path()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=[VllmOptions()])
 def vllm_server(
     request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
     """A running vLLM. Other options: ``@pytest.mark.parametrize("vllm_server", [VllmOptions(...)], indirect=True)``.
 
-    pytest runs tests with equal options together, so each engine starts once and one runs at a time.
+    Tests with equal options run together and in one process, so each engine starts once, and a process has one.
     """
-    options: VllmOptions = getattr(request, "param", VllmOptions())
+    options: VllmOptions = request.param
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
     with running_vllm(options, tiny_model, log) as server:
         yield server

@@ -8,13 +8,17 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
+from e2e.engine.vllm import VllmOptions
+from e2e.together import ALONE, IMPORTS_VLLM, engine_name, together
 from tests.requirements.found import ROOT
 
 CONFTEST = """
 import pytest
 
-from e2e.cluster.conftest import pytest_xdist_make_scheduler
-from e2e.cluster.together import ALONE
+from e2e.conftest import pytest_xdist_make_scheduler
+from e2e.together import ALONE
 
 @pytest.fixture(scope="session", params=[ALONE])
 def own():
@@ -37,6 +41,29 @@ def test_more(number, by_way_of): ...
 
 def test_not_alone(): ...
 """
+
+
+PLUGIN = engine_name(VllmOptions(plugin=True))
+
+
+@pytest.mark.parametrize(
+    ("test", "unit"),
+    [
+        (f"e2e/engine/test_a.py::test_x[{PLUGIN}]", PLUGIN),
+        (f"e2e/engine/test_b.py::test_y[False-{PLUGIN}-a::b]", PLUGIN),
+        ("e2e/engine/test_b.py::test_z[True]", "e2e/engine/test_b.py"),
+        ("tests/worker/test_a.py::test_x[1]", IMPORTS_VLLM),
+        ("e2e/cluster/test_a.py::test_x[alone-3]", ALONE),
+        ("e2e/cluster/test_a.py::test_leaves_it_alone", "e2e/cluster/test_a.py::test_leaves_it_alone"),
+        ("tests/chart/test_a.py::test_x[a]", "tests/chart/test_a.py::test_x[a]"),
+    ],
+)
+def test_what_belongs_together(test: str, unit: str) -> None:
+    assert together(test) == unit
+
+
+def test_engines_are_called_by_all_their_options() -> None:
+    assert engine_name(VllmOptions(plugin=True)) == PLUGIN != engine_name(VllmOptions())
 
 
 def test_one_process_runs_all_that_is_to_be_alone(tmp_path: Path) -> None:
