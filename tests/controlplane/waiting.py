@@ -1,6 +1,7 @@
 """Waiting for what another task or thread does, and reading a counter."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -9,9 +10,12 @@ from cachefleet_controlplane.metrics import Metrics
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what changes it may be another thread or a server
-            await asyncio.sleep(0.002)
+    """The limit ends a hang, and is of real time however a test's loop is hurried: threads are not. TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so after {seconds} s")
+        await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ async def subscribed(engine: FakeEngine) -> AsyncIterator[zmq.Socket[bytes]]:
 async def received(subscriber: zmq.Socket[bytes], *, least: int = 1, wait: float = 0.15) -> list[Message]:
     """What comes: so many messages however long they take, and what comes in the ``wait`` seconds after them."""
     messages: list[Message] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(1500):  # of the hurried loop; other threads send
         while len(messages) < least:
             await asyncio.sleep(0.005)
             messages += _waiting(subscriber)

@@ -24,6 +24,8 @@ from cachefleet_local.supervise.supervisor import Supervisor
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
+HANG_SECONDS = 3000
+"""Of the hurried loop; the processes have a minute of their own time."""
 SERVER = """
 import http.server, os, subprocess, sys
 port, note, child = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -78,7 +80,7 @@ def gone(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(HANG_SECONDS):
         while not condition():  # noqa: ASYNC110 - the condition is another process's doing
             await asyncio.sleep(0.02)
 
@@ -98,7 +100,7 @@ async def running(
         yield supervisor, history
     finally:
         supervisor.stop()
-        await asyncio.wait_for(task, 50)
+        await asyncio.wait_for(task, HANG_SECONDS)
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +110,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> None:
     async with running(server(tmp_path, "second", after=("first",)), server(tmp_path, "first")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
     assert history[:4] == [
         ("first", State.STARTING),
         ("first", State.READY),
@@ -121,13 +123,13 @@ async def test_processes_start_in_order_and_all_become_ready(tmp_path: Path) -> 
 async def test_heavy_starts_take_turns(tmp_path: Path) -> None:
     specs = [server(tmp_path, name, heavy=True) for name in "abc"]
     async with running(*specs) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
     assert [state for _, state in history[:6]] == [State.STARTING, State.READY] * 3
 
 
 async def test_a_killed_process_comes_back(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         os.kill(pids(tmp_path, "one")[0], signal.SIGKILL)
         await until(lambda: history.count(("one", State.READY)) == 2)
         assert fleet.lives["one"].exit_status == 137
@@ -162,7 +164,7 @@ async def test_a_socket_outlives_its_process_and_who_connects_meanwhile_is_answe
     argv = (sys.executable, "-S", "-c", HEIR.format(note=str(tmp_path / "heir.pids")))
     spec = replace(_spec(tmp_path, "heir", argv, port=port), ports=(port,))
     async with running(spec) as (fleet, _):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         first = await ask(port)
         assert [first] == pids(tmp_path, "heir")
         os.kill(first, signal.SIGKILL)
@@ -176,7 +178,7 @@ async def test_a_socket_outlives_its_process_and_who_connects_meanwhile_is_answe
 
 async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one")) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         (tmp_path / "one.pids.unready").touch()
         await until(lambda: fleet.lives["one"].state is State.STARTING)
         (tmp_path / "one.pids.unready").unlink()
@@ -189,7 +191,7 @@ async def test_one_that_waits_for_another_is_not_ended_for_it_and_one_that_hangs
     now = [0.0]
     agent = server(tmp_path, "agent", after=("engine",))
     async with running(server(tmp_path, "engine"), agent, clock=lambda: now[0]) as (fleet, history):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         for name in ("engine", "agent"):
             (tmp_path / f"{name}.pids.unready").touch()
         await until(lambda: {fleet.lives[name].state for name in ("engine", "agent")} == {State.STARTING})
@@ -205,7 +207,7 @@ async def test_one_that_waits_for_another_is_not_ended_for_it_and_one_that_hangs
 
 async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path: Path) -> None:
     async with running(crashing(tmp_path, "bad"), server(tmp_path, "good")) as (fleet, _):
-        assert not await asyncio.wait_for(fleet.settled(), 50)
+        assert not await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         assert fleet.lives["bad"].state is State.FAILED
         assert fleet.lives["bad"].exit_status == 4
     assert (tmp_path / "bad.log").read_text() == "no luck\n" * process_states.FIRST_STARTS
@@ -213,7 +215,7 @@ async def test_one_that_never_starts_fails_and_its_words_are_in_the_log(tmp_path
 
 async def test_nothing_is_left_after_a_stop_even_of_children_in_other_sessions(tmp_path: Path) -> None:
     async with running(server(tmp_path, "one", child=True)) as (fleet, _):
-        assert await asyncio.wait_for(fleet.settled(), 50)
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
         child = int((tmp_path / "one.child").read_text())
         assert not gone(child)
     assert all(map(gone, [child, *pids(tmp_path, "one")]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -78,10 +79,10 @@ class ControlPlane:
             await socket.close(code=code)
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        """Wait for a condition, or fail with what was received last."""
-        deadline = asyncio.get_running_loop().time() + seconds
+        """Wait for a condition, or fail with what was received last; by real time, as threads are not hurried."""
+        deadline = time.monotonic() + seconds
         while not condition():
-            assert asyncio.get_running_loop().time() < deadline, f"not so after {seconds} s: {self.frames[-3:]}"
+            assert time.monotonic() < deadline, f"not so after {seconds} s: {self.frames[-3:]}"
             await asyncio.sleep(0.01)
 
     async def next_state(self, seconds: float = 30.0) -> State:

@@ -196,7 +196,7 @@ async def test_a_crash_withdraws_everything_and_a_return_is_a_new_epoch(
         await worker.whole()
         await plane.until(lambda: not worker.agent.unready)
         await worker.engine.crash()
-        await plane.until(lambda: not plane.receiver.keys and plane.state and plane.state.phase is Phase.STARTING, 2)
+        await plane.until(lambda: not plane.receiver.keys and plane.state and plane.state.phase is Phase.STARTING)
         assert (await worker.get("/readyz")) == (
             503,
             {"ready": False, "phase": "starting", "reasons": ["engine_lost"]},
