@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
+from cachefleet_core.pool.adapter_reports import AdapterReport, WantedAdapters
 from cachefleet_core.report_fields import Count, IdleBySalt, Key, Name, Rank, Ratio, SaltShares, Seconds, Text, Url
 from cachefleet_core.warmth import Prefix, Warmth
 
@@ -170,6 +171,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     generation: Count = 0
     """Generation of the policy in force on this worker."""
     warmth: Warmth = Warmth()
+    adapters: AdapterReport | None = None
+    """None where what its Hello said of them holds."""
 
 
 class Policy(Struct, tag="policy", frozen=True, kw_only=True):
@@ -195,6 +198,8 @@ class Policy(Struct, tag="policy", frozen=True, kw_only=True):
     """Prefixes that a standing Warm will name; 0 where there are none to wait for."""
     warm_timeout_seconds: Seconds = 600.0
     """How long a worker takes no traffic while it caches them."""
+    adapters: WantedAdapters | None = None
+    """What agents load while engines run; None where the sender does not know: what was told before holds."""
 
 
 class Resync(Struct, tag="resync", frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 import pytest
+import yaml
 from PIL import Image
 
 from cachefleet_core.tenancy import FleetKey
@@ -155,19 +156,60 @@ def test_an_adapter_that_is_loaded_from_elsewhere_matches_nothing_of_before(flee
     assert asked(fleet, chat(question)) == 0
     assert asked(fleet, body) == 0
     assert asked(fleet, seen) > 0
-    load(fleet, "second")
+    declared(fleet, sql="second")
     assert predicted(fleet, body) == predicted(fleet, seen) == 0
     assert asked(fleet, body) == 0
-    load(fleet, "first")
+    declared(fleet, sql="first")
     assert asked(fleet, body) > 0
 
 
-def load(fleet: Up, name: str) -> None:
-    """Have the engine load the adapter's name from another folder."""
+def test_adapters_come_and_go_with_the_pools_list_while_the_engine_runs(fleet: Up) -> None:
+    (before,) = fleet.workers()
+    declared(fleet, sql="first", french="second")
+    body = chat({"type": "text", "text": "Say it in French. " * 40}, model="french")
+    assert asked(fleet, body) == 0
+    assert asked(fleet, body) > 0
+    missing = fleet.folder / "missing"
+    declare(fleet, sql="first", legal="missing")
+    until(lambda: adapters(fleet)["problems"], REPORT_SECONDS, "told as missing", fleet)
+    assert adapters(fleet)["served"] == ["sql"]
+    assert [(one["name"], str(missing) in one["detail"]) for one in adapters(fleet)["problems"]] == [("legal", True)]
+    assert {"AdapterNotLoaded"} == {one["reason"] for one in fleet.admin("findings") if "adapter" in one["message"]}
+    with pytest.raises(AssertionError, match="/v1/chat/completions: 503"):
+        post(fleet, "/v1/chat/completions", chat(text(1), model="legal"))
+    (after,) = fleet.workers()
+    assert after["epoch"] == before["epoch"]
+    assert after["configuration"] == []
+
+
+def adapters(fleet: Up) -> dict[str, Any]:
+    (worker,) = fleet.workers()
+    return dict(worker["adapters"])
+
+
+def declare(fleet: Up, **folders: str) -> None:
+    """Have the pool declare these adapters, by name and folder."""
+    file = fleet.data_dir / "pools.yaml"
+    (pool,) = yaml.safe_load_all(file.read_text())
+    named = [{"name": name, "source": str(fleet.folder / folder)} for name, folder in folders.items()]
+    pool["spec"]["model"]["adapters"] = named
+    new = file.with_suffix(".new")
+    new.write_text(yaml.safe_dump(pool))
+    new.replace(file)
+
+
+def declared(fleet: Up, **folders: str) -> None:
+    """As ``declare``; and wait until the engine has them, and says so."""
+    declare(fleet, **folders)
+    wanted = {name: str(fleet.folder / folder) for name, folder in folders.items()}
+    until(lambda: loaded(fleet) == wanted, REPORT_SECONDS, "loaded", fleet)
+    until(lambda: set(adapters(fleet)["served"]) == set(wanted), REPORT_SECONDS, "told", fleet)
+
+
+def loaded(fleet: Up) -> dict[str, str]:
+    """The engine's adapters, and where it has them from."""
     key = FleetKey.parse((fleet.data_dir / "secrets" / "fleet.key").read_text()).worker_key("default/seeing")
     (worker,) = fleet.workers()
-    body = {"lora_name": "sql", "lora_path": str(fleet.folder / name), "load_inplace": True}
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{worker['url']}/v1/load_lora_adapter", json.dumps(body).encode(), headers)  # noqa: S310
+    request = urllib.request.Request(f"{worker['url']}/v1/models", headers={"Authorization": f"Bearer {key}"})  # noqa: S310
     with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310 - ours
-        assert answer.status == 200
+        return {one["id"]: one["root"] for one in json.load(answer)["data"] if one["parent"]}

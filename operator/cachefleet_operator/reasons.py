@@ -53,6 +53,7 @@ class Reason(StrEnum):
     # EngineAsAsked
     ENGINES_AS_ASKED = "EnginesAsAsked"
     ENGINE_DIFFERS = "EngineDiffers"
+    ADAPTER_NOT_LOADED = "AdapterNotLoaded"
     # IndexBlind
     HITS_INDEXED = "HitsIndexed"
     SERVES_UNINDEXED = "ServesUnindexed"

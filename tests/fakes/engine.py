@@ -25,6 +25,7 @@ from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer
 from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD
 from cachefleet_runtime.tls import server_context
 from cachefleet_worker.plugin.asgi import HttpError
+from tests.fakes.adapters import Adapters
 from tests.fakes.chain import Link, external_hash
 from tests.fakes.conversations import refused, tell
 from tests.fakes.failures import Refusal, internal
@@ -95,6 +96,13 @@ class FakeEngine:
         if self._fleet is None:
             raise RuntimeError("this fake engine has no plugin")
         return self._fleet
+
+    @property
+    def adapters(self) -> Adapters:
+        """Its adapters. RuntimeError while it is down."""
+        if self._routes is None:
+            raise RuntimeError("the fake engine is not running")
+        return self._routes.adapters
 
     @property
     def running(self) -> bool:

@@ -55,6 +55,12 @@ class EngineOptions:
     """``nixl``: prefill for others is answered with where its blocks are. A Decode worker takes them as computed."""
     threshold_hook: bool = False
     """Be made to refuse by ``gate.HOOK``, as llm-d's simulator."""
+    adapters: tuple[tuple[str, str], ...] = ()
+    """Names and paths of the adapters (LoRA) that it serves from its start."""
+    loads_adapters: bool = False
+    """Load them while it runs, as under VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."""
+    adapter_slots: int = 0
+    """Its --max-loras, as its metric tells it; 0 where it serves none."""
     nan_metric: bool = False
     """Count corrupted requests, as under VLLM_COMPUTE_NANS_IN_LOGITS=1."""
     tls: Path | None = None

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from tests.fakes import answers
+from tests.fakes.adapters import Adapters
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
 from tests.fakes.embeddings_api import embeddings
@@ -37,6 +38,7 @@ class Routes:
         self.worker = worker
         self.cut_after: int | None = None
         self._options = worker.options
+        self.adapters = Adapters(worker.options)
         self._endpoints = (endpoint, replay_endpoint)
         self._read = Reader(worker.options, worker.tokenizer)
         self._engine_id = new_engine_id()
@@ -60,7 +62,7 @@ class Routes:
             web.post("/reset_prefix_cache", self.reset_prefix_cache),
         ]
         pooling = [web.post("/v1/embeddings", self.embeddings)] if self._options.pooling else []
-        return routes + pooling + (self._scale_out() if self._options.scale_out else [])
+        return routes + pooling + self.adapters.table() + (self._scale_out() if self._options.scale_out else [])
 
     def _scale_out(self) -> list[web.RouteDef]:
         return [
@@ -81,14 +83,15 @@ class Routes:
         return reply({"server_load": 0})
 
     async def models(self, _: web.Request) -> web.Response:
-        return reply(answers.models(self._options))
+        listed = answers.models(self._options)
+        return reply(listed | {"data": [*listed["data"], *self.adapters.cards(listed["data"][0])]})
 
     async def event_sources(self, _: web.Request) -> web.Response:
         return reply(answers.event_sources(self._options, *self._endpoints) if self._options.events else {})
 
     async def metrics(self, _: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
-        return web.Response(body=self.worker.metrics.page(), headers=headers)
+        return web.Response(body=self.worker.metrics.page() + self.adapters.page(), headers=headers)
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         return reply({"success": self.worker.pool.clear()})

@@ -16,6 +16,12 @@ def example(name: str) -> list[PrefixCachePool]:
     return parse_pools((EXAMPLES / f"{name}.yaml").read_text())
 
 
+def changed(name: str, old: str, new: str) -> list[PrefixCachePool]:
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    assert old in text
+    return parse_pools(text.replace(old, new))
+
+
 def place(pools: list[PrefixCachePool], **changes: Any) -> Place:
     values: dict[str, Any] = {
         "folder": DataFolder(Path("/data")),
@@ -27,6 +33,7 @@ def place(pools: list[PrefixCachePool], **changes: Any) -> Place:
             "cachefleet/tiny": "/models/tiny",
             "cachefleet/small": "/models/small",
             "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+            **{one.source: one.source for pool in pools for one in pool.spec.model.adapters},
         },
     }
     return Place(**{**values, **changes})

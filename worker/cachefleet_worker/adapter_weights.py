@@ -1,4 +1,4 @@
-"""Fetches revisions of adapters (LoRA) before an engine starts: vLLM's own arguments name none.
+"""Fetches revisions of adapters (LoRA) before an engine loads them: vLLM itself knows none of them.
 
 A pool's adapter from a hub at a revision is ``{"name": ..., "path": "ID@REVISION"}`` after ``--lora-modules``. The path
 becomes the folder that was fetched, whose name has the commit: so blocks of different commits have different keys.
@@ -23,9 +23,9 @@ class AdapterError(Exception):
 
 
 def fetch(source: str, revision: str) -> str:
-    """By the hub's own client, which vLLM has, into its cache."""
+    """By the hub's own client, which vLLM has, into its cache; "" is the hub's default revision."""
     hub: Any = import_module("huggingface_hub")
-    return str(hub.snapshot_download(source, revision=revision))
+    return str(hub.snapshot_download(source, revision=revision or None))
 
 
 def with_fetched(arguments: Sequence[str], fetch: Fetch = fetch) -> list[str]:
@@ -37,17 +37,28 @@ def with_fetched(arguments: Sequence[str], fetch: Fetch = fetch) -> list[str]:
     return out
 
 
+def folder_of(path: str, fetch: Fetch = fetch) -> str:
+    """A path as it is; of a hub id, with a revision or without, the folder that was fetched. AdapterError."""
+    if path.startswith(PATH_STARTS):
+        return path
+    source, _, revision = path.partition(REVISION)
+    try:
+        return fetch(source, revision)
+    except (OSError, ValueError) as error:  # the hub's errors are both
+        at = f" at {revision}" if revision else ""
+        raise AdapterError(f"{source}{at} cannot be fetched: {error}") from error
+
+
 def _fetched(word: str, fetch: Fetch) -> str:
     try:
         module = json.loads(word)
-        source, mark, revision = str(module["path"]).rpartition(REVISION)
+        path = str(module["path"])
     except (ValueError, TypeError, KeyError):
         return word  # not of a pool: vLLM says what is wrong with it
-    if not mark or source.startswith(PATH_STARTS):
+    if REVISION not in path:
         return word
     try:
-        folder = fetch(source, revision)
-    except (OSError, ValueError) as error:  # the hub's errors are both
-        name = module.get("name")
-        raise AdapterError(f"adapter {name}: {source} at {revision} cannot be fetched: {error}") from error
-    return json.dumps({**module, "path": folder})
+        folder = folder_of(path, fetch)
+    except AdapterError as error:
+        raise AdapterError(f"adapter {module.get('name')}: {error}") from error
+    return word if folder == path else json.dumps({**module, "path": folder})

@@ -143,6 +143,27 @@ class Warmth(Schema):
     problems: tuple[WarmProblem, ...] = ()
 
 
+class AdapterProblem(Schema):
+    """An adapter that could not be loaded, or not be taken away; it is tried again."""
+
+    name: str
+    detail: str
+    """In the engine's words."""
+
+
+class Adapters(Schema):
+    """The adapters of a worker."""
+
+    served: tuple[str, ...] | None
+    """Those that requests for them reach it; null where it does not tell."""
+    busy: tuple[str, ...] = ()
+    """Those with requests there."""
+    slots: int = 0
+    """How many fit on its device at once; 0 where it does not tell."""
+    loading: tuple[str, ...] = ()
+    problems: tuple[AdapterProblem, ...] = ()
+
+
 class Worker(Schema):
     """One rank of one worker as this replica sees it."""
 
@@ -199,6 +220,7 @@ class Worker(Schema):
     engine_version: str
     capabilities: tuple[Capability, ...]
     warmth: Warmth
+    adapters: Adapters | None = None
 
 
 class PoolDetail(Pool):

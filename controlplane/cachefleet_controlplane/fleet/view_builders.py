@@ -102,6 +102,7 @@ def worker_status(
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",
         warmth=load.state.warmth if load else _NOT_WARMED,
+        adapters=worker.adapters.report,
     )
 
 

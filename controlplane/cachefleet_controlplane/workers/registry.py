@@ -208,13 +208,12 @@ class Registry:
         return [] if served is None or served.is_adapter else self.fleet(model)
 
     def lacking(self, model: str) -> frozenset[str]:
-        """Full names of ready workers without the adapter that is asked for; none where no worker says it has it."""
+        """Full names of ready workers that say that they have not the adapter that is asked for."""
         served = self.serving(model)
         if served is None or not served.is_adapter:
             return _NO_ONE
         ready = [worker for pool in self.fleet(model) for worker in pool.workers.values() if worker.ready]
-        without = frozenset(worker.full_name for worker in ready if worker.lacks(served.upstream))
-        return without if len(without) < len({worker.full_name for worker in ready}) else _NO_ONE
+        return frozenset(worker.full_name for worker in ready if worker.adapters.lacks(served.upstream))
 
     def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
         namespace, name = pools[0].fleet

@@ -7,6 +7,7 @@ from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_core.index_contract import Difference, IndexContract
+from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Capability, State
 from cachefleet_core.warmth import Warmth
@@ -138,6 +139,8 @@ class WorkerStatus:
     engine_version: str
     capabilities: tuple[Capability, ...]
     warmth: Warmth
+    adapters: AdapterReport | None = None
+    """None where there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

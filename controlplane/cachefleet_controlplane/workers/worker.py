@@ -16,6 +16,7 @@ from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
 from cachefleet_controlplane.workers.load import Load, blank_blocks
@@ -58,6 +59,7 @@ class Worker:
     """Its blocks did not fit into the index, or were more than it can hold; routed by load until its next epoch."""
     most_blocks: int = 0
     """What it may claim; a spec that has become smaller since its Hello is not that of its engine."""
+    adapters: AdapterSlots = field(default_factory=AdapterSlots)
     counters: Counters = field(default_factory=Counters)
     inflight_requests: InFlightRequests = field(init=False)
     history: History = field(default_factory=History)
@@ -122,13 +124,10 @@ class Worker:
         load = self.load
         return load is not None and load.state.phase is Phase.DRAINING and now - load.at <= STALE_AFTER_SECONDS
 
-    def lacks(self, adapter: str) -> bool:
-        """Whether it told its adapters, and this is not among them."""
-        return self.hello is not None and self.hello.adapters is not None and adapter not in self.hello.adapters
-
     def announced(self, hello: Hello, *, pod: str) -> None:
         """An agent has announced it, with the token of this pod."""
         self.hello, self.pod = hello, pod
+        self.adapters.announced(hello.adapters)
         self._touch()
 
     def failed(self, now: float) -> None:
@@ -149,9 +148,10 @@ class Worker:
         """Whether it refused the gateway's key, and it is not time to ask it again."""
         return self.key_refused and now < self.key_retry_at
 
-    def use(self, number: int, now: float) -> None:
-        """Decision number ``number`` chose it."""
+    def use(self, number: int, now: float, adapter: str = "") -> None:
+        """Decision number ``number`` chose it, for a request of this adapter."""
         self.last_used = number
+        self.adapters.used(adapter)
         if self.key_refused:  # one request is enough to find out
             self.key_retry_at = now + KEY_RETRY_SECONDS
         self._touch()
@@ -220,6 +220,7 @@ class Worker:
         if self.trust != WHOLE:
             self._believe(faded(self.evidence, now))
         own.ended_blocks = 0
+        self.adapters.reported(state.adapters)
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
 
@@ -237,6 +238,7 @@ class Worker:
         self.unindexed = False
         self.most_blocks = 0
         self.key_refused = False
+        self.adapters.restarted()
         self.inflight_requests.recent.clear()
 
     def room(self, now: float, *, percent: int) -> Capacity | None:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
+from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, WantedAdapter
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker_spec import MAX_ADAPTERS, AdapterSpec, Role
+from cachefleet_core.pool.worker_spec import AdapterSpec, Role
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
@@ -33,6 +34,9 @@ _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 ADAPTERS_AT_ONCE: Final = 4
 """Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
 ADAPTERS: Final = "--lora-modules"
+RUNTIME_ADAPTERS: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of vLLM that opens its routes for loading adapters while it runs."""
+_TRUE: Final = frozenset({"1", "true"})
 REVISION: Final = "@"
 """Between a hub id and a revision of it, where vLLM takes one word for both."""
 
@@ -161,6 +165,7 @@ def engine_policy(pool: PrefixCachePool) -> report_frames.Policy:
         max_entries=cache.max_entries,
         warm_prefixes=len(cache.warm_prefixes) if keeps_blocks(spec) else 0,
         warm_timeout_seconds=spec.rollout.warm_timeout_seconds,
+        adapters=tuple(WantedAdapter(name=one.name, path=adapter_path(one)) for one in spec.model.adapters),
     )
 
 
@@ -182,12 +187,23 @@ def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
 
     vLLM takes no revision of an adapter: cachefleet_worker/adapter_weights.py fetches it, and gives vLLM the folder.
     """
-    return found or (f"{adapter.source}{REVISION}{adapter.revision}" if adapter.revision else adapter.source)
+    return f"{adapter.source}{REVISION}{adapter.revision}" if adapter.revision else found or adapter.source
+
+
+def loads_while_running(spec: PoolSpec) -> bool:
+    """Whether a pool's agents load its adapters into running engines, as its ``engine.env`` asks vLLM to allow."""
+    asked = next((env.value or "" for env in spec.engine.env if env.name == RUNTIME_ADAPTERS), "")
+    return asked.strip().lower() in _TRUE
 
 
 def _adapters(spec: PoolSpec, paths: Mapping[str, str]) -> list[str]:
-    """Load all adapters at the start, keep all in the host's memory, and a few at a time on the device."""
+    """Load all adapters at the start, keep all in the host's memory, and a few at a time on the device.
+
+    Where agents load them, nothing here depends on which there are: a change of them must not replace an engine.
+    """
     adapters = spec.model.adapters
+    if loads_while_running(spec):
+        return ["--enable-lora", "--max-loras", str(ADAPTERS_AT_ONCE), "--max-cpu-loras", str(MAX_ADAPTERS)]
     if not adapters:
         return []
     modules = [_json({"name": one.name, "path": adapter_path(one, paths.get(one.source, ""))}) for one in adapters]

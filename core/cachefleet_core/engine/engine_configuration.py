@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
 from cachefleet_core.budget import MIB, kv_cache_mib
-from cachefleet_core.engine.engine_arguments import HASH_ALGORITHM, caches_prefixes
+from cachefleet_core.engine.engine_arguments import HASH_ALGORITHM, caches_prefixes, loads_while_running
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PoolSpec
 
@@ -31,12 +33,17 @@ class EngineConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     data_parallel_size: int | None = None
     enable_kv_cache_events: bool | None = None
     events_endpoint: str | None = None
+    adapters: dict[str, str] | None = None
+    """Adapters (LoRA) served from the start, by name, and where each was loaded from; "" where that is not asked."""
 
 
-def asked_configuration(spec: PoolSpec, *, plugin: bool, events_endpoint: str) -> EngineConfiguration:
+def asked_configuration(
+    spec: PoolSpec, *, plugin: bool, events_endpoint: str, adapter_paths: Mapping[str, str] | None = None
+) -> EngineConfiguration:
     """What the arguments that ``engine_arguments`` makes of a pool ask for.
 
     A block size that the pool does not name is left out: engines of hybrid models make blocks as large as they need.
+    So are adapters where agents load them, which tell what they cannot load.
     """
     cached = caches_prefixes(spec, plugin=plugin)
     return EngineConfiguration(
@@ -51,17 +58,41 @@ def asked_configuration(spec: PoolSpec, *, plugin: bool, events_endpoint: str) -
         data_parallel_size=spec.engine.data_parallel_size,
         enable_kv_cache_events=True,
         events_endpoint=events_endpoint,
+        adapters=_asked_adapters(spec, adapter_paths or {}) or None,
     )
+
+
+def _asked_adapters(spec: PoolSpec, paths: Mapping[str, str]) -> dict[str, str]:
+    """A revision is loaded from a folder that nobody knows before it is fetched."""
+    if loads_while_running(spec):
+        return {}
+    return {one.name: "" if one.revision else paths.get(one.source, one.source) for one in spec.model.adapters}
 
 
 def differences(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[Difference, ...]:
     """Every field in which an engine has something else than was asked, in field order; unknown ones are none."""
-    pairs = ((name, getattr(asked, name), getattr(real, name)) for name in EngineConfiguration.__struct_fields__)
+    names = (name for name in EngineConfiguration.__struct_fields__ if name != "adapters")
+    pairs = [*((name, getattr(asked, name), getattr(real, name)) for name in names), _unlike(asked, real)]
     return tuple(
         Difference(name, _shown(wanted), _shown(found))
         for name, wanted, found in pairs
         if wanted is not None and found is not None and wanted != found
     )
+
+
+def _unlike(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[str, str | None, str | None]:
+    """The adapters in which the two differ, as text."""
+    wanted, found = asked.adapters, real.adapters
+    if wanted is None or found is None:
+        return "adapters", None, None
+    both = wanted.keys() & found.keys()
+    other = (wanted.keys() ^ found.keys()) | {name for name in both if wanted[name] not in {"", found[name]}}
+    return "adapters", _listed(wanted, other), _listed(found, other)
+
+
+def _listed(adapters: Mapping[str, str], names: AbstractSet[str]) -> str:
+    shown = (f"{name}={adapters[name]}".removesuffix("=") for name in sorted(names & adapters.keys()))
+    return ", ".join(shown) or ("none" if names else "")
 
 
 def _shown(value: object) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
 from cachefleet_core.pool.managed_arguments import MANAGED_PATTERN, MANAGED_VARIABLES, managed_arguments
 from cachefleet_core.pool.section import (
     ARGUMENT,
@@ -29,7 +30,6 @@ from cachefleet_core.pool.section import (
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
-MAX_ADAPTERS: Final = 64
 PATH_STARTS: Final = ("/", ".", "~")
 """How the source of an adapter begins that is a folder, not a hub id."""
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
@@ -142,7 +142,7 @@ class ModelSpec(Section):
             json_schema_extra=BY_NAME,
         ),
     ] = ()
-    """Adapters (LoRA) that every worker loads at its start. Default: none."""
+    """Adapters (LoRA) that every worker serves, loaded at its start or while it runs. Default: none."""
 
 
 class EnvVar(Section):

@@ -38,6 +38,7 @@ from cachefleet_local.fleet.machine import (
     devices_of,
     model_path,
     this_machine,
+    with_folders,
 )
 from cachefleet_local.fleet.pool_file import check
 from cachefleet_local.fleet.ports import PortError, take_ports
@@ -88,6 +89,7 @@ def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Pre
     machine = this_machine(options.engine_python)
     if lines := check_machine(pools, machine):
         raise FailureError(lines)
+    pools = [with_folders(pool) for pool in pools]
     try:
         folder = open_folder(options.data_dir)
         with sole_owner(folder), tempfile.TemporaryDirectory(prefix="cachefleet-") as sockets:

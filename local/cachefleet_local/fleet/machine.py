@@ -118,7 +118,7 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
         lines.append("spec.model.chatTemplate names a ConfigMap, which only Kubernetes has")
     if spec.model.source.startswith(("/", "./", "../", "~")) and not Path(spec.model.source).is_dir():
         lines.append(f"spec.model.source is {spec.model.source}, and there is no such folder")
-    lines += _adapter_problems(pool)
+    lines += _adapter_problems(pool, machine)
     lines += [
         f"spec.engine.env[{i}].valueFrom can be read in Kubernetes only; give a value"
         for i, env in enumerate(spec.engine.env)
@@ -127,13 +127,14 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
     return [f"{pool.key}: {line}" for line in lines]
 
 
-def _adapter_problems(pool: PrefixCachePool) -> list[str]:
+def _adapter_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
     lines = []
+    needs = "needs cachefleet beside vLLM, in the engine's interpreter: install it there, or give a folder as source"
     for i, adapter in enumerate(pool.spec.model.adapters):
         if adapter.is_path and not Path(adapter.source).expanduser().is_dir():
             lines.append(f"spec.model.adapters[{i}].source is {adapter.source}, and there is no such folder")
-        if adapter.revision:
-            lines.append(f"spec.model.adapters[{i}].revision is fetched in Kubernetes only; give a folder as source")
+        if adapter.revision and not machine.plugin:
+            lines.append(f"spec.model.adapters[{i}].revision {needs}")
     return lines
 
 
@@ -149,6 +150,16 @@ def model_path(source: str) -> str:
         return str(made_model_path(source))
     folder = Path(source).expanduser()
     return str(folder.absolute()) if folder.is_dir() else source
+
+
+def with_folders(pool: PrefixCachePool) -> PrefixCachePool:
+    """The pool with absolute paths of its adapters' folders, as every process must mean the same ones."""
+    adapters = tuple(
+        one if one.revision else one.model_copy(update={"source": model_path(one.source)})
+        for one in pool.spec.model.adapters
+    )
+    model = pool.spec.model.model_copy(update={"adapters": adapters})
+    return pool.model_copy(update={"spec": pool.spec.model_copy(update={"model": model})})
 
 
 def _vllm_versions(python: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.engine.engine_arguments import engine_arguments, engine_environment
+from cachefleet_core.engine.engine_arguments import engine_arguments, engine_environment, loads_while_running
 from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -26,6 +26,16 @@ from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 CONTROL_PLANE: Final = "controlplane"
 DRAIN_SECONDS: Final = 3
 """Drain time of the control plane; Ctrl-C takes at least as long."""
+
+
+SERVER: Final = "vllm.entrypoints.openai.api_server"
+FETCHING_SERVER: Final = "cachefleet_worker.engine_start"
+"""Fetches revisions of adapters, then is the other."""
+
+
+def fetches_adapters(pool: PrefixCachePool) -> bool:
+    """Whether its engines' server is told revisions of adapters, of which vLLM itself knows nothing."""
+    return not loads_while_running(pool.spec) and any(one.revision for one in pool.spec.model.adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +194,12 @@ def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: Fle
     if worker.engine in place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = place.devices[worker.engine]
     sources = (spec.model.source, *(adapter.source for adapter in spec.model.adapters))
-    if all(Path(place.models[source]).is_absolute() for source in sources):
+    if all(Path(place.models[source]).is_absolute() for source in sources) and not loads_while_running(spec):
         environment["HF_HUB_OFFLINE"] = "1"
     return ProcessSpec(
         name=worker.engine,
         kind=Kind.ENGINE,
-        argv=(place.engine_python, "-m", "vllm.entrypoints.openai.api_server", *arguments),
+        argv=(place.engine_python, "-m", FETCHING_SERVER if fetches_adapters(pool) else SERVER, *arguments),
         environment=environment,
         without=tuple(MANAGED_VARIABLES),
         log=place.folder.log(worker.engine),
@@ -213,7 +223,8 @@ def _plugin(pool: PrefixCachePool, folder: DataFolder) -> dict[str, str]:
 
 
 def _asked(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> EngineConfiguration:
-    return asked_configuration(pool.spec, plugin=place.plugin, events_endpoint=_socket(place, worker, "events"))
+    endpoint = _socket(place, worker, "events")
+    return asked_configuration(pool.spec, plugin=place.plugin, events_endpoint=endpoint, adapter_paths=place.models)
 
 
 def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSpec:
@@ -235,6 +246,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "WEIGHTS": pool.spec.model.source,
         "REVISION": pool.spec.model.revision,
         "ASKED": msgspec.json.encode(_asked(worker, pool, place)).decode(),
+        "LOAD_ADAPTERS": "1" if loads_while_running(pool.spec) else "0",
         "HTTP_HOST": LOOPBACK,
         "HTTP_PORT": str(_port(worker.agent_url)),
         "DRAIN_SECONDS": "1",

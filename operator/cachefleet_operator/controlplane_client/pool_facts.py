@@ -81,6 +81,19 @@ class Warmth(msgspec.Struct, frozen=True, rename="camel"):
     problems: tuple[WarmProblem, ...] = ()
 
 
+class AdapterProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """An adapter that a worker could not load, in its engine's words."""
+
+    name: str
+    detail: str = ""
+
+
+class Adapters(msgspec.Struct, frozen=True, rename="camel"):
+    """What of a worker's adapters is not as the pool has it."""
+
+    problems: tuple[AdapterProblem, ...] = ()
+
+
 class Member(msgspec.Struct, frozen=True, rename="camel"):
     """One rank of one worker."""
 
@@ -106,6 +119,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     not_indexed: str = ""
     configuration: tuple[Difference, ...] = ()
     load: Load | None = None
+    adapters: Adapters | None = None
 
     @property
     def doubted(self) -> bool:
@@ -186,7 +200,7 @@ def essence(facts: Facts) -> object:
 
 def _life(member: Member) -> object:
     cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
-    said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration)
+    said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration, member.adapters)
     wrong = (member.doubted, member.key_refused, member.blind, member.not_indexed, member.vouched)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
@@ -212,6 +226,12 @@ def unlike_asked(facts: Facts) -> tuple[Member, ...]:
     """Workers whose engine has something else than the pool asks for."""
     members = facts.known.members if facts.known else ()
     return tuple(member for member in members if member.configuration)
+
+
+def unloaded(facts: Facts) -> tuple[str, AdapterProblem] | None:
+    """The first adapter that a worker cannot load, with the worker's name; None where there is none."""
+    members = facts.known.members if facts.known else ()
+    return next(((one.name, problem) for one in members if one.adapters for problem in one.adapters.problems), None)
 
 
 def unwarmed(facts: Facts) -> tuple[str, WarmProblem] | None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from cachefleet_core.engine.engine_arguments import loads_while_running
 from cachefleet_core.engine.engine_configuration import asked_configuration
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tls_names import AGENT_PORT_NAME
@@ -105,6 +106,7 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         "WEIGHTS": pool.spec.model.source,
         "REVISION": pool.spec.model.revision,
         "ASKED": _asked(pool),
+        "LOAD_ADAPTERS": "1" if loads_while_running(pool.spec) else "",
         "HTTP_HOST": "0.0.0.0",  # noqa: S104  # the kubelet's probes come from outside the pod
         "HTTP_PORT": str(AGENT_PORT),
         "DRAIN_PATH": drain_path(pool),

@@ -14,6 +14,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     key_refusing,
     not_indexed,
     unlike_asked,
+    unloaded,
 )
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.degraded import degraded, key_refused_words
@@ -103,6 +104,11 @@ def _as_asked(facts: Facts) -> Finding:
         words = "; ".join(f"{each.field} is {each.actual}, the pool asks for {each.expected}" for each in told)
         more = f"; and {len(unlike) - 1} more" if len(unlike) > 1 else ""
         return Finding(kind, "False", Reason.ENGINE_DIFFERS, f"the engine of worker {unlike[0].name}: {words}{more}")
+    if found := unloaded(facts):
+        worker, problem = found
+        words = f"worker {worker}: adapter {problem.name} is not as the pool has it, and gets no requests there"
+        help_words = "correct its source or the variable named, or take it out; it is tried again"
+        return Finding(kind, "False", Reason.ADAPTER_NOT_LOADED, f"{words}: {problem.detail}; {help_words}")
     if not any(member.ready for member in facts.known.members):
         return Finding(kind, "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
     return Finding(kind, "True", Reason.ENGINES_AS_ASKED, "no engine says that it is otherwise than the pool asks")

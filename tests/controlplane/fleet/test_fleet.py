@@ -12,6 +12,7 @@ from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.pool.model_names import claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
@@ -73,7 +74,7 @@ class TestModels:
         assert fleet.render_facts("sql").adapter
         assert not fleet.render_facts(MODEL).adapter
 
-    def test_a_worker_without_the_adapter_is_not_asked_where_another_has_it(self) -> None:
+    def test_a_worker_without_the_adapter_is_never_asked(self) -> None:
         fleet = LiveFleet()
         fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0", "demo-1"])])
         fleet.report("demo-0", adapters=())
@@ -81,8 +82,29 @@ class TestModels:
         fleet.report("demo-1", adapters=("sql",))
         assert [one.name for one in fleet.renderers("sql")] == ["demo-1"]
         fleet.report("demo-1", adapters=())
-        assert {one.name for one in fleet.renderers("sql")} == {"demo-0", "demo-1"}, "loaded at run time, perhaps"
+        assert fleet.renderers("sql") == []
+        assert fleet.route("sql", prompt()).reason is Reason.NO_READY_WORKER
         assert len(fleet.renderers(MODEL)) == 2
+
+    def test_an_adapter_that_is_loaded_while_the_engine_runs_is_asked_for_there_from_then_on(self) -> None:
+        fleet = LiveFleet()
+        fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0", "demo-1"])])
+        fleet.report("demo-0", adapters=())
+        link = fleet.report("demo-1", adapters=())
+
+        def tells(**said: Any) -> None:
+            digest = fleet.index.digest(wid("demo-1"))
+            fleet.receive(link.connection, state(0, digest=digest, adapters=AdapterReport(**said)))
+
+        tells(served=("sql",), slots=4)
+        assert [fleet.route("sql", prompt()).worker for _ in range(3)] == ["demo-1"] * 3
+        told = fleet.worker("demo-1").adapters
+        assert told is not None
+        assert (told.served, told.slots) == (("sql",), 4)
+        tells(served=(), loading=("sql",))
+        assert fleet.route("sql", prompt()).reason is Reason.NO_READY_WORKER
+        tells(served=None)
+        assert fleet.route("sql", prompt()).worker == "demo-1", "which has more than it can tell"
 
     def test_a_models_name_is_its_own_where_an_adapter_has_it_too(self) -> None:
         fleet = LiveFleet()

@@ -12,6 +12,7 @@ from cachefleet_core.engine.engine_arguments import (
     image_version,
     with_plugin,
 )
+from cachefleet_core.pool.adapter_reports import WantedAdapter
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from tests.core.invalid_pools import VALID, merged
 
@@ -246,6 +247,9 @@ def test_policy_of_a_pool() -> None:
     assert (policy.threshold, policy.preemption, policy.reject_below) == (0.25, "Recompute", 0.75)
     assert (policy.budget_mib, policy.max_entries) == (512, 3)
     assert (policy.warm_prefixes, policy.warm_timeout_seconds) == (0, 600)
+    assert policy.adapters == ()
+    adapted = pool(model={"adapters": [{"name": "sql", "source": "acme/sql", "revision": "5f3c"}]})
+    assert engine_policy(adapted).adapters == (WantedAdapter(name="sql", path="acme/sql@5f3c"),)
 
 
 @pytest.mark.parametrize(("cache", "expected"), [({}, 1), ({"budgetMiB": 0}, 0), ({"enabled": False}, 0)])

@@ -34,7 +34,7 @@ def test_nothing_is_asked_of_a_cache_that_is_off_nor_of_a_default_block_size() -
     assert (found.enable_prefix_caching, found.prefix_caching_hash_algo, found.block_size) == (False, None, None)
 
 
-@pytest.mark.parametrize("field", EngineConfiguration.__struct_fields__)
+@pytest.mark.parametrize("field", [name for name in EngineConfiguration.__struct_fields__ if name != "adapters"])
 def test_each_field_that_an_engine_has_otherwise_is_a_difference(field: str) -> None:
     wanted = asked(engine={"blockSize": 32})
     value = getattr(wanted, field)
@@ -47,6 +47,39 @@ def test_each_field_that_an_engine_has_otherwise_is_a_difference(field: str) -> 
     assert differences(wanted, real) == (
         Difference(field, str(value).lower() if value is True else str(value), _text(other)),
     )
+
+
+ADAPTERS = [
+    {"name": "sql", "source": "/weights/sql"},
+    {"name": "french", "source": "acme/french", "revision": "5f3c"},
+    {"name": "legal", "source": "acme/legal"},
+]
+SERVED = {"sql": "/weights/sql", "french": "/cache/snapshots/5f3c", "legal": "acme/legal"}
+
+
+def test_adapters_are_asked_by_name_and_place_where_engines_load_them_at_their_start() -> None:
+    found = asked(model={"adapters": ADAPTERS})
+    assert found.adapters == {"sql": "/weights/sql", "french": "", "legal": "acme/legal"}
+    assert asked().adapters is None
+    running = {"env": [{"name": "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "value": "1"}]}
+    assert asked(model={"adapters": ADAPTERS}, engine=running).adapters is None
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [
+        (SERVED, None),
+        (SERVED | {"sql": "/other/x"}, ("sql=/weights/sql", "sql=/other/x")),
+        (SERVED | {"other": "/o"}, ("none", "other=/o")),
+        ({"sql": "/weights/sql"}, ("french, legal=acme/legal", "none")),
+    ],
+)
+def test_adapters_that_an_engine_has_otherwise_are_a_difference(
+    served: dict[str, str], told: tuple[str, str] | None
+) -> None:
+    expected = (Difference("adapters", *told),) if told else ()
+    assert differences(asked(model={"adapters": ADAPTERS}), EngineConfiguration(adapters=served)) == expected
+    assert differences(asked(), EngineConfiguration(adapters=served)) == ()
 
 
 def _text(value: object) -> str:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.machine import (
     Machine,
@@ -16,17 +16,12 @@ from cachefleet_local.fleet.machine import (
     model_path,
     this_machine,
     unused_fields,
+    with_folders,
 )
-from tests.local.pools import EXAMPLES, example
+from tests.local.pools import changed, example
 
 CPU = Machine(nvidia_devices=0, vllm="0.32.0", vllm_for_cpu=True)
 GPUS = Machine(nvidia_devices=8, vllm="0.32.0")
-
-
-def changed(name: str, old: str, new: str) -> list[PrefixCachePool]:
-    text = (EXAMPLES / f"{name}.yaml").read_text()
-    assert old in text
-    return parse_pools(text.replace(old, new))
 
 
 def test_examples_run_where_their_devices_are() -> None:
@@ -68,6 +63,22 @@ def test_no_vllm_is_named() -> None:
 )
 def test_what_only_a_cluster_can_do_is_refused(old: str, new: str, expected: str) -> None:
     assert check_machine(changed("gpu-qwen", old, new), GPUS)[0].startswith(f"serving/qwen: {expected}")
+
+
+def test_a_revision_of_an_adapter_needs_somebody_to_fetch_it_and_a_folder_to_be_there() -> None:
+    given = "adapters: [{name: a, source: acme/a, revision: 5f3c}, {name: b, source: ./missing}]"
+    pools = changed("gpu-qwen", "revision: 9216db5781bf", given)
+    alone, beside = (check_machine(pools, replace(GPUS, plugin=plugin)) for plugin in ("", "0.1.0"))
+    assert "serving/qwen: spec.model.adapters[0].revision needs cachefleet beside vLLM" in alone[0]
+    assert beside == ["serving/qwen: spec.model.adapters[1].source is ./missing, and there is no such folder"]
+
+
+def test_an_adapters_folder_is_the_same_to_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sql").mkdir()
+    given = "adapters: [{name: a, source: ./sql}, {name: b, source: acme/b, revision: v1}, {name: c, source: acme/c}]"
+    (pool,) = changed("gpu-qwen", "revision: 9216db5781bf", given)
+    assert [one.source for one in with_folders(pool).spec.model.adapters] == [str(tmp_path / "sql"), "acme/b", "acme/c"]
 
 
 def test_what_means_nothing_here_is_told() -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
-from tests.local.pools import example, place
+from tests.local.pools import changed, example, place
 
 KEY = FleetKey(bytes(32))
 
@@ -97,6 +99,37 @@ def test_the_tiny_model_is_a_folder_and_the_hub_is_not_asked() -> None:
     assert after(engine.argv, "--served-model-name") == "tiny"
     assert engine.environment["HF_HUB_OFFLINE"] == "1"
     assert engine.argv[:3] == ("engine-python", "-m", "vllm.entrypoints.openai.api_server")
+
+
+def adapted(*adapters: str, environment: str = "") -> list[PrefixCachePool]:
+    """The example's pool with these adapters, given as YAML."""
+    given = f"source: cachefleet/tiny\n    adapters: [{', '.join(adapters)}]"
+    (pool,) = changed("cpu-two-workers", "source: cachefleet/tiny", given)
+    if not environment:
+        return [pool]
+    engine = pool.spec.engine.model_copy(update={"env": (EnvVar(name=environment, value="1"),)})
+    return [pool.model_copy(update={"spec": pool.spec.model_copy(update={"engine": engine})})]
+
+
+def test_revisions_of_adapters_are_fetched_before_the_engine_starts() -> None:
+    pools = adapted("{name: sql, source: acme/sql, revision: 5f3c}", "{name: other, source: /weights/other}")
+    engine = named(plan_fleet(pools, place(pools, plugin=True), KEY), "demo-0.engine")
+    assert engine.argv[:3] == ("engine-python", "-m", "cachefleet_worker.engine_start")
+    at = engine.argv.index("--lora-modules")
+    assert engine.argv[at + 1] == '{"name":"sql","path":"acme/sql@5f3c"}'
+    assert "HF_HUB_OFFLINE" not in engine.environment
+    assert named(plan_fleet(pools, place(pools), KEY), "demo-0.agent").environment["CACHEFLEET_LOAD_ADAPTERS"] == "0"
+
+
+def test_where_the_agent_loads_adapters_the_engine_is_told_none_and_may_ask_the_hub() -> None:
+    pools = adapted("{name: sql, source: acme/sql, revision: 5f3c}", environment="VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+    fleet = plan_fleet(pools, place(pools, plugin=True), KEY)
+    engine, agent = named(fleet, "demo-0.engine"), named(fleet, "demo-0.agent")
+    assert engine.argv[:3] == ("engine-python", "-m", "vllm.entrypoints.openai.api_server")
+    assert "--enable-lora" in engine.argv
+    assert "--lora-modules" not in engine.argv
+    assert "HF_HUB_OFFLINE" not in engine.environment
+    assert agent.environment["CACHEFLEET_LOAD_ADAPTERS"] == "1"
 
 
 def test_the_contract_names_the_models_source_not_its_folder() -> None:

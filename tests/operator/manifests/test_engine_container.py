@@ -124,6 +124,22 @@ def test_adapters_are_loaded_under_their_names_and_the_pool_may_say_how_many_at_
     assert "--enable-lora" not in engine()["args"]
 
 
+def test_where_agents_load_adapters_which_there_are_is_no_matter_of_the_pod() -> None:
+    allowed = {"env": [{"name": "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "value": "True"}]}
+    some = {"adapters": [{"name": "sql", "source": "/weights/sql"}]}
+    none, one = ({"model": model, "engine": allowed} for model in ({}, some))
+    assert engine(none) == engine(one)
+    assert agent_container(pool(none), SETTINGS) == agent_container(pool(one), SETTINGS)
+    arguments = engine(one)["args"]
+    at = arguments.index("--enable-lora")
+    assert arguments[at : at + 5] == ["--enable-lora", "--max-loras", "4", "--max-cpu-loras", "64"]
+    assert "--lora-modules" not in arguments
+    told = {each["name"]: each.get("value") for each in agent_container(pool(one), SETTINGS)["env"]}
+    assert told["CACHEFLEET_LOAD_ADAPTERS"] == "1"
+    started = {each["name"] for each in agent_container(pool({"model": some}), SETTINGS)["env"]}
+    assert "CACHEFLEET_LOAD_ADAPTERS" not in started
+
+
 def test_the_users_variables_win_over_ours_but_not_over_the_keys() -> None:
     token = {"hubTokenSecretRef": {"name": "hf", "key": "token"}}
     found = variables({"name": "HF_HOME", "value": "/w"}, {"name": "X", "valueFrom": SOURCE}, model=token)

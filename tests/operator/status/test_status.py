@@ -8,6 +8,8 @@ import pytest
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane_client.pool_facts import (
+    AdapterProblem,
+    Adapters,
     Contract,
     Difference,
     Facts,
@@ -235,6 +237,18 @@ def test_an_engine_that_is_not_as_asked_is_named_with_both_values() -> None:
     assert found["message"] == (
         "the engine of worker demo-b: max_model_len is 9, the pool asks for 4096; "
         "block_size is 32, the pool asks for 16; and 1 more"
+    )
+
+
+def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_to_do() -> None:
+    problem = AdapterProblem("sql", "No adapter found for /weights/sql")
+    known = facts(member(), member("demo-b", adapters=Adapters((problem,))))
+    (found,) = [each for each in made(observations(known=known))["conditions"] if each["type"] == "EngineAsAsked"]
+
+    assert (found["status"], found["reason"]) == ("False", "AdapterNotLoaded")
+    assert found["message"] == (
+        "worker demo-b: adapter sql is not as the pool has it, and gets no requests there: No adapter found for "
+        "/weights/sql; correct its source or the variable named, or take it out; it is tried again"
     )
 
 

@@ -200,3 +200,11 @@ def test_an_application_that_takes_no_middleware_is_told_and_keeps_its_routes(
 
 def test_keys_are_not_shown() -> None:
     assert KEY not in repr(access_guard.Keys(KEY.encode(), (KEY.encode(),)))
+
+
+def test_a_users_key_loads_no_adapters(own: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = client(own, monkeypatch, api_key=["a-users"])
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        assert caller.post(path, headers=USER).status_code == 401
+        assert caller.post(path, headers=WORKER).status_code == 200
+    assert caller.post("/v1/chat/completions", headers=USER).status_code == 200

@@ -13,6 +13,7 @@ import msgspec
 from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engine.adapter_use import UNUSED
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
 from cachefleet_worker.agent.engine.load_metrics import Load, LoadMeter, Scrape
 from cachefleet_worker.agent.events.epoch import Limits
@@ -62,6 +63,8 @@ class Session:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._refused = 0
         self.answering = True
+        self.adapter_use = UNUSED
+        """Of adapters, by the last poll that was answered."""
         self.epoch = epoch
         self._ranks: dict[int, _Rank] = {}
         for rank in range(settings.ranks):
@@ -200,6 +203,7 @@ class Session:
         if scrape.process != self._facts.process:
             self._end("process_start")
             return
+        self.adapter_use = scrape.adapters
         known = self._facts.fleet.ranks if self._facts.fleet else {}
         if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
             self._end("boot")

@@ -72,6 +72,12 @@ class AgentMetrics:
         )
         for finding in FINDINGS:  # a series that starts at 1 shows no increase to an alert
             self.withdrawals.labels(finding)
+        self.adapters = Counter(
+            "cachefleet_agent_adapters",
+            "Adapters loaded into the running engine, unloaded, and failed to be",
+            ["outcome"],
+            registry=registry,
+        )
         self.ready = Gauge("cachefleet_agent_ready", "1 where the worker takes traffic", registry=registry)
         self.crashes = Counter(
             "cachefleet_agent_task_failures", "Unexpected errors of a task", ["task"], registry=registry

@@ -119,6 +119,14 @@ class AgentSettings(BaseSettings):
     warm_retry_cap_seconds: Seconds = 60.0
     policy_retry_seconds: Seconds = 0.5
     policy_retry_cap_seconds: Seconds = 10.0
+    load_adapters: bool = False
+    """Load the adapters that the policy names into the running engine, and unload all others."""
+    adapter_load_seconds: Seconds = 600.0
+    """For one of them, with its download."""
+    adapter_look_seconds: Seconds = 10.0
+    """Between two looks at what the engine serves."""
+    adapter_retry_seconds: Seconds = 1.0
+    adapter_retry_cap_seconds: Seconds = 60.0
     policy_file_seconds: Seconds = 1.0
     """Between two looks at the policy file."""
     after_drain: Literal["exit", "stay"] = "exit"

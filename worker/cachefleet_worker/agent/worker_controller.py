@@ -13,11 +13,13 @@ from functools import partial
 
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
+from cachefleet_worker.agent.duties.adapter_loading import adapter_loading
 from cachefleet_worker.agent.duties.conversation_ending import ConversationEnding
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
 from cachefleet_worker.agent.duties.policy_delivery import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
+from cachefleet_worker.agent.engine.adapter_use import UNUSED
 from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.engine_session import Session
@@ -56,6 +58,7 @@ class WorkerController:
         self._clock = clock
         self._began: float | None = None
         """When the first epoch began; nothing is reported before it."""
+        self._epoch_began = 0.0
         self._session: Session | None = None
         self._epoch = ""
         """Name of the last epoch, also after its end."""
@@ -66,6 +69,7 @@ class WorkerController:
         self.draining = Draining(settings.drain_settle_seconds)
         self._conversations = ConversationEnding(client)
         self._warm_up = self._warming(client)
+        self._adapters = adapter_loading(settings, client, metrics, changed)
         self.enforcer = Enforcer(
             client,
             metrics,
@@ -112,6 +116,7 @@ class WorkerController:
             load=self._session.load(rank) if self._session else Load(),
             generation=self.enforcer.generation(rank),
             warmth=self._warm_up.warmth,
+            adapters=self._adapters.report(self._session.adapter_use if self._session else UNUSED),
         )
 
     def _condition(self) -> Condition:
@@ -122,11 +127,15 @@ class WorkerController:
             refused=self._key_refused(),
             draining=self.draining.until is not None,
             finding=self._health.finding,
-            warming=session is not None and self._warm_up.holds(),
+            warming=session is not None and (self._warm_up.holds() or self._loads_adapters(now)),
             registered=self._registration.done,
             waited_for=self._waited_for(now),
             lost_for=None if self._lost_at is None else now - self._lost_at,
         )
+
+    def _loads_adapters(self, now: float) -> bool:
+        """Whether readiness waits for adapters: until each was tried, but no longer than for warm prefixes."""
+        return self._adapters.pending and now - self._epoch_began < self._warm_up.policy.warm_timeout_seconds
 
     def _windowed(self) -> bool:
         streams = self._session.streams.values() if self._session else ()
@@ -144,6 +153,7 @@ class WorkerController:
         """Accept a pool's policy; an older one, or another pool's, changes nothing."""
         if self.enforcer.accept(policy):
             self._warm_up.policy = policy
+            self._adapters.want(policy)
             self._changed()
 
     def warm(self, warm: Warm) -> None:
@@ -190,6 +200,7 @@ class WorkerController:
             asyncio.create_task(self._keep("warmth", partial(self._warm_up.run, session.model))),
             asyncio.create_task(self._keep("policy", self.enforcer.run)),
             asyncio.create_task(self._keep("conversations", self._conversations.run)),
+            asyncio.create_task(self._keep("adapters", self._adapters.run)),
         ]
         try:
             yield
@@ -207,7 +218,9 @@ class WorkerController:
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session, self._lost_at = session, None
         self._epoch = session.epoch
-        self._began = self._clock() if self._began is None else self._began
+        self._epoch_began = self._clock()
+        self._began = self._epoch_began if self._began is None else self._began
+        self._adapters.begin(facts.adapters)
         if self.draining.lives(session.epoch):
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears, self._flushed_blocks = Health(), 0, 0

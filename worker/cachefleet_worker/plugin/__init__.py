@@ -3,6 +3,7 @@ snapshots, memoised tokenisation, block keys. docs/worker.md describes each.
 
 ``register`` is vLLM's general plugin: each vLLM process calls it before anything is built.
 
+adapters/            adapters: their revisions in events, and their fetching while the engine runs
 budget/              bounds idle cached blocks, in vLLM's block pool
 conversations/       turns of conversations, kept so that requests bring only what is new
 flush/               evicts idle cached blocks that somebody names

@@ -20,6 +20,8 @@ OPEN_PATHS: Final = frozenset({"/health", "/metrics"})
 _OPEN_METHODS: Final = frozenset({"GET", "HEAD"})
 USER_PREFIXES: Final = ("/v1/", "/v2/", "/inference/", "/cohere/")
 """Where vLLM's own API keys, which may be others than the worker key, are asked for by vLLM, and open."""
+OWNER_PATHS: Final = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+"""Of these, what loads files of any path, for everybody: the worker key alone opens them."""
 PASSED: Final = "cachefleet.guard"
 """Set in the scope of what the guard let through."""
 
@@ -33,7 +35,7 @@ class Keys:
 
     def open(self, path: str, given: list[bytes]) -> bool:
         """Whether one of the given keys opens a path."""
-        users = self.users if path.startswith(USER_PREFIXES) else ()
+        users = self.users if path.startswith(USER_PREFIXES) and path not in OWNER_PATHS else ()
         return any(key and hmac.compare_digest(one, key) for key in (self.worker, *users) for one in given)
 
 

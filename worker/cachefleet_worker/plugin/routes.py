@@ -17,6 +17,7 @@ import msgspec
 
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin import access_guard
+from cachefleet_worker.plugin.adapters import adapter_fetching
 from cachefleet_worker.plugin.asgi import (
     HttpError,
     Receive,
@@ -81,6 +82,8 @@ class FleetRoutes:
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's signature
         """Connect the routes to the engine; vLLM calls it before it serves."""
+        with self._process.faults.guard(adapter_fetching.FEATURE):
+            adapter_fetching.install(state, self._process)
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
 

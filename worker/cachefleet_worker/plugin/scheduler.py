@@ -25,7 +25,7 @@ FEATURES: Final = {
     "gate": "gate.gated_admission",
     "budget": "budget.budget_enforcement",
     "snapshot": "snapshot.snapshot",
-    "adapters": "snapshot.adapter_revisions",
+    "adapters": "adapters.adapter_revisions",
     "flush": "flush.cache_flush",
 }
 """Modules with ``install(scheduler, state)`` by feature, in the order they are installed."""

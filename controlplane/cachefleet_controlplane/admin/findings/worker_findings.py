@@ -20,6 +20,19 @@ def worker_findings(workers: tuple[WorkerStatus, ...]) -> Iterator[Finding]:
         if worker.listed:
             yield from found(_GROUPS, worker, f"worker {worker.id}")
             yield from _warm_findings(worker)
+            yield from _adapter_findings(worker)
+
+
+def _adapter_findings(worker: WorkerStatus) -> Iterator[Finding]:
+    for problem in worker.adapters.problems if worker.adapters else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=f"worker {worker.id}",
+            reason="AdapterNotLoaded",
+            message=f"adapter {problem.name} is not as the pool has it, and gets no requests there: {problem.detail}",
+            action="correct its source or the variable named, or take it out of spec.model.adapters; it is tried again",
+            docs=operations("engineasasked"),
+        )
 
 
 def _warm_findings(worker: WorkerStatus) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import FleetView, IndexStatus
 from cachefleet_core.index_contract import Difference
+from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Phase
 from cachefleet_core.warmth import WarmProblem, Warmth
 from cachefleet_operator.reasons import Reason
@@ -26,6 +27,7 @@ from tests.controlplane.fleet_views import DIFFERENT, INDEX, REPORT, fleet_view,
 WELL = ServiceState(directory=Directory(required=True))
 EMPTY = IndexStatus(keys=0, held=0, bytes=0, refused_frames=0, shed_frames=0, excess_claims=0)
 ROOT = Path(__file__).parents[4]
+NO_FILE = AdapterProblem(name="sql", detail="no file at /x")
 
 
 def view(*workers: Any, index: IndexStatus = EMPTY, **of_pool: Any) -> FleetView:
@@ -55,6 +57,7 @@ def test_a_healthy_fleet_has_none() -> None:
         ({"blind": True}, "ServesUnindexed", "the index holds nothing"),
         ({"indexed": False}, "IndexFull", "did not fit"),
         ({"trust": 0.25}, "ClaimsNotServed", "25% of that"),
+        ({"adapters": AdapterReport(problems=(NO_FILE,))}, "AdapterNotLoaded", "requests there: no file at /x"),
     ],
 )
 def test_a_fault_of_a_worker(fault: dict[str, Any], reason: str, words: str) -> None:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from cachefleet_worker.agent.reports.hello import MAX_ADAPTERS, MAX_NAME, adapters
+from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
+from cachefleet_worker.agent.reports.hello import MAX_NAME, fitting
 
 
 @pytest.mark.parametrize(
@@ -20,5 +18,4 @@ from cachefleet_worker.agent.reports.hello import MAX_ADAPTERS, MAX_NAME, adapte
     ],
 )
 def test_adapters_are_told_all_or_not_at_all(names: tuple[str, ...], told: object) -> None:
-    facts: Any = SimpleNamespace(adapters=names)
-    assert adapters(facts) == told
+    assert fitting(names) == told

@@ -1,5 +1,7 @@
 """What control planes ask of a worker: policy, warm prefixes, drain; and the phase and readiness that follow.
 
+adapter_loading      loads and unloads adapters of a running engine
+adapter_steps        what is to be loaded and unloaded
 conversation_ending  ends the conversations that the plugin keeps, once the cache is cleared
 draining             state of a drain, and the route that a preStop hook calls
 phases               phase and reasons against readiness, from the worker's condition

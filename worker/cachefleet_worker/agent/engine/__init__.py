@@ -1,5 +1,7 @@
 """HTTP client of the engine that the agent runs beside, and readers of its answers.
 
+adapter_routes     vLLM's routes for adapters
+adapter_use        adapters that an engine is busy with, out of the text of ``/metrics``
 answers            usage, log-probabilities and finish reason out of completions
 client             the requests: facts, metrics, policy, prompts run for their cache
 load_metrics       load out of the text of ``/metrics``

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeVar
 
 import aiohttp
@@ -42,12 +42,17 @@ class EngineUnreachableError(EngineError):
     """Nothing accepts connections at the engine's address."""
 
 
-class EngineRefusalError(EngineError):
-    """The engine refused a request with ``status`` 400 to 499."""
+class EngineAnswerError(EngineError):
+    """The engine answered with another ``status`` than 200, and with ``content``, which the text leaves out."""
 
-    def __init__(self, path: str, status: int) -> None:
+    def __init__(self, path: str, status: int, content: bytes = b"") -> None:
         super().__init__(f"{path}: HTTP {status}")
         self.status = status
+        self.content = content
+
+
+class EngineRefusalError(EngineAnswerError):
+    """The engine refused a request with ``status`` 400 to 499."""
 
     @property
     def of_key(self) -> bool:
@@ -80,7 +85,8 @@ class EngineFacts:
     sources: Mapping[int, EventSource] | None
     process: str | None
     fleet: FleetFacts | None = None
-    adapters: tuple[str, ...] = ()
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The adapters served, in the order in which they were loaded, and from where."""
 
 
 class _Model(Struct):
@@ -134,11 +140,11 @@ class EngineClient:
 
     async def healthy(self) -> None:
         """EngineError unless ``/health`` answers 200."""
-        await self._request("GET", "/health")
+        await self.request("GET", "/health")
 
     async def scrape(self) -> Scrape:
         """One reading of ``/metrics``."""
-        return read_scrape((await self._request("GET", "/metrics")).decode(errors="replace"))
+        return read_scrape((await self.request("GET", "/metrics")).decode(errors="replace"))
 
     async def facts(self) -> EngineFacts:
         """All facts. EngineError until the engine serves and reports its block pool."""
@@ -151,7 +157,7 @@ class EngineClient:
             model=model.id,
             root=model.root or model.id,
             max_model_len=model.max_model_len or 0,
-            version=_decode(await self._request("GET", "/version"), _Version).version,
+            version=_decode(await self.request("GET", "/version"), _Version).version,
             caches=scrape.caches,
             tokenizer=await self._tokenizer_digest(model.id),
             template=await self._template_digest(model.id),
@@ -167,7 +173,8 @@ class EngineClient:
 
     async def put_policy(self, policy: Policy) -> Mapping[int, int]:
         """Give the plugin a policy; returns the generation then in force at each rank."""
-        return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, msgspec.to_builtins(policy)))
+        body = msgspec.to_builtins(msgspec.structs.replace(policy, adapters=None))  # they are not the plugin's
+        return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, body))
 
     async def end_conversations(self) -> int:
         """Have the plugin end every conversation that it keeps; returns their turns."""
@@ -178,19 +185,23 @@ class EngineClient:
     ) -> PromptRun:
         """Run a prompt for its cache; at one data-parallel rank, as each has its own cache."""
         headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
-        return _understood(read_run, await self._request("POST", path, body, timeout_seconds, headers=headers))
+        return _understood(read_run, await self.request("POST", path, body, timeout_seconds, headers=headers))
 
     async def count_tokens(self, body: Json) -> int:
         """The tokens of a chat's or a completion's prompt, however long it is."""
         return len(await self._tokenize({name: body[name] for name in _TOKENIZED if name in body}))
 
-    async def _models(self) -> tuple[_Model, tuple[str, ...]]:
-        """The model, and the names of its adapters."""
-        models = _decode(await self._request("GET", "/v1/models"), _Models).data
+    async def adapters(self) -> Mapping[str, str]:
+        """The adapters served now, as ``EngineFacts`` has them."""
+        return (await self._models())[1]
+
+    async def _models(self) -> tuple[_Model, Mapping[str, str]]:
+        """The model, and its adapters."""
+        models = _decode(await self.request("GET", "/v1/models"), _Models).data
         base = next((model for model in models if model.parent is None), None)
         if base is None:
             raise EngineError("the engine serves no model")
-        return base, tuple(model.id for model in models if model.parent is not None)
+        return base, {model.id: model.root or "" for model in models if model.parent is not None}
 
     async def _tokenizer_digest(self, model: str) -> str:
         return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
@@ -207,11 +218,11 @@ class EngineClient:
         return ""
 
     async def _tokenize(self, body: Json) -> list[int]:
-        return _decode(await self._request("POST", "/tokenize", body), _Tokens).tokens
+        return _decode(await self.request("POST", "/tokenize", body), _Tokens).tokens
 
     async def _sources(self) -> Mapping[int, EventSource] | None:
         try:
-            answer = _decode(await self._request("GET", "/kv_event_sources"), dict[int, _Source])
+            answer = _decode(await self.request("GET", "/kv_event_sources"), dict[int, _Source])
         except EngineUnreachableError:
             raise
         except EngineError:
@@ -228,9 +239,9 @@ class EngineClient:
             raise
 
     async def _fleet_request(self, method: str, path: str, body: Json | None = None) -> bytes:
-        return await self._request(method, path, body, headers={TOKEN_HEADER: self._key} if self._key else {})
+        return await self.request(method, path, body, headers={TOKEN_HEADER: self._key} if self._key else {})
 
-    async def _request(
+    async def request(
         self,
         method: str,
         path: str,
@@ -239,6 +250,7 @@ class EngineClient:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> bytes:
+        """The answer of one request; the time is that of all requests where none is given."""
         timeout = aiohttp.ClientTimeout(total=timeout_seconds or self._timeout)
         data = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, **headers, **({"Content-Type": "application/json"} if data else {})}
@@ -261,9 +273,9 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineError(f"{path}: {type(error).__name__}") from error
         if 400 <= response.status < 500:
-            raise EngineRefusalError(path, response.status)
+            raise EngineRefusalError(path, response.status, content)
         if response.status != 200:
-            raise EngineError(f"{path}: HTTP {response.status}")
+            raise EngineAnswerError(path, response.status, content)
         if len(content) > MAX_BODY_BYTES:
             raise EngineError(f"{path}: more than {MAX_BODY_BYTES} bytes")
         return content

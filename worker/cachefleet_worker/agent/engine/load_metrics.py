@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from cachefleet_worker.agent.engine.adapter_use import UNUSED, AdapterUse, read_adapter_use
 from cachefleet_worker.agent.health import Reading
 from cachefleet_worker.agent.wire.plugin_api import RankStats
 
@@ -93,6 +94,7 @@ class Scrape:
     ranks: dict[int, LoadMetrics]
     caches: dict[int, CacheConfig]
     process: str | None = None
+    adapters: AdapterUse = UNUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def read_scrape(text: str) -> Scrape:
             key = next((labels[label] for label in _TELLING if label in labels), "")
             ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
     load_metrics = {rank: _load_metrics(samples) for rank, samples in ranks.items()}
-    return Scrape(load_metrics, caches, " ".join(sorted(starts)) or None)
+    return Scrape(load_metrics, caches, " ".join(sorted(starts)) or None, read_adapter_use(text))
 
 
 def _load_metrics(samples: _Samples) -> LoadMetrics:

@@ -29,6 +29,7 @@ def real_configuration(facts: EngineFacts, rank: int) -> EngineConfiguration:
         data_parallel_size=server.data_parallel_size,
         enable_kv_cache_events=publishes,
         events_endpoint=endpoint,
+        adapters=dict(facts.adapters),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import Final
 
 from cachefleet_core.engine.engine_configuration import differences
 from cachefleet_core.hit_rule import CacheGroup, membership
 from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
 from cachefleet_worker.agent.engine.real_configuration import real_configuration
@@ -18,7 +20,6 @@ from cachefleet_worker.agent.wire.plugin_api import FleetFacts
 AGENT_VERSION: Final = version("cachefleet")
 MAX_FEATURES: Final = 48
 """A Hello has room for 64 capabilities."""
-MAX_ADAPTERS: Final = 64
 MAX_NAME: Final = 253
 _NO_PLUGIN: Final = (
     Capability(feature="plugin", mode="off", reason="the engine runs without the worker plugin"),
@@ -72,7 +73,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         blocks_total=cache.blocks,
         max_model_len=facts.max_model_len,
         max_batched_tokens=settings.max_batched_tokens,
-        adapters=adapters(facts),
+        adapters=fitting(facts.adapters),
         configuration=differences(settings.asked, real_configuration(facts, rank)),
         rule=members.rule,
         not_indexed=members.unknown,
@@ -85,10 +86,10 @@ def groups_of(facts: EngineFacts, rank: int) -> tuple[CacheGroup, ...]:
     return known.groups if known else ()
 
 
-def adapters(facts: EngineFacts) -> tuple[str, ...] | None:
-    """The engine's adapters; None for more, or longer ones, than a Hello has room for."""
-    fit = len(facts.adapters) <= MAX_ADAPTERS and all(0 < len(name) <= MAX_NAME for name in facts.adapters)
-    return facts.adapters if fit else None
+def fitting(adapters: Collection[str]) -> tuple[str, ...] | None:
+    """Names of adapters; None for more, or longer ones, than a frame has room for."""
+    fit = len(adapters) <= MAX_ADAPTERS and all(0 < len(name) <= MAX_NAME for name in adapters)
+    return tuple(adapters) if fit else None
 
 
 def capabilities(endpoints: Endpoints | None, fleet: FleetFacts | None) -> tuple[Capability, ...]:

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.report_frames import (
     MAX_KEYS_PER_FRAME,
     Cleared,
@@ -42,6 +43,7 @@ class WorkerState:
     reason: str = ""
     generation: int = 0
     warmth: Warmth = NOT_WARMED
+    adapters: AdapterReport | None = None
 
 
 class Stream:
@@ -116,6 +118,7 @@ class Stream:
                 prefix_hits=load.prefix_hits,
                 generation=worker_state.generation,
                 warmth=worker_state.warmth,
+                adapters=worker_state.adapters,
             )
         )
 

@@ -1,6 +1,5 @@
 """Snapshots of an engine's resident blocks, and heartbeats in its event stream.
 
-adapter_revisions  the revision of an adapter, in events of blocks made with it
 ancestry           blocks with what names them, and which others come after
 cache_groups       the KV cache groups, as agents are told of them
 event_batches      a copy of the ledger as event batches, parents first
