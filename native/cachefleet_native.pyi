@@ -113,6 +113,7 @@ class Loads:
         delayed: float = 0.0,
         standing: float = 0.0,
         loaded_per_second: float = 1.0,
+        adapter_seconds: float = 0.0,
     ) -> None: ...
 
 @final

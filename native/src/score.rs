@@ -26,6 +26,8 @@ pub struct Load {
     pub standing: f64,
     /// Tokens a second loaded from below the device.
     pub loaded_per_second: f64,
+    /// How long the adapter that is asked for would be loaded onto the device.
+    pub adapter_seconds: f64,
 }
 
 /// Trust in a worker whose blocks have all been served so far.
@@ -118,7 +120,7 @@ pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, loada
         matched_blocks: matched,
         expected_tokens,
         evicted_tokens,
-        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid) + loading,
+        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid) + loading + load.adapter_seconds,
         waiting_seconds: before,
         fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
     }

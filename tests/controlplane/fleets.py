@@ -108,9 +108,11 @@ class LiveFleet(Fleet):
         link = FakeLink()
         greeting: dict[str, Any] = {
             key: changes.pop(key)
-            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed", "adapters")
+            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed")
             if key in changes
         }
+        if "served" in changes:
+            greeting["adapters"] = changes.pop("served")
         connection = link.connection = self.connect(link)
         greeting["blocks_total"] = max(100, changes.get("blocks_total", 0))
         self.hello(connection, hello(worker, **greeting))

@@ -1,5 +1,6 @@
 """The routing decision as a pure function: the cost of a prompt on each worker, capacity, throughput, reasons.
 
+adapter_loading   what it costs to put an adapter in the place of another on a device
 affinity          prefers a conversation's last worker among equally good ones
 cache_shortfall   why an engine served less from its cache than predicted
 capacity          how many blocks of a worker a request may take

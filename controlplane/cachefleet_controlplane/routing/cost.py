@@ -2,12 +2,13 @@
 
 In seconds:
 
-    T(Q + I + U)  +  D * t  +  (1 + D) * w * E / R  +  L / V      with  T(x) = x / R + ITL * ceil(x / C)
+    T(Q + I + U)  +  D * t  +  (1 + D) * w * E / R  +  L / V  +  A      with  T(x) = x / R + ITL * ceil(x / C)
 
 with Q + I the tokens that wait there, U the prompt's tokens that are not cached there, R its prefill rate in tokens a
 second, ITL its inter-token latency, C the tokens it computes in one step, and E the cached tokens that would have to be
 evicted to make room; of these the share w is computed again later. L are tokens loaded from the host's memory or a disk
-at V tokens a second; others do not wait for that. ``t = T(Q + I + U) - T(Q + I)`` is the time that
+at V tokens a second; others do not wait for that. A is what ``adapter_loading`` says, of requests for an adapter.
+``t = T(Q + I + U) - T(Q + I)`` is the time that
 computing the prompt takes, and D how many others wait for each second of it:
 
     D = k * (s + T(Q + I) + t / 2)
@@ -37,6 +38,8 @@ class Cost:
     """What was taken off."""
     loading: float = 0.0
     """Part of it: loading from below the device."""
+    adapter: float = 0.0
+    """Part of it: loading of an adapter onto the device."""
 
 
 def cost_of(
@@ -48,6 +51,7 @@ def cost_of(
     worth: Worth,
     paid: float = 0.0,
     loaded: int = 0,
+    adapter: float = 0.0,
 ) -> Cost:
     """The cost, from tokens."""
     before, own = throughput.seconds(waiting), throughput.seconds(waiting + uncached)
@@ -57,4 +61,4 @@ def cost_of(
     full = own + (own - before) * others + lost * (1 + others)
     seconds = max(own, full - paid)
     loading = loaded / throughput.loaded_per_second
-    return Cost(seconds + loading, (own - before + lost) * others, full - seconds, loading)
+    return Cost(seconds + loading + adapter, (own - before + lost) * others, full - seconds, loading, adapter)

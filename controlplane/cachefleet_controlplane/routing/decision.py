@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from heapq import nsmallest
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId
@@ -14,8 +13,6 @@ from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches, and excludes no worker."""
-LEADING: Final = 8
-"""Candidates kept with a decision: all of a large fleet would cost more than the decision."""
 NOBODY: Final = WorkerId("")
 
 
@@ -131,6 +128,8 @@ class Prompt:
     """Chunks of its text, even if its blocks are known; none where decisions may not rest on them."""
     paid_seconds: float = 0.0
     """Waiting that has paid for a copy of its prefix: ``paid_waiting``."""
+    adapter: str = ""
+    """The adapter that is asked for, by its workers' name; "" for the model itself."""
     paid_tokens: int = 0
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
 
@@ -177,6 +176,8 @@ class CandidateView:
     """Parts of WHOLE of its blocks that are counted on: ``hit_trust``."""
     worth: Worth = UNLEARNT
     """What work and evictions cost others there."""
+    adapter_seconds: float = 0.0
+    """How long the adapter that is asked for would be loaded onto its device."""
 
     @property
     def stale(self) -> bool:
@@ -216,6 +217,8 @@ class CandidateScore:
     loading_seconds: float = 0.0
     loading_measured: bool = False
     """Whether a worker has measured how fast it loads; else it is assumed."""
+    adapter_seconds: float = 0.0
+    """Loading of the adapter onto its device, which is full of others; assumed."""
     report_age: float | None
     needed_blocks: int
     """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
@@ -225,17 +228,6 @@ class CandidateScore:
     """Blocks that stay free in addition."""
     total_blocks: int | None
     fits: bool
-
-
-def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
-    """Positions of the candidates to keep with a decision, at most LEADING.
-
-    The chosen and the second best one, then those that hold most of the prompt, less busy ones first. ``known`` are the
-    matched blocks and the requests of each.
-    """
-    best = [first] if second is None else [first, second]
-    order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
-    return (best + [place for place in order if place not in best])[:LEADING]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +256,7 @@ class Decision:
     paid_seconds: float = 0.0
     """Waiting that had paid for a copy of that prefix."""
     leading: Sequence[CandidateScore] = ()
-    """The candidates that ``leading_places`` selects; may be computed when first read."""
+    """The candidates that ``later_scores.leading_places`` selects; may be computed when first read."""
     scores: Sequence[CandidateScore] = ()
     """All candidates; may be computed when first read."""
     at: float = 0.0

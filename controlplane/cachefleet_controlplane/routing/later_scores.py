@@ -1,11 +1,15 @@
-"""Scores of a decision that are computed only if somebody looks at them."""
+"""Scores of a decision that are computed only if somebody looks at them, and which of them are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from heapq import nsmallest
+from typing import Final, overload
 
 from cachefleet_controlplane.routing.decision import CandidateScore
+
+LEADING: Final = 8
+"""Candidates kept with a decision: all of a large fleet would cost more than the decision."""
 
 
 class LaterScores(Sequence[CandidateScore]):
@@ -33,3 +37,14 @@ class LaterScores(Sequence[CandidateScore]):
         if self._make is not None:
             self._made, self._make = self._make(), None
         return self._made
+
+
+def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
+    """Positions of the candidates to keep with a decision, at most LEADING.
+
+    The chosen and the second best one, then those that hold most of the prompt, less busy ones first. ``known`` are the
+    matched blocks and the requests of each.
+    """
+    best = [first] if second is None else [first, second]
+    order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
+    return (best + [place for place in order if place not in best])[:LEADING]

@@ -24,7 +24,6 @@ from typing import Final
 from cachefleet_controlplane.routing.capacity import certainly_used
 from cachefleet_controlplane.routing.cost import cost_of
 from cachefleet_controlplane.routing.decision import (
-    LEADING,
     CandidateScore,
     CandidateView,
     Decision,
@@ -33,11 +32,10 @@ from cachefleet_controlplane.routing.decision import (
     Reason,
     RoutingPolicy,
     Verdict,
-    leading_places,
     verdict_of,
 )
 from cachefleet_controlplane.routing.hit_trust import counted
-from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 from cachefleet_controlplane.routing.told_reason import told_reason
 
@@ -117,7 +115,7 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
     taken = _taken(view, needed=needed, held=held)
     work = view.queued_tokens + view.inflight_tokens, uncached, evicted
     paid = prompt.paid_seconds if expected < prompt.paid_tokens else 0.0
-    cost = cost_of(*work, throughput=throughput, worth=worth, paid=paid, loaded=loaded)
+    cost = cost_of(*work, throughput=throughput, worth=worth, paid=paid, loaded=loaded, adapter=view.adapter_seconds)
     return CandidateScore(
         worker=view.worker,
         id=view.id,
@@ -140,6 +138,7 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> Candid
         loaded_tokens=loaded,
         loading_seconds=cost.loading,
         loading_measured=throughput.loading_measured,
+        adapter_seconds=cost.adapter,
         report_age=view.report_age,
         needed_blocks=taken,
         free_blocks=view.blocks_free,

@@ -14,7 +14,7 @@ import cachefleet_native
 
 from cachefleet_controlplane.index.native_index import native_rules
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.routing.decision import CandidateView
+from cachefleet_controlplane.routing.decision import CandidateView, Prompt
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, preference
 from cachefleet_controlplane.workers.pool import Pool
@@ -38,9 +38,9 @@ class Row:
     """When the report came by which its blocks are known; None where they are not."""
 
     @classmethod
-    def of(cls, worker: Worker, now: float, *, percent: int) -> Row:
-        """The row of a worker, of whose blocks ``percent`` are to stay free."""
-        view = worker.candidate(b"", 0, now, percent=percent)
+    def of(cls, worker: Worker, asked: Prompt, now: float, *, percent: int) -> Row:
+        """The row of a worker, of whose blocks ``percent`` are to stay free, for prompts as ``asked``."""
+        view = worker.candidate(asked, 0, now, percent=percent)
         return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
 
     @property
@@ -62,12 +62,15 @@ class Row:
 
 
 class CandidateTable:
-    """The candidates of a fleet's pools; made again where the pools or the eligible workers change.
+    """The candidates of a fleet's pools for requests of one adapter, or of none.
+
+    Made again where the pools or the eligible workers change.
 
     UnreckonableError: native code cannot score them.
     """
 
-    def __init__(self, pools: Sequence[Pool], now: float) -> None:
+    def __init__(self, pools: Sequence[Pool], now: float, adapter: str = "") -> None:
+        self._asked = Prompt(adapter=adapter)
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self._versions = list(map(_version, self._workers))
         self._preferences = [preference(worker, now) for worker in self._workers]
@@ -115,7 +118,7 @@ class CandidateTable:
         return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
 
     def _row(self, worker: Worker, now: float) -> Row:
-        return Row.of(worker, now, percent=self._percents[worker.pool])
+        return Row.of(worker, self._asked, now, percent=self._percents[worker.pool])
 
     def _update(self, members: Sequence[int], now: float) -> None:
         rows, places = list(self.rows), []
@@ -161,6 +164,7 @@ class CandidateTable:
                 delayed=delayed,
                 standing=standing,
                 loaded_per_second=throughput.loaded_per_second,
+                adapter_seconds=view.adapter_seconds,
             )
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error

@@ -15,7 +15,6 @@ import cachefleet_native
 from cachefleet_controlplane.index.native_index import NativeIndex
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.routing.decision import (
-    LEADING,
     CandidateScore,
     Decision,
     Knowledge,
@@ -23,10 +22,9 @@ from cachefleet_controlplane.routing.decision import (
     Reason,
     RoutingPolicy,
     Verdict,
-    leading_places,
 )
 from cachefleet_controlplane.routing.hit_trust import counted
-from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
 from cachefleet_controlplane.routing.scoring import (
     could,
     fits,
@@ -55,14 +53,14 @@ class NativeSelector(Selector):
     def __init__(self, index: NativeIndex, registry: Registry) -> None:
         super().__init__(index, registry)
         self._native = index.native
-        self._tables: dict[tuple[str, Duty], CandidateTable] = {}
+        self._tables: dict[tuple[str, str, Duty], CandidateTable] = {}
         self._version = registry.version
 
     def _decide(
         self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str], duty: Duty
     ) -> Decision:
         usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and not self._distrusted(prompt)
-        table = self._table(model, duty, now) if usual else None
+        table = self._table(model, prompt.adapter, duty, now) if usual else None
         decision = self._ask(table, prompt, now) if table is not None and table.candidates else None
         return decision or super()._decide(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
 
@@ -70,19 +68,19 @@ class NativeSelector(Selector):
         """Whether matches of the prompt may not be used as they are."""
         return _disowned(prompt) or bool(self._registry.refuted_blocks.bounds(prompt.keys))
 
-    def _table(self, model: str, duty: Duty, now: float) -> CandidateTable | None:
+    def _table(self, model: str, adapter: str, duty: Duty, now: float) -> CandidateTable | None:
         """The up-to-date table; None where native code cannot score its workers."""
         if self._version != self._registry.version:
             self._tables.clear()
             self._version = self._registry.version
         try:
-            table = self._tables.pop((model, duty), None)
+            table = self._tables.pop((model, adapter, duty), None)
             if table is None or not table.follow(now):
-                table = CandidateTable(on_duty(self._registry.fleet(model), duty), now)
+                table = CandidateTable(on_duty(self._registry.fleet(model), duty), now, adapter)
         except NotScorableError:
             return None
         if table.candidates:
-            self._tables[model, duty] = table
+            self._tables[model, adapter, duty] = table
         return table
 
     def _ask(self, table: CandidateTable, prompt: Prompt, now: float) -> Decision | None:

@@ -116,7 +116,7 @@ class Selector:
         workers = eligible(pools, exclude, now)
         depths = self._matched(workers, prompt) if prompt.keys else [0] * len(workers)
         return [
-            worker.candidate(prompt.keys, depth, now, percent=percent[worker.pool], loadable=below)
+            worker.candidate(prompt, depth, now, percent=percent[worker.pool], loadable=below)
             for worker, depth, below in zip(workers, depths, self._loadable(workers, prompt, depths), strict=True)
         ]
 

@@ -47,7 +47,9 @@ class TextSelector(Selector):
         known = replace(prompt, keys=prompt.chunks.keys)
         decision = super().choose(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
         if decision.reason is Reason.TOO_LARGE:  # an estimate refuses no request
-            return super().choose(model, Prompt(), policy=policy, now=now, exclude=exclude, duty=duty)
+            return super().choose(
+                model, Prompt(adapter=prompt.adapter), policy=policy, now=now, exclude=exclude, duty=duty
+            )
         return decision
 
     def likely(
@@ -67,7 +69,7 @@ class TextSelector(Selector):
         idlest = nsmallest(SHORTLISTED, zip(workers, depths, strict=True), key=lambda each: _busy(each[0]))
         percent = percents(pools)
         views = [
-            _view(worker, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            _view(worker, prompt, _blocks(depth, prompt), now, percent=percent[worker.pool])
             for worker, depth in {worker.id: (worker, depth) for worker, depth in longest + idlest}.values()
         ]
         return decide(replace(prompt, keys=prompt.chunks.keys), views, policy, now).url
@@ -99,7 +101,7 @@ class TextSelector(Selector):
         percent = percents(pools)
         workers = eligible(pools, exclude, now)
         return [
-            _view(worker, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            _view(worker, prompt, _blocks(depth, prompt), now, percent=percent[worker.pool])
             for worker, depth in zip(workers, self._depths(workers, prompt.keys), strict=True)
         ]
 
@@ -115,9 +117,9 @@ def _busy(worker: Worker) -> tuple[int, int]:
     return worker.requests, worker.last_used
 
 
-def _view(worker: Worker, blocks: int, now: float, *, percent: int) -> CandidateView:
+def _view(worker: Worker, prompt: Prompt, blocks: int, now: float, *, percent: int) -> CandidateView:
     """This replica knows what it sent: it is expected there even while reports are stale."""
-    view = worker.candidate(b"", blocks, now, percent=percent, sent=blocks)
+    view = worker.candidate(prompt, blocks, now, percent=percent, sent=blocks)
     return replace(view, worth=UNLEARNT)  # what is guessed is not weighed more finely
 
 

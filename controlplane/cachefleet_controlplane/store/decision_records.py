@@ -67,6 +67,8 @@ class CandidateRecord:
     measurements; not in older records."""
     loading_seconds: float = 0.0
     loading_measured: bool = False
+    adapter_seconds: float = 0.0
+    """How long the adapter would be loaded onto the device; not in older records."""
     tokens_per_second: float
     inter_token_seconds: float
     batched_tokens: int
@@ -118,8 +120,8 @@ class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
     ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the HTTP
-    status the client got (499 where it went away before one). ``candidates`` are those that ``decision.leading_places``
-    selects, the chosen one first, and ``candidates_left_out`` is the number of the others. ``queued_seconds`` is how
+    status the client got (499 where it went away before one). ``candidates`` are those that ``leading_places`` selects,
+    the chosen one first, and ``candidates_left_out`` is the number of the others. ``queued_seconds`` is how
     long it waited for room, None where it did not. ``tenant`` is "" in the oldest records; ``isolation`` is its pools'
     rule, with the version of the salt where that is one for each tenant. ``rung`` is where the prompt's ids came from,
     ``render_failure`` why there are none. ``lost`` is in the order of the prompt, and adds up to the tokens that the

@@ -7,6 +7,7 @@ requests that this replica has sent.
 
 from __future__ import annotations
 
+from cachefleet_controlplane.routing.adapter_loading import adapter_seconds
 from cachefleet_core.pool.adapter_reports import AdapterReport
 
 
@@ -52,6 +53,10 @@ class AdapterSlots:
         """Whether it told its adapters, and this is not among them."""
         served = self._report.served if self._report else self._announced
         return served is not None and adapter not in served
+
+    def seconds(self, adapter: str) -> float:
+        """How long it would be loaded onto the device for a request."""
+        return adapter_seconds(displaces=self.displaces(adapter))
 
     def displaces(self, adapter: str) -> bool:
         """Whether its device is full of other adapters, so that a request for this one has it loaded first."""

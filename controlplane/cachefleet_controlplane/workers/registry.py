@@ -135,7 +135,7 @@ class Registry:
         pool = self.pools.get(worker.pool)
         if pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
             self._learn(pool, worker, decision, prompt, now)
-        worker.use(number, now)
+        worker.use(number, now, prompt.adapter)
 
     def _learn(self, pool: Pool, worker: Worker, decision: Decision, prompt: Prompt, now: float) -> None:
         """What a request shows of what work and evictions cost in its pool."""

@@ -13,7 +13,7 @@ from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import Stream
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.capacity import Capacity
-from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, full_name
+from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, Prompt, full_name
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
@@ -151,7 +151,8 @@ class Worker:
     def use(self, number: int, now: float, adapter: str = "") -> None:
         """Decision number ``number`` chose it, for a request of this adapter."""
         self.last_used = number
-        self.adapters.used(adapter)
+        if adapter:
+            self.adapters.used(adapter)
         if self.key_refused:  # one request is enough to find out
             self.key_retry_at = now + KEY_RETRY_SECONDS
         self._touch()
@@ -252,13 +253,11 @@ class Worker:
         )
 
     def candidate(
-        self, keys: bytes, matched: int, now: float, *, percent: int = 0, sent: int | None = None, loadable: int = 0
+        self, prompt: Prompt, matched: int, now: float, *, percent: int = 0, sent: int | None = None, loadable: int = 0
     ) -> CandidateView:
-        """The worker as a decision sees it, with ``matched`` blocks of the prompt in the index, ``loadable`` ones below
-        the device, and ``percent`` to stay free.
+        """As a decision sees it, with ``matched`` blocks of the prompt in the index and ``loadable`` below the device.
 
-        ``sent``: blocks of the prompt that were sent there just now, where the caller knows better than the in-flight
-        requests.
+        ``percent`` are to stay free. ``sent``: blocks that were sent there just now, where the caller knows better.
         """
         own, load = self.inflight_requests, self._known_load(now)
         room = self.room(now, percent=percent)
@@ -272,7 +271,7 @@ class Worker:
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
             loadable_blocks=loadable if fresh else 0,
-            sent_blocks=self._sent_blocks(keys, now) if sent is None else sent,
+            sent_blocks=self._sent_blocks(prompt.keys, now) if sent is None else sent,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),
@@ -290,6 +289,7 @@ class Worker:
             last_used=self.last_used,
             trust=self.trust,
             worth=self.worth,
+            adapter_seconds=self.adapters.seconds(prompt.adapter) if prompt.adapter else 0.0,
         )
 
     def _sent_blocks(self, keys: bytes, now: float) -> int:

@@ -25,6 +25,7 @@ const IDLE: Load = Load {
     delayed: 0.0,
     standing: 0.0,
     loaded_per_second: 1.0,
+    adapter_seconds: 0.0,
 };
 /// Bound on token counts, so that no sum overflows.
 const MOST: u64 = 1 << 48;
@@ -42,7 +43,7 @@ impl Loads {
     /// Sets a candidate's row; rates are resolved, as by `routing/throughput.py`.
     #[pyo3(signature = (candidate, *, tokens_per_second, inter_token_seconds, batched_tokens, stale = false,
         queued_tokens = 0, inflight_tokens = 0, blocks_free = None, blocks_blank = None, requests = 0, last_used = 0, trust = WHOLE,
-        eviction = 1.0, delayed = 0.0, standing = 0.0, loaded_per_second = 1.0))]
+        eviction = 1.0, delayed = 0.0, standing = 0.0, loaded_per_second = 1.0, adapter_seconds = 0.0))]
     #[expect(clippy::too_many_arguments, reason = "by keyword, as a row is")]
     fn set(
         &self,
@@ -62,6 +63,7 @@ impl Loads {
         delayed: f64,
         standing: f64,
         loaded_per_second: f64,
+        adapter_seconds: f64,
     ) -> PyResult<()> {
         let rates = [tokens_per_second, loaded_per_second];
         let sound = rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()) && inter_token_seconds >= 0.0;
@@ -73,6 +75,9 @@ impl Loads {
         }
         if [eviction, delayed, standing].iter().any(|worth| !(0.0..f64::INFINITY).contains(worth)) {
             return Err(PyValueError::new_err("eviction, delayed, standing: must be finite and at least 0"));
+        }
+        if !(0.0..f64::INFINITY).contains(&adapter_seconds) {
+            return Err(PyValueError::new_err("adapter_seconds: must be finite and at least 0"));
         }
         if queued_tokens > MOST || inflight_tokens > MOST {
             return Err(PyValueError::new_err("tokens: too many"));
@@ -95,6 +100,7 @@ impl Loads {
             delayed,
             standing,
             loaded_per_second,
+            adapter_seconds,
         };
         Ok(())
     }

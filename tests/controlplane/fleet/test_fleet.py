@@ -1,5 +1,6 @@
 """The live picture: who may be asked, what is known of each, and what was sent."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
@@ -77,11 +79,11 @@ class TestModels:
     def test_a_worker_without_the_adapter_is_never_asked(self) -> None:
         fleet = LiveFleet()
         fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0", "demo-1"])])
-        fleet.report("demo-0", adapters=())
+        fleet.report("demo-0", served=())
         assert fleet.route("sql", prompt()).worker == "demo-1", "which has not told"
-        fleet.report("demo-1", adapters=("sql",))
+        fleet.report("demo-1", served=("sql",))
         assert [one.name for one in fleet.renderers("sql")] == ["demo-1"]
-        fleet.report("demo-1", adapters=())
+        fleet.report("demo-1", served=())
         assert fleet.renderers("sql") == []
         assert fleet.route("sql", prompt()).reason is Reason.NO_READY_WORKER
         assert len(fleet.renderers(MODEL)) == 2
@@ -89,8 +91,8 @@ class TestModels:
     def test_an_adapter_that_is_loaded_while_the_engine_runs_is_asked_for_there_from_then_on(self) -> None:
         fleet = LiveFleet()
         fleet.update_pools([view(pool(model=adapted("sql")), ["demo-0", "demo-1"])])
-        fleet.report("demo-0", adapters=())
-        link = fleet.report("demo-1", adapters=())
+        fleet.report("demo-0", served=())
+        link = fleet.report("demo-1", served=())
 
         def tells(**said: Any) -> None:
             digest = fleet.index.digest(wid("demo-1"))
@@ -105,6 +107,22 @@ class TestModels:
         assert fleet.route("sql", prompt()).reason is Reason.NO_READY_WORKER
         tells(served=None)
         assert fleet.route("sql", prompt()).worker == "demo-1", "which has more than it can tell"
+
+    def test_adapters_part_among_workers_whose_devices_have_room_for_few(self) -> None:
+        fleet, names = LiveFleet(), ("a", "b", "c", "d")
+        fleet.update_pools([view(pool(model=adapted(*names)), ["demo-0", "demo-1"])])
+        for worker in ("demo-0", "demo-1"):
+            fleet.report(worker, adapters=AdapterReport(served=names, slots=2))
+        sent: list[tuple[str, str]] = []
+        for turn in range(12):
+            asked = replace(prompt(seed=turn), adapter=names[turn % 4])
+            decision = fleet.route(asked.adapter, asked)
+            fleet.begin(decision, asked).finish()
+            sent.append((asked.adapter, decision.worker))
+        assert len(set(sent[4:])) == 4, "each stays where it is"
+        assert {worker for _, worker in sent[4:]} == {"demo-0", "demo-1"}
+        score = next(one for one in fleet.route("a", replace(prompt(99), adapter="a")).scores if one.adapter_seconds)
+        assert score.adapter_seconds == ASSUMED_SECONDS
 
     def test_a_models_name_is_its_own_where_an_adapter_has_it_too(self) -> None:
         fleet = LiveFleet()

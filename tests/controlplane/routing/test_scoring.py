@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import (
-    LEADING,
     NOBODY,
     CandidateScore,
     CandidateView,
@@ -21,9 +20,8 @@ from cachefleet_controlplane.routing.decision import (
     Reason,
     RoutingPolicy,
     Verdict,
-    leading_places,
 )
-from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
 from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_tokens
 from cachefleet_controlplane.routing.throughput import (
     DEFAULT_BATCHED_TOKENS,

@@ -53,6 +53,7 @@ def views(draw: st.DrawFn) -> list[CandidateView]:
             requests=draw(st.integers(0, 3)),
             last_used=draw(st.integers(0, 3)),
             worth=draw(worths),
+            adapter_seconds=draw(st.sampled_from([0.0, 0.0, 0.05, 3.0])),
         )
         for number in range(count)
     ]
@@ -115,6 +116,7 @@ def test_the_choice_is_that_of_decide(
             delayed=delayed,
             standing=standing,
             loaded_per_second=throughput.loaded_per_second,
+            adapter_seconds=view.adapter_seconds,
         )
     choice = index.native.match_and_score(
         pack_keys(keys),

@@ -18,6 +18,7 @@ from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
+from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
@@ -63,6 +64,7 @@ PROMPTS = [
         for keys in CHAINS
         for blocks, extra in ((12, 0), (1, 1))
     ),
+    *(Prompt(65, pack_keys(CHAINS[0][:4]), 16, 100, Knowledge.EXACT, adapter=name) for name in ("a", "c")),
     Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.LOAD),
     Prompt(33, pack_keys(CHAINS[0][:2]), 16, 0, Knowledge.APPROXIMATE),
 ]
@@ -190,6 +192,7 @@ class BoardMachine(RuleBasedStateMachine):
                 prefill_tokens_per_second=rate,
                 loaded_tokens_per_second=(None, 900.0, 50_000.0)[waiting % 3],
                 inter_token_seconds=rate and 1 / rate,
+                adapters=AdapterReport(served=("a", "b", "c"), slots=waiting % 3, busy=("a", "b")[: free % 3]),
             ),
         )
 

@@ -184,7 +184,7 @@ class Resumption:
         if keyer is None or not first.keys:
             return replace(first, tokens=len(ids), max_tokens=budget)
         keys = keyer.packed_keys(ids)
-        return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT)
+        return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT, adapter=first.adapter)
 
     def _with_mark(self, routing_input: RoutingInput) -> RoutingInput:
         """Mark the body, so that a worker may hand it back; not for the last worker allowed."""

@@ -179,6 +179,7 @@ class RoutingInputBuilder:
         seconds = self._clock() - began
         learn = self._learner(info, model, rendering, text)
         rendering, prompt = self._known(info, model, rendering, text)
+        prompt = replace(prompt, adapter=model.upstream) if model.is_adapter else prompt
         return replace(before, body=body, prompt=prompt, rendering=rendering, render_seconds=seconds, learn=learn)
 
     def _continuing(

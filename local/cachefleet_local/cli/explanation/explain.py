@@ -165,6 +165,8 @@ def _costs(item: Item) -> Iterator[str]:
     """What the chosen worker's blocks and other requests lose by it."""
     if item.get("loadedTokens"):
         yield _loading(item["loadedTokens"], item["loadingSeconds"], measured=item.get("loadingMeasured", False))
+    if seconds := item.get("adapterSeconds"):
+        yield f"loads the adapter onto a device that is full of others in {seconds:.3f} s (assumed)"
     if item["evictedTokens"]:
         yield f"evicts {item['evictedTokens']:,} tokens, worth {item['worthTokens']:,}"
     if item["othersSeconds"] >= SHOWN_SECONDS:

@@ -12,14 +12,8 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_body
 from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.routing.decision import (
-    LEADING,
-    CandidateScore,
-    CandidateView,
-    Prompt,
-    RoutingPolicy,
-)
-from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.decision import CandidateScore, CandidateView, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores
 from cachefleet_controlplane.routing.scoring import decide
 
 VIEWS = [CandidateView(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]

@@ -127,6 +127,14 @@ def test_what_is_loaded_is_among_the_costs_with_its_rate(*, measured: bool, sour
     assert told in explained(item(replace(record, candidates=(below, *others))))
 
 
+def test_an_adapter_that_is_not_on_the_device_is_among_the_costs() -> None:
+    record = example()
+    chosen, *others = record.candidates
+    told = "costs      loads the adapter onto a device that is full of others in 0.050 s (assumed), evicts 960 tokens"
+    assert told in explained(item(replace(record, candidates=(replace(chosen, adapter_seconds=0.05), *others))))
+    assert "adapter" not in explained(item(record))
+
+
 def test_what_nobody_told_is_left_out_or_a_dash() -> None:
     bare = replace(make_record(1), rung="", tenant="", isolation="", salt_version=None, status=0, attempts=())
     lines = explained(item(bare)).splitlines()
