@@ -62,6 +62,7 @@ class Reason(StrEnum):
     NAME_OWNED = "NameOwned"
     NAME_OF_ANOTHER = "NameOfAnother"
     NAME_NOT_ALLOWED = "NameNotAllowed"
+    ADAPTER_NAME_TAKEN = "AdapterNameTaken"
     # KeysBroken
     KEYS_HELD = "KeysHeld"
     KEYS_REFUSED = "KeysRefused"

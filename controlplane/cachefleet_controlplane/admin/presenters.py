@@ -23,6 +23,7 @@ def pool(status: PoolStatus) -> schemas.Pool:
             total=status.workers, ready=status.ready, fresh=status.fresh, excluded=status.excluded
         ),
         budget_mib=status.budget_mib,
+        adapter_conflicts=tuple(map(schemas.AdapterConflict.model_validate, status.adapter_conflicts)),
     )
 
 

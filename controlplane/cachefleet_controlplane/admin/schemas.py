@@ -72,6 +72,16 @@ class WorkerCounts(Schema):
     excluded: int
 
 
+class AdapterConflict(Schema):
+    """Why an adapter of a pool is not asked for by its name alone."""
+
+    adapter: str
+    owner: str
+    """The pool that the name means; empty where a rule lets no pool of this namespace have it."""
+    nameless: bool
+    """NAMESPACE/ADAPTER does not mean it either, so nobody can ask for it."""
+
+
 class Pool(Schema):
     """One pool as this replica sees it."""
 
@@ -85,6 +95,7 @@ class Pool(Schema):
     workers: WorkerCounts
     budget_mib: int = Field(0, serialization_alias="budgetMiB")
     """The admitted budget for idle cached blocks, of each device; 0 where there is none."""
+    adapter_conflicts: tuple[AdapterConflict, ...] = ()
 
 
 class Load(Schema):

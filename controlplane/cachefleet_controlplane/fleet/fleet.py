@@ -276,7 +276,10 @@ class Fleet:
         workers = sorted(self._registry.workers(), key=lambda worker: worker.id)
         return FleetView(
             policy=self.policy.value,
-            pools=tuple(pool_status(pool, now, wall=wall) for _, pool in sorted(self._registry.pools.items())),
+            pools=tuple(
+                pool_status(pool, now, wall=wall, conflicts=self._registry.adapter_conflicts(pool))
+                for _, pool in sorted(self._registry.pools.items())
+            ),
             workers=tuple(
                 worker_status(
                     worker,

@@ -7,7 +7,7 @@ from cachefleet_controlplane.index.protocol import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.pool import Pool
-from cachefleet_controlplane.workers.views import HitRatio, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers.views import AdapterConflict, HitRatio, IndexStatus, PoolStatus, WorkerStatus
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.budget import budget_mib
 from cachefleet_core.report_frames import Capability, Hello
@@ -16,8 +16,8 @@ from cachefleet_core.warmth import Warmth
 _NOT_WARMED = Warmth()
 
 
-def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
-    """The view of a pool; ``wall`` is ``now`` in Unix seconds."""
+def pool_status(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = ()) -> PoolStatus:
+    """The view of a pool; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters."""
     workers = list(pool.workers.values())
     return PoolStatus(
         key=pool.key,
@@ -33,6 +33,7 @@ def pool_status(pool: Pool, now: float, *, wall: float) -> PoolStatus:
         replicas=pool.declared.spec.replicas,
         admitted=pool.policy is not None,
         budget_mib=budget_mib(pool.declared.spec),
+        adapter_conflicts=conflicts,
     )
 
 

@@ -15,7 +15,7 @@ from cachefleet_controlplane.routing.scoring import needed_blocks
 from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
-from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_controlplane.workers.views import AdapterConflict, ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.engine.engine_arguments import engine_policy
@@ -191,6 +191,16 @@ class Registry:
         asked = (self.serving(name) for name in (adapter, f"{namespace}/{adapter}"))
         meant = (namespace, adapter)
         return next((one for one in asked if one and one.is_adapter and (one.namespace, one.upstream) == meant), None)
+
+    def adapter_conflicts(self, pool: Pool) -> tuple[AdapterConflict, ...]:
+        """The adapters of a pool that their names alone do not mean."""
+        found = (self._adapter_conflict(pool, one.name) for one in pool.declared.spec.model.adapters)
+        return tuple(conflict for conflict in found if conflict)
+
+    def _adapter_conflict(self, pool: Pool, adapter: str) -> AdapterConflict | None:
+        bare, qualified = (self.serving(name) for name in (adapter, f"{pool.fleet[0]}/{adapter}"))
+        means = [one is not None and one.is_adapter and pool.key in one.pools for one in (bare, qualified)]
+        return None if means[0] else AdapterConflict(adapter, bare.pools[0] if bare else "", nameless=not means[1])
 
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""

@@ -41,6 +41,17 @@ class ServedModel:
         return self.upstream != self.base
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterConflict:
+    """Why an adapter of a pool is not asked for by its name alone."""
+
+    adapter: str
+    owner: str
+    """The pool that the name means; "" where a rule lets no pool of this namespace have it."""
+    nameless: bool
+    """Whether "namespace/adapter" does not mean it either, so that nobody can ask for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRatio:
     """Prompt tokens that the engines looked up and found in their caches, over a sliding window."""
@@ -87,6 +98,7 @@ class PoolStatus:
     """Whether its workers are told a policy: not before a budget of it is known to be admitted."""
     budget_mib: int = 0
     """The admitted budget for idle cached blocks, of each device."""
+    adapter_conflicts: tuple[AdapterConflict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

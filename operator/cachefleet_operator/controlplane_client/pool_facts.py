@@ -142,12 +142,21 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
         return (self.load.blocks_idle or 0) * self.block_bytes if self.load else 0
 
 
+class AdapterConflict(msgspec.Struct, frozen=True, rename="camel"):
+    """An adapter whose name alone means something else: of pool ``owner``, "" where a rule forbids it."""
+
+    adapter: str
+    owner: str = ""
+    nameless: bool = False
+
+
 class PoolFacts(msgspec.Struct, frozen=True, rename="camel"):
     """One pool, as ``GET /admin/v1/pools/{namespace}/{name}`` answers."""
 
     contract: Contract | None = None
     hit_ratio: HitRatio = HitRatio()
     members: tuple[Member, ...] = ()
+    adapter_conflicts: tuple[AdapterConflict, ...] = ()
 
     @property
     def block_bytes(self) -> int:
@@ -194,6 +203,7 @@ def essence(facts: Facts) -> object:
         known.hit_ratio.value is None,
         known.hit_ratio.sampled,
         known.block_bytes,
+        known.adapter_conflicts,
         frozenset(map(_life, known.members)),
     )
 

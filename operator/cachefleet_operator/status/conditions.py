@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_operator.controlplane_client.pool_facts import (
+    AdapterConflict,
     Difference,
     Facts,
     blind,
@@ -39,7 +39,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _fresh(observations.facts),
         _blind(observations.facts),
         _hit_rate(verdict, observations.facts),
-        _name(verdict, observations.name_conflict),
+        _name(verdict, observations),
         keys,
         progressing,
         degraded(workers, observations),
@@ -162,10 +162,12 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
 
 
-def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
-    kind = "ModelNameConflict"
+def _name(verdict: Verdict, observations: Observations) -> Finding:
+    kind, conflict, known = "ModelNameConflict", observations.name_conflict, observations.facts.known
     if verdict.budget is None:
         return _unread(kind)
+    if conflict is None and known and known.adapter_conflicts:
+        return Finding(kind, "True", Reason.ADAPTER_NAME_TAKEN, _adapter_words(known.adapter_conflicts))
     if conflict is None:
         return Finding(kind, "False", Reason.NAME_OWNED, "the model is asked for by its name")
     words = "the model is asked for as namespace/model alone"
@@ -174,6 +176,15 @@ def _name(verdict: Verdict, conflict: NameConflict | None) -> Finding:
     if conflict.owner:
         return Finding(kind, "True", Reason.NAME_OF_ANOTHER, f"its name belongs to pool {conflict.owner}; {words}")
     return Finding(kind, "True", Reason.NAME_NOT_ALLOWED, f"this namespace may not have its name; {words}")
+
+
+def _adapter_words(conflicts: tuple[AdapterConflict, ...]) -> str:
+    first, more = conflicts[0], f"; and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+    owner = f"belongs to pool {first.owner}" if first.owner else "may not be had by this namespace"
+    words = f"it is asked for as namespace/{first.adapter} alone"
+    if first.nameless:
+        words = f"namespace/{first.adapter} is not its name either, so nobody can ask for it: name it apart"
+    return f"the name of adapter {first.adapter} {owner}; {words}{more}"
 
 
 def _keys(verdict: Verdict, facts: Facts) -> Finding:

@@ -159,6 +159,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
         },
         "workers": {"total": 3, "ready": 3, "fresh": 2, "excluded": 1},
         "budgetMiB": 0,
+        "adapterConflicts": [],
     }
 
 

@@ -12,6 +12,7 @@ from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
+from cachefleet_controlplane.workers.views import AdapterConflict
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.adapter_reports import AdapterReport
@@ -134,6 +135,20 @@ class TestModels:
         assert fleet.route("a/else", prompt()).worker == "in-a"
         assert [fleet.route(name, prompt()).worker for name in ("sql", "c/sql")] == ["in-a", "in-c"]
         assert [one.name for one in fleet.models(adapters=True) if one.is_adapter] == ["a/else", "c/sql", "sql"]
+
+    def test_adapters_whose_names_mean_something_else_are_told(self) -> None:
+        fleet = LiveFleet()
+        rival = pool("a", namespace="a", model=adapted("else", "sql", "own"))
+        owner = pool("b", namespace="b", model={"name": "else", "source": "tiny", "weightsMiB": 1})
+        other = pool("c", namespace="c", model=adapted("sql"))
+        twin = pool("d", namespace="a", model={**adapted("own"), "name": "another"})
+        fleet.update_pools([view(one) for one in (rival, owner, other, twin)])
+        assert {one.key: one.adapter_conflicts for one in fleet.view().pools} == {
+            "a/a": (AdapterConflict("else", "b/b", nameless=False),),
+            "b/b": (),
+            "c/c": (AdapterConflict("sql", "a/a", nameless=False),),
+            "a/d": (AdapterConflict("own", "a/a", nameless=True),),
+        }
 
     def test_keys_of_an_adapter_are_not_made_here(self) -> None:
         fleet = LiveFleet()

@@ -3,11 +3,13 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
 from cachefleet_operator.controlplane_client.pool_facts import (
+    AdapterConflict,
     AdapterProblem,
     Adapters,
     Contract,
@@ -250,6 +252,29 @@ def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_t
         "worker demo-b: adapter sql is not as the pool has it, and gets no requests there: No adapter found for "
         "/weights/sql; correct its source or the variable named, or take it out; it is tried again"
     )
+
+
+@pytest.mark.parametrize(
+    ("conflict", "message"),
+    [
+        (
+            AdapterConflict("sql", "b/other"),
+            "the name of adapter sql belongs to pool b/other; it is asked for as namespace/sql alone",
+        ),
+        (
+            AdapterConflict("sql", "b/other", nameless=True),
+            (
+                "the name of adapter sql belongs to pool b/other; namespace/sql is not its name either, "
+                "so nobody can ask for it: name it apart"
+            ),
+        ),
+    ],
+)
+def test_an_adapters_name_that_another_has_is_told(conflict: AdapterConflict, message: str) -> None:
+    known = msgspec.structs.replace(facts(member()).known or PoolFacts(), adapter_conflicts=(conflict,))
+    conditions = made(observations(known=Facts(known)))["conditions"]
+    (found,) = [each for each in conditions if each["type"] == "ModelNameConflict"]
+    assert (found["status"], found["reason"], found["message"]) == ("True", "AdapterNameTaken", message)
 
 
 def test_a_prefix_that_does_not_fit_is_told_with_both_numbers() -> None:

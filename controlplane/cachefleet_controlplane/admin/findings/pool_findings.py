@@ -13,6 +13,22 @@ def pool_findings(pools: tuple[PoolStatus, ...]) -> Iterator[Finding]:
     """The findings of each pool."""
     for pool in pools:
         yield from found(_GROUPS, pool, f"pool {pool.key}")
+        yield from _name_findings(pool)
+
+
+def _name_findings(pool: PoolStatus) -> Iterator[Finding]:
+    for one in pool.adapter_conflicts:
+        named = f"it is asked for as {pool.namespace}/{one.adapter} alone"
+        instead = "nobody can ask for it" if one.nameless else named
+        owner = f"is that of pool {one.owner}" if one.owner else "may not be had by this namespace"
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=f"pool {pool.key}",
+            reason="AdapterNameConflict",
+            message=f"the name of adapter {one.adapter} {owner}: {instead}",
+            action="name it apart, or ask for it with its namespace where that means it",
+            docs=operations("modelnameconflict"),
+        )
 
 
 def _below_objective(pool: PoolStatus) -> bool:

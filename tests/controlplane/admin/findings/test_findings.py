@@ -15,7 +15,7 @@ from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.tenants.directory import Directory
-from cachefleet_controlplane.workers.views import FleetView, IndexStatus
+from cachefleet_controlplane.workers.views import AdapterConflict, FleetView, IndexStatus
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Phase
@@ -41,6 +41,21 @@ def told(seen: FleetView, state: ServiceState = WELL) -> dict[str, Finding]:
 
 def test_a_healthy_fleet_has_none() -> None:
     assert not told(view(worker_status("a")))
+
+
+@pytest.mark.parametrize(
+    ("conflict", "words"),
+    [
+        (AdapterConflict("sql", "b/other", nameless=False), "is that of pool b/other: it is asked for as default/sql"),
+        (AdapterConflict("sql", "b/other", nameless=True), "is that of pool b/other: nobody can ask for it"),
+        (
+            AdapterConflict("sql", "", nameless=False),
+            "may not be had by this namespace: it is asked for",
+        ),
+    ],
+)
+def test_a_clash_of_an_adapters_name_is_told_with_the_name_that_is_left(conflict: AdapterConflict, words: str) -> None:
+    assert words in told(view(worker_status("a"), adapter_conflicts=(conflict,)))["AdapterNameConflict"].message
 
 
 @pytest.mark.parametrize(
