@@ -169,6 +169,7 @@ def test_adapters_come_and_go_with_the_pools_list_while_the_engine_runs(fleet: U
     body = chat({"type": "text", "text": "Say it in French. " * 40}, model="french")
     assert asked(fleet, body) == 0
     assert asked(fleet, body) > 0
+    until(lambda: adapters(fleet)["slots"] == 4, REPORT_SECONDS, "told of its slots", fleet)
     missing = fleet.folder / "missing"
     declare(fleet, sql="first", legal="missing")
     until(lambda: adapters(fleet)["problems"], REPORT_SECONDS, "told as missing", fleet)

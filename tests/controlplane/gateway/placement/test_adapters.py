@@ -54,3 +54,20 @@ async def test_adapters_are_listed_with_their_model() -> None:
         status, _, data = await gate.post("/v1/chat/completions", chat("hello", model="other"))
         message = "The model `other` does not exist. Valid names: fake, sql."
         assert (status, json.loads(data)["error"]["message"]) == (404, message)
+
+
+async def test_where_no_worker_has_the_adapter_yet_the_client_is_told_to_try_again() -> None:
+    async with adapted() as (worker, gate):
+        gate.report(0, said={"adapters": ()})
+        status, headers, data = await gate.chat("hello", model="sql")
+        assert (status, headers["retry-after"]) == (503, "2"), data
+        assert json.loads(data)["error"]["message"].startswith("No worker of model `sql` is ready.")
+        assert not worker.requests
+
+
+async def test_nobody_loads_adapters_through_the_gateway() -> None:
+    async with adapted(loads_adapters=True) as (worker, gate):
+        for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            status, _, _ = await gate.post(path, {"lora_name": "sql", "lora_path": "/etc"})
+            assert status == 404
+        assert not worker.requests
