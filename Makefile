@@ -125,13 +125,13 @@ cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ct
 
 bench: bench-gateway bench-proxies bench-index bench-replay bench-worker bench-continuation ## All benchmarks there are
 
-bench-gateway: setup ## What the gateway adds to a request, against going direct
-	@$(BIN)/python -m bench.gateway
+bench-gateway: setup ## What the gateway adds to a request, against going direct (PROFILE=1: where its CPU goes, by part)
+	@$(BIN)/python -m bench.gateway $(if $(PROFILE),--profile)
 
 bench-continuation: setup ## A turn by handle against its whole history to stock vLLM (five minutes; QUICK=1: one)
 	@$(BIN)/python -m bench.continuation $(if $(QUICK),--quick --only "ChatML with thinking")
 
-bench-proxies: setup ## The gateway as a proxy, beside sglang-router and vllm-router (about six minutes)
+bench-proxies: setup ## The gateway as a proxy, beside sglang-router, vllm-router and SMG (about twelve minutes)
 	@$(BIN)/python -m bench.proxies
 
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)

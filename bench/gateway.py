@@ -2,6 +2,7 @@
 
     python -m bench.gateway                 # in front of a fake engine that computes in no time
     python -m bench.gateway --engine vllm   # in front of real vLLM on the CPU, with a tiny model
+    python -m bench.gateway --profile       # where the CPU of a request goes instead, by part (bench.gateway_profile)
 
 Direct and through the gateway take turns: request by request on one connection; second by second on sixteen, which
 ask a few times a second each (so that what is measured is delay, not a queue) or without pause (what one core gets
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from bench import gateway_profile
 from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 
@@ -260,7 +262,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("fake", "vllm"), default="fake")
     parser.add_argument("--rounds", type=int, default=300, help="requests a row and way, at least")
+    parser.add_argument("--profile", action="store_true", help="print where the gateway's CPU goes, and end")
+    parser.add_argument("--functions", action="store_true", help="with --profile: also by function")
     given = parser.parse_args()
+    if given.profile:
+        gateway_profile.run(rounds=max(1, given.rounds // 20), functions=given.functions)
+        return
     key = FleetKey.generate()
     mine, gateway_core = cores(2)
     os.sched_setaffinity(0, mine)

@@ -22,6 +22,7 @@ from cachefleet_local.fleet.ports import take_ports
 POOL: Final = "default/bench"
 WORKER: Final = "bench-0"
 START_SECONDS: Final = 60.0
+CONTROL_PLANE: Final = ("-m", "cachefleet_controlplane")
 _STOP_SECONDS: Final = 10.0
 
 _POOL_FILE: Final = """
@@ -141,17 +142,18 @@ def plane(
     *,
     core: set[int],
     spec: Sequence[str] = (),
+    command: Sequence[str] = CONTROL_PLANE,
     **settings: str,
 ) -> Iterator[Running]:
     """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``.
 
-    ``spec`` are further lines of the pool's.
+    ``spec`` are further lines of the pool's; ``command`` runs it in Python.
     """
     ports = take_ports({"gateway": 0, "internal": 0})
     _write(folder, key, engines, spec)
     own = {f"CACHEFLEET_{name.upper()}": value for name, value in settings.items()}
     with process(
-        ["-m", "cachefleet_controlplane"],
+        command,
         log=folder / "controlplane.log",
         core=core,
         environment=_control_plane_environment(folder, ports) | own,

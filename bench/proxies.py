@@ -1,7 +1,7 @@
-"""The gateway as a proxy, beside sglang-router and vllm-router in their cache-aware modes.
+"""The gateway as a proxy, beside sglang-router, vllm-router and SMG in their cache-aware modes.
 
-    python -m bench.proxies                # about six minutes
-    python -m bench.proxies --rounds 1     # whether it runs
+    python -m bench.proxies                            # about twelve minutes
+    python -m bench.proxies --rounds 1 --streams 200   # whether it runs
 
 Each proxy is a process on a core of its own, before the same four engines, which answer at once from memory and share
 the other core with the client. All get the same bodies in the same order, from the same client, in turns: request by
@@ -9,8 +9,9 @@ request on one connection for what a proxy adds; WINDOW_SECONDS at a time on CON
 through. Answers are checked to be equal before anything is timed. Requests per second of CPU are what a core gets
 through when it has nothing else to do; CPU is that of the proxy's process, all threads. Ours decides on the approximate
 rung, from the prompt's text, as the peers do; the exact rung is measured for itself, before a fake engine that renders,
-and what rendering takes is told apart. Peers are installed from their packages the first time. Rows go to
-bench/results/proxies.json; the command fails where an answer is wrong, not where a bar is missed.
+and what rendering takes is told apart. Last, each proxy by itself holds many streams open (bench.proxies_memory). Peers
+are installed from their packages the first time. Rows go to bench/results/proxies.json; the command fails where an
+answer is wrong, not where a bar is missed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +35,10 @@ import uvloop
 from bench.bars import Bar
 from bench.gateway import cpu_seconds
 from bench.parts import cores
-from bench.proxies_client import Caller, ProxyError, Shape, latencies, load
+from bench.proxies_client import Caller, Heard, ProxyError, Shape, latencies, load
 from bench.proxies_engine import engines
 from bench.proxies_exact import exact_rows
+from bench.proxies_memory import STREAMS, Start, memory_rows
 from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy, ours, routed
 from bench.rows import Row, median, percentile, row
 
@@ -46,8 +49,18 @@ WINDOW_SECONDS: Final = 2.0
 TURNS: Final = 40
 """Requests of one connection and round."""
 BODIES: Final = 640
-ADDED_MS: Final = 1.0
-SHAPES: Final = tuple(Shape(size, stream) for size in (32 * 1024, 2 * 1024) for stream in (True, False))
+ADDED_MS: Final = {False: 0.35, True: 0.4}
+"""What may be added at 2 KiB, whole and streamed."""
+LARGE_ADDED_MS: Final = 1.0
+LONG: Final = 64
+"""Tokens, and so events, of a long answer."""
+SHAPES: Final = (
+    *(Shape(size, stream) for size in (32 * 1024, 2 * 1024) for stream in (True, False)),
+    Shape(2 * 1024, stream=True, tokens=LONG),
+)
+SMALL: Final = 2 * 1024
+LATE_PEER: Final = "vllm-router"
+"""Whose slowest requests ours are held to."""
 
 
 class Figures:
@@ -55,6 +68,8 @@ class Figures:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.loaded: list[float] = []
+        """Seconds of each request on CONNECTIONS."""
         self.rates: list[float] = []
         self.per_cpu: list[float] = []
 
@@ -83,21 +98,29 @@ async def measure(
     for number in range(rounds):
         turns = list(itertools.islice(fresh, TURNS))
         urls = [direct, *(proxy.url for proxy in proxies)]
-        seconds = await latencies(urls, turns, pick=lambda heard: heard.first if shape.stream else heard.whole)
+        seconds = await latencies(urls, turns, pick=_seconds(shape))
         straight += seconds[0]
         bodies = list(itertools.islice(fresh, BODIES))
         for proxy, times in zip(proxies, seconds[1:], strict=True):
             figures[proxy.name].seconds += times
         for proxy in (proxies, proxies[::-1])[number % 2]:
-            await _window(proxy, bodies, figures[proxy.name])
+            await _window(proxy, shape, bodies, figures[proxy.name])
     return figures, straight
 
 
-async def _window(proxy: Proxy, bodies: Sequence[bytes], figures: Figures) -> None:
+def _seconds(shape: Shape) -> Callable[[Heard], float]:
+    """Those to the first byte of a stream's body, else to the end."""
+    return lambda heard: heard.first if shape.stream else heard.whole
+
+
+async def _window(proxy: Proxy, shape: Shape, bodies: Sequence[bytes], figures: Figures) -> None:
     before = cpu_seconds(proxy.pid)
-    count, seconds = await load(proxy.url, bodies, connections=CONNECTIONS, seconds=WINDOW_SECONDS)
-    figures.rates.append(count / seconds)
-    figures.per_cpu.append(count / max(cpu_seconds(proxy.pid) - before, 1e-9))
+    answered, seconds = await load(
+        proxy.url, bodies, connections=CONNECTIONS, seconds=WINDOW_SECONDS, pick=_seconds(shape)
+    )
+    figures.loaded += answered
+    figures.rates.append(len(answered) / seconds)
+    figures.per_cpu.append(len(answered) / max(cpu_seconds(proxy.pid) - before, 1e-9))
 
 
 def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]) -> list[Row]:
@@ -106,7 +129,7 @@ def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]
     out = []
     for peer in PEER_ROUTERS:
         other, beside = figures[peer.name], f"beside {peer.name}"
-        bar = Bar("proxies", "", "ratio", peer.bar, at_least=True)
+        bar = Bar("proxies", "", "ratio", peer.bar(stream=shape.stream), at_least=True)
         out.append(judged(row(f"{shape.name}: per second of CPU, {beside}", *_medians("per_cpu", own, other)), bar))
         out.append(row(f"{shape.name}: at {CONNECTIONS} connections, {beside}", *_medians("rates", own, other)))
         for one in out[-2:]:
@@ -114,8 +137,15 @@ def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]
         for share in (50, 95):
             pair = [1000 * added(one.seconds, straight, share) for one in (own, other)]
             out.append(row(f"{shape.name}: added p{share}, {beside}", *pair))
+        late = row(f"{shape.name}: p99 at {CONNECTIONS} connections, {beside}", *_p99(own, other))
+        out.append(judged(late, Bar("proxies", "", "ratio", 1.0)) if peer.package == LATE_PEER else late)
     value = row(f"{shape.name}: added p50, approximate rung", 1000 * added(own.seconds, straight, 50))
-    return [*out, judged(value, Bar("proxies", "", "ours", ADDED_MS))]
+    limit = ADDED_MS[shape.stream] if shape.characters <= SMALL else LARGE_ADDED_MS
+    return [*out, judged(value, Bar("proxies", "", "ours", limit))]
+
+
+def _p99(*figures: Figures) -> list[float]:
+    return [1000 * percentile(one.loaded, 99) for one in figures]
 
 
 def _medians(name: str, *figures: Figures) -> list[float]:
@@ -146,6 +176,19 @@ async def beside(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> list[
     return out
 
 
+async def crowded(folder: Path, *, streams: int) -> list[Row]:
+    """Memory with many open streams, of each proxy by itself."""
+    _, core = cores(2)
+    own: Start = partial(ours, folder, core=core, upstream_connections=str(2 * streams))
+    starts = {OURS: own} | {peer.name: partial(routed, peer, folder, core=core) for peer in PEER_ROUTERS}
+    out: list[Row] = []
+    for name, start in starts.items():
+        found = await memory_rows(name, start, streams=streams, judged=name == OURS)
+        show(found)
+        out += found
+    return out
+
+
 def show(rows: Sequence[Row]) -> None:
     for one in rows:
         figures = "".join("" if one[name] is None else f"{one[name]:>10.4g}" for name in ("ours", "peer", "ratio"))
@@ -156,6 +199,7 @@ def show(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="windows of each proxy and shape")
+    parser.add_argument("--streams", type=int, default=STREAMS, help="held open, to see what memory they take")
     given = parser.parse_args()
     mine, _ = cores(2)
     os.sched_setaffinity(0, mine)
@@ -166,10 +210,11 @@ def main() -> None:
             result = uvloop.run(beside(Path(name), SHAPES, rounds=given.rounds))
             exact = exact_rows(Path(name), SHAPES[:2], rounds=10 * given.rounds)
             show(exact)
+            many = uvloop.run(crowded(Path(name), streams=given.streams))
         except ProxyError as error:
             sys.exit(str(error))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(result + exact, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(result + exact + many, indent=1) + "\n")
     print(f"written to {os.path.relpath(RESULTS)}")
 
 

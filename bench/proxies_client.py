@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from bench.proxies_engine import MODEL
+from bench.proxies_engine import MODEL, TOKENS
 
 CONVERSATIONS: Final = 32
 WORDS: Final = "cache fleet worker prefix block token request answer engine router prompt system "
@@ -26,15 +26,17 @@ class ProxyError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One kind of request; ``characters`` are those of its prompt."""
+    """One kind of request; ``characters`` are those of its prompt, ``tokens`` those of the answer."""
 
     characters: int
     stream: bool
+    tokens: int = TOKENS
 
     @property
     def name(self) -> str:
         size = f"{self.characters // 1024} KiB"
-        return f"{size}, {'stream' if self.stream else 'whole'}"
+        events = "" if self.tokens == TOKENS else f" of {self.tokens}"
+        return f"{size}, {'stream' if self.stream else 'whole'}{events}"
 
     def bodies(self) -> Iterator[bytes]:
         """Turns of conversations, never the same twice: each begins like the turn before and ends with a new question.
@@ -46,7 +48,13 @@ class Shape:
             talk = number % CONVERSATIONS
             text = (f"conversation {talk}: " + WORDS * (self.characters // len(WORDS) + 1))[: self.characters]
             messages = [{"role": "system", "content": text}, {"role": "user", "content": f"question {number}"}]
-            shaped = {"model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0, "stream": self.stream}
+            shaped = {
+                "model": MODEL,
+                "messages": messages,
+                "max_tokens": self.tokens,
+                "temperature": 0,
+                "stream": self.stream,
+            }
             yield msgspec.json.encode(shaped)
             number += 1
 
@@ -126,18 +134,31 @@ class Caller(asyncio.Protocol):
             self._done.set_result(self._heard)
 
 
-async def load(url: str, bodies: Sequence[bytes], *, connections: int, seconds: float) -> tuple[int, float]:
-    """How many requests were answered without a pause between them, and in how many seconds. ProxyError."""
+def whole(heard: Heard) -> float:
+    """Seconds to the end."""
+    return heard.whole
+
+
+async def load(
+    url: str,
+    bodies: Sequence[bytes],
+    *,
+    connections: int,
+    seconds: float,
+    pick: Callable[[Heard], float] = whole,
+) -> tuple[list[float], float]:
+    """What ``pick`` says of each request answered without a pause between them, and in how many seconds. ProxyError."""
     callers = [await Caller.to(url) for _ in range(connections)]
     began = time.perf_counter()
     try:
-        counts = await asyncio.gather(
-            *(_turns(caller, bodies[number::connections], began + seconds) for number, caller in enumerate(callers))
+        asked = (
+            _turns(caller, bodies[number::connections], began + seconds, pick) for number, caller in enumerate(callers)
         )
+        heard = await asyncio.gather(*asked)
     finally:
         for caller in callers:
             caller.close()
-    return sum(counts), time.perf_counter() - began
+    return [each for turns in heard for each in turns], time.perf_counter() - began
 
 
 async def latencies(
@@ -154,9 +175,8 @@ async def latencies(
     return out
 
 
-async def _turns(caller: Caller, bodies: Sequence[bytes], end: float) -> int:
-    asked = 0
+async def _turns(caller: Caller, bodies: Sequence[bytes], end: float, pick: Callable[[Heard], float]) -> list[float]:
+    asked: list[float] = []
     while time.perf_counter() < end:
-        await caller.ask(bodies[asked % len(bodies)])
-        asked += 1
+        asked.append(pick(await caller.ask(bodies[len(asked) % len(bodies)])))
     return asked

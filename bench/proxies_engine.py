@@ -7,10 +7,11 @@ They speak what a proxy asks of a worker: chats, streamed or not, with token ids
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, cast
 
 import httptools
@@ -18,17 +19,22 @@ import msgspec
 
 MODEL: Final = "bench"
 TOKENS: Final = 8
-"""Of an answer, each an event of its own in a stream."""
+"""Of an answer where the body does not bound them, each an event of its own in a stream."""
 TOKEN_SECONDS: Final = 0.001
 """Between two of them: they are not to arrive as one."""
 CHARACTERS_PER_TOKEN: Final = 4
+BACKLOG: Final = 1024
 _IDS: Final = b'"return_token_ids":true'
 _USAGE: Final = b'"include_usage":true'
 _STREAM: Final = b'"stream":true'
+_MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens": ?(\d+)')
 _DONE: Final = b"data: [DONE]\n\n"
 _PROBES: Final = {
     b"/health": {},
-    b"/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "vllm"}]},
+    b"/v1/models": {
+        "object": "list",
+        "data": [{"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 131_072}],
+    },
     b"/model_info": {"model_path": MODEL, "is_generation": True},
     b"/server_info": {"model_path": MODEL, "version": "0"},
     b"/version": {"version": "0.32.0"},
@@ -38,7 +44,8 @@ _PROBES: Final = {
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine; requests come one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_seconds: float = TOKEN_SECONDS) -> None:
+        self._token_seconds = token_seconds
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -75,13 +82,15 @@ class EngineConnection(asyncio.Protocol):
     def _answer(self, body: bytes) -> None:
         asked = body.replace(b'": ', b'":')[-400:] + body[:200]  # members stand around the messages, not in them
         ids = len(body) // CHARACTERS_PER_TOKEN if _IDS in asked else 0
+        bound = _MAX_TOKENS.search(body)  # some routers put it amid their own members, or name it anew
+        tokens = int(bound[1]) if bound else TOKENS
         if _STREAM not in asked:
-            self._write(_whole(200, whole_answer(len(body), ids)))
+            self._write(_whole(200, whole_answer(len(body), ids, tokens)))
             return
         head = (
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
-        first, *rest = events(len(body), ids, usage=_USAGE in asked)
+        first, *rest = events(len(body), ids, tokens, usage=_USAGE in asked)
         self._write(head + _chunk(first))
         self._next(iter(rest))
 
@@ -91,7 +100,7 @@ class EngineConnection(asyncio.Protocol):
             self._write(b"0\r\n\r\n")
             return
         self._write(_chunk(event))
-        asyncio.get_running_loop().call_later(TOKEN_SECONDS, self._next, rest)
+        asyncio.get_running_loop().call_later(self._token_seconds, self._next, rest)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -99,10 +108,10 @@ class EngineConnection(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def engines(count: int) -> Any:
-    """The addresses of so many."""
-    loop = asyncio.get_running_loop()
-    servers = [await loop.create_server(EngineConnection, "127.0.0.1", 0) for _ in range(count)]
+async def engines(count: int, *, token_seconds: float = TOKEN_SECONDS) -> Any:
+    """The addresses of so many, which take ``token_seconds`` for each token of a stream but the first."""
+    loop, made = asyncio.get_running_loop(), partial(EngineConnection, token_seconds)
+    servers = [await loop.create_server(made, "127.0.0.1", 0, backlog=BACKLOG) for _ in range(count)]
     try:
         yield [f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
     finally:
@@ -111,37 +120,37 @@ async def engines(count: int) -> Any:
 
 
 @lru_cache(maxsize=256)
-def whole_answer(size: int, ids: int) -> bytes:
+def whole_answer(size: int, ids: int, tokens: int = TOKENS) -> bytes:
     """To a body of ``size`` bytes; ``ids`` is how many of the prompt are told, 0 for none of anything."""
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": "word " * TOKENS,
+        "content": "word " * tokens,
         "refusal": None,
         "tool_calls": [],
         "reasoning": None,
     }
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length", "stop_reason": None}
-    choice["token_ids"] = _token_ids(TOKENS) if ids else None
+    choice["token_ids"] = _token_ids(tokens) if ids else None
     return msgspec.json.encode(
         _head("chat.completion")
-        | {"choices": [choice], "service_tier": None, "system_fingerprint": "vllm-bench", "usage": _usage(size)}
+        | {"choices": [choice], "service_tier": None, "system_fingerprint": "vllm-bench", "usage": _usage(size, tokens)}
         | {"prompt_logprobs": None, "prompt_token_ids": _token_ids(ids) or None, "kv_transfer_params": None}
     )
 
 
 @lru_cache(maxsize=256)
-def events(size: int, ids: int, *, usage: bool) -> tuple[bytes, ...]:
+def events(size: int, ids: int, tokens: int = TOKENS, *, usage: bool) -> tuple[bytes, ...]:
     """As ``whole_answer``, as a stream; the fingerprint stands in the last event before the end."""
     first = _choice({"role": "assistant", "content": ""})
     told = _head("chat.completion.chunk")
     out = [told | {"choices": [first], "prompt_token_ids": _token_ids(ids) or None, "prompt_text": None}]
-    for number in range(TOKENS):
-        last = number == TOKENS - 1
+    for number in range(tokens):
+        last = number == tokens - 1
         choice = _choice({"content": "word "}, finish="length" if last else None)
         choice |= ({"stop_reason": None} if last else {}) | {"token_ids": [7000 + number] if ids else None}
         out.append(told | {"choices": [choice]} | ({"system_fingerprint": "vllm-bench"} if last and not usage else {}))
     if usage:
-        out.append(told | {"choices": [], "usage": _usage(size), "system_fingerprint": "vllm-bench"})
+        out.append(told | {"choices": [], "usage": _usage(size, tokens), "system_fingerprint": "vllm-bench"})
     return (*(b"data: " + msgspec.json.encode(one) + b"\n\n" for one in out), _DONE)
 
 
@@ -153,10 +162,10 @@ def _choice(delta: dict[str, str], *, finish: str | None = None) -> dict[str, An
     return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _usage(size: int) -> dict[str, Any]:
+def _usage(size: int, tokens: int) -> dict[str, Any]:
     prompt = 1000 * (size // 4000)  # what a proxy adds to a body changes nothing that its client sees
     cached = {"audio_tokens": None, "cached_tokens": 0}
-    total = {"prompt_tokens": prompt, "total_tokens": prompt + TOKENS, "completion_tokens": TOKENS}
+    total = {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
     return total | {"prompt_tokens_details": cached}
 
 

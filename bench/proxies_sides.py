@@ -1,4 +1,4 @@
-"""The proxies that are compared: ours, and two routers as their packages are published, each a process of its own."""
+"""The proxies that are compared: ours, and three routers as their packages are published, each a process of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.index_sides import PEERS
-from bench.parts import Engine, plane, process
+from bench.parts import CONTROL_PLANE, Engine, plane, process
 from bench.proxies_engine import MODEL
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.ports import take_ports
@@ -25,22 +25,32 @@ START_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A published router; ``bar`` is how many times its requests per second of CPU ours are to be."""
+    """A published router, and how it is started.
+
+    ``whole`` and ``streamed`` are how many times its requests per second of CPU ours are to be.
+    """
 
     package: str
     version: str
-    bar: float
+    command: Sequence[str]
+    """What Python runs."""
+    whole: float
+    streamed: float
 
     @property
     def name(self) -> str:
         return f"{self.package} {self.version}"
 
-    @property
-    def module(self) -> str:
-        return f"{self.package.replace('-', '_')}.launch_router"
+    def bar(self, *, stream: bool) -> float:
+        """How many times its requests per second of CPU ours are to be."""
+        return self.streamed if stream else self.whole
 
 
-PEER_ROUTERS: Final = (Peer("sglang-router", "0.3.2", 0.7), Peer("vllm-router", "0.1.17", 1.0))
+PEER_ROUTERS: Final = (
+    Peer("sglang-router", "0.3.2", ("-m", "sglang_router.launch_router"), whole=1.0, streamed=1.0),
+    Peer("vllm-router", "0.1.17", ("-m", "vllm_router.launch_router"), whole=1.0, streamed=1.0),
+    Peer("smg", "1.13.0", ("-m", "smg.cli", "launch"), whole=1.3, streamed=1.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +63,16 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, workers: Sequence[str], *, core: set[int]) -> Iterator[Proxy]:
-    """The control plane on the approximate rung, before workers without agents."""
+def ours(
+    folder: Path, workers: Sequence[str], *, core: set[int], command: Sequence[str] = CONTROL_PLANE, **settings: str
+) -> Iterator[Proxy]:
+    """The control plane on the approximate rung, before workers without agents; ``command`` and ``settings`` as for
+    ``plane``.
+    """
     engines = {f"bench-{number}": _engine(url) for number, url in enumerate(workers)}
-    with plane(folder, FleetKey.generate(), engines, core=core, knowledge="approximate") as running:
+    with plane(
+        folder, FleetKey.generate(), engines, core=core, command=command, knowledge="approximate", **settings
+    ) as running:
         yield Proxy(OURS, running.gateway, running.pid)
 
 
@@ -69,9 +85,7 @@ def routed(peer: Peer, folder: Path, workers: Sequence[str], *, core: set[int]) 
     arguments += ["--prometheus-port", str(metrics), "--prometheus-host", "127.0.0.1", "--log-level", "error"]
     arguments += ["--worker-startup-check-interval", "1"]
     python, environment = str(installed(peer)), {"PYTHONPATH": "", "RUST_LOG": "error"}
-    with process(
-        ["-m", peer.module, *arguments], log=log, core=core, environment=environment, python=python
-    ) as started:
+    with process([*peer.command, *arguments], log=log, core=core, environment=environment, python=python) as started:
         url = f"http://127.0.0.1:{port}"
         _wait(url, len(workers), started, log)
         yield Proxy(peer.name, url, started.pid)

@@ -3,15 +3,20 @@
 import asyncio
 import itertools
 import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
 
-from bench import proxies
+from bench import proxies, proxies_memory
 from bench.proxies import Figures, rows_of
 from bench.proxies_client import Caller, ProxyError, Shape, latencies, load
 from bench.proxies_engine import TOKENS, engines
+from bench.proxies_memory import memory_rows
 from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy
 from tests.fakes.engine import FakeEngine
 
@@ -61,8 +66,9 @@ async def test_the_client_hears_whole_answers_and_streams() -> None:
     async with engines(2) as urls:
         for shape in (WHOLE, STREAM):
             bodies = list(itertools.islice(shape.bodies(), 8))
-            count, seconds = await load(urls[0], bodies, connections=4, seconds=0.2)
-            assert count >= 4
+            answered, seconds = await load(urls[0], bodies, connections=4, seconds=0.2)
+            assert len(answered) >= 4
+            assert all(0 < each < seconds for each in answered)
             assert seconds >= 0.2
             times = await latencies(urls, bodies, pick=lambda heard: heard.whole)
             assert [len(each) for each in times] == [8, 8]
@@ -100,10 +106,28 @@ def test_rows_have_their_bars() -> None:
     figures = {name: Figures() for name in (OURS, *(peer.name for peer in PEER_ROUTERS))}
     for number, one in enumerate(figures.values(), start=1):
         one.seconds, one.rates, one.per_cpu = [0.002 * number] * 4, [100.0], [1000.0 * number]
+        one.loaded = [0.01 * number] * 4
     rows = rows_of(WHOLE, figures, [0.0015] * 4)
     bars = {one["row"]: (one["bar"], one["kept"]) for one in rows if "bar" in one}
     assert bars == {
-        "2 KiB, whole: per second of CPU, beside sglang-router 0.3.2": ("≥ 0.7x", False),
+        "2 KiB, whole: per second of CPU, beside sglang-router 0.3.2": ("≥ 1x", False),
         "2 KiB, whole: per second of CPU, beside vllm-router 0.1.17": ("≥ 1x", False),
-        "2 KiB, whole: added p50, approximate rung": ("≤ 1", True),
+        "2 KiB, whole: p99 at 16 connections, beside vllm-router 0.1.17": ("≤ 1x", True),
+        "2 KiB, whole: per second of CPU, beside smg 1.13.0": ("≥ 1.3x", False),
+        "2 KiB, whole: added p50, approximate rung": ("≤ 0.35", False),
     }
+
+
+async def test_memory_with_open_streams_counts_those_that_end() -> None:
+    @contextmanager
+    def start(*, workers: Sequence[str]) -> Iterator[Proxy]:
+        yield Proxy("an engine itself", workers[0], os.getpid())
+
+    with patch.object(proxies_memory, "WATCH_SECONDS", 0.1):
+        held = {one["row"]: one for one in await memory_rows("one", start, streams=8, judged=True)}
+        with patch.multiple(proxies_memory, TOKENS=1, TOKEN_SECONDS=0.0):
+            ended = await memory_rows("one", start, streams=8, judged=False)
+    assert held["one: 8 open streams, memory"]["ours"] > 10
+    assert held["one: 8 open streams, refused or ended"]["ours"] == 0
+    assert held["one: 8 open streams, longest pause of one"]["kept"]
+    assert {one["row"]: one["ours"] for one in ended}["one: 8 open streams, refused or ended"] == 8

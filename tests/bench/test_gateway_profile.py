@@ -1,0 +1,95 @@
+"""The profile of the gateway's CPU: which part a stack belongs to, and that the parts add up to the whole."""
+
+import ast
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+import cachefleet_controlplane
+import cachefleet_runtime
+from bench import profile_parts
+from bench.gateway_profile import SHAPES, Profile, rows
+from bench.profile_parts import DECISION, INPUT, LEDGER, LOOP, PARTS, RELAY, REST, THREADS, UPSTREAM, part_of
+from bench.profile_sampler import Sampler
+
+G, C = "cachefleet_controlplane.gateway", "cachefleet_controlplane"
+
+
+@pytest.mark.parametrize(
+    ("stack", "part"),
+    [
+        ([(f"{C}.routing.scoring", "score"), (f"{G}.attempts.exchange", "Exchange._act")], DECISION),
+        ([("dataclasses", "replace"), (f"{G}.placement.routing_input", "RoutingInputBuilder.place")], INPUT),
+        ([(f"{C}.fleet.fleet", "Fleet.begin"), (f"{G}.attempts.exchange", "Exchange._act")], LEDGER),
+        ([(f"{C}.fleet.fleet", "Fleet.route")], DECISION),
+        ([("aiohttp.streams", "StreamReader.readany"), (f"{G}.attempts.exchange", "Exchange._pump")], UPSTREAM),
+        ([(f"{G}.attempts.exchange", "Exchange._pump"), (f"{G}.app", "Gateway._ask")], RELAY),
+        ([("contextlib", "contextmanager"), (f"{G}.app", "Gateway.__call__")], REST),
+        ([], REST),
+    ],
+)
+def test_the_innermost_frame_that_names_a_part_decides(stack: list[tuple[str, str]], part: str) -> None:
+    assert part_of(stack) == part
+
+
+def functions() -> Iterator[str]:
+    for package in (cachefleet_controlplane, cachefleet_runtime):
+        folder = Path(next(iter(package.__path__)))
+        for file in folder.rglob("*.py"):
+            module = ".".join(file.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+            yield f"{module}:<module>"
+            yield from (f"{module}:{name}" for name in named(ast.parse(file.read_text())))
+
+
+def named(node: ast.AST, before: str = "") -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield before + child.name
+            yield from named(child, f"{before}{child.name}.")
+
+
+def test_every_rule_names_something_there_is() -> None:
+    """Else what was renamed would be counted elsewhere, unseen."""
+    known = list(functions())
+    ours = [pattern for pattern, _ in profile_parts._RULES if "cachefleet" in pattern.pattern]
+    assert [pattern.pattern for pattern in ours if not any(map(pattern.fullmatch, known))] == []
+
+
+def test_parts_add_up_to_the_whole() -> None:
+    profiles = [
+        Profile(
+            requests=100 * n, main=50_000_000, others=7_000_000 * n, parts=Counter({INPUT: 30, DECISION: 50, LOOP: 9})
+        )
+        for n in range(1, len(SHAPES) + 1)
+    ]
+    found = list(rows(profiles))
+    assert [row["part"] for row in found] == [*PARTS, "sum"]
+    for shape, profile in zip(SHAPES, profiles, strict=True):
+        assert sum(row[shape.name] for row in found[:-1]) == pytest.approx(profile.total)
+    assert sum(row["event"] for row in found[:-1]) == pytest.approx(found[-1]["event"])
+    assert profiles[0].microseconds(THREADS) == 70.0
+    assert profiles[0].uncertain(INPUT) == pytest.approx(2 * 500 * (30 * 59 / 89**3) ** 0.5)
+
+
+def test_a_sample_is_counted_where_the_callback_is(tmp_path: Path) -> None:
+    sampler, file = Sampler(tmp_path / "samples.json"), tmp_path / "samples.json"
+
+    async def callback() -> None:
+        signal.raise_signal(signal.SIGPROF)
+
+    before = signal.signal(signal.SIGPROF, sampler.sample)
+    try:
+        uvloop.run(callback())
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    sampler.tell()
+    told = json.loads(file.read_text())
+    assert told["parts"] == {REST: 1}
+    assert list(told["functions"]) == [f"{REST}\t{__name__}:{callback.__qualname__}"]
+    sampler.tell()
+    assert json.loads(file.read_text())["parts"] == {}
