@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from cachefleet_core.engine.engine_arguments import ADAPTERS, REVISION
-from cachefleet_core.pool.worker_spec import PATH_STARTS
+from cachefleet_core.pool.adapter_options import ADAPTERS, PATH_STARTS, REVISION
 
 Fetch = Callable[[str, str], str]
 """Of a hub id and a revision; returns the folder. OSError or ValueError where it cannot be had."""

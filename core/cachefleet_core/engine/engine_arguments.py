@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
+from cachefleet_core.pool.adapter_options import ADAPTERS, REVISION, RUNTIME_ADAPTERS
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, WantedAdapter
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import AdapterSpec, Role
@@ -33,12 +34,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 ADAPTERS_AT_ONCE: Final = 4
 """Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
-ADAPTERS: Final = "--lora-modules"
-RUNTIME_ADAPTERS: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
-"""Variable of vLLM that opens its routes for loading adapters while it runs."""
 _TRUE: Final = frozenset({"1", "true"})
-REVISION: Final = "@"
-"""Between a hub id and a revision of it, where vLLM takes one word for both."""
 
 ANY_HOST: Final = "*"
 NO_HOST: Final = "none.invalid"

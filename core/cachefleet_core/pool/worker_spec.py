@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import ConfigDict, Field, JsonValue
 
+from cachefleet_core.pool.adapter_options import PATH_STARTS
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
 from cachefleet_core.pool.managed_arguments import MANAGED_PATTERN, MANAGED_VARIABLES, managed_arguments
 from cachefleet_core.pool.section import (
@@ -30,8 +31,6 @@ from cachefleet_core.pool.section import (
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
-PATH_STARTS: Final = ("/", ".", "~")
-"""How the source of an adapter begins that is a folder, not a hub id."""
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from cachefleet_core.engine.engine_arguments import RUNTIME_ADAPTERS
+from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS
 from cachefleet_worker import adapter_weights
 from cachefleet_worker.plugin.adapters import adapter_fetching
 from cachefleet_worker.plugin.adapters.adapter_fetching import FEATURE

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_core.engine.engine_arguments import RUNTIME_ADAPTERS
+from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS
 from cachefleet_worker.agent.engine.client import EngineAnswerError, EngineClient, EngineError, EngineRefusalError
 
 LOAD: Final = "/v1/load_lora_adapter"

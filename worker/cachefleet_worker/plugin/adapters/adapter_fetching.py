@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any, Final
 
-from cachefleet_core.engine.engine_arguments import RUNTIME_ADAPTERS
+from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS
 from cachefleet_worker.adapter_weights import AdapterError, folder_of
 from cachefleet_worker.plugin.plugin_process import Process
 

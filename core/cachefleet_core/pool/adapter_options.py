@@ -1,0 +1,13 @@
+"""How vLLM is told of adapters (LoRA), in words that whoever is loaded into vLLM needs too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ADAPTERS: Final = "--lora-modules"
+RUNTIME_ADAPTERS: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of vLLM that opens its routes for loading adapters while it runs."""
+REVISION: Final = "@"
+"""Between a hub id and a revision of it, where vLLM takes one word for both."""
+PATH_STARTS: Final = ("/", ".", "~")
+"""How the source of an adapter begins that is a folder, not a hub id."""
