@@ -30,8 +30,8 @@ def test_tiers_are_told_in_one_table() -> None:
     assert report([check, Outcome(UNIT, 0, 203.6, GREEN)]) == [
         "tier   passed  failed  skipped  seconds  budget",
         "check       6       0        0       95      40",
-        "unit    5,600       0       12      204     240",
-        "all     5,606       0       12      299   1,500",
+        "unit    5,600       0       12      204     210",
+        "all     5,606       0       12      299   1,310",
         "",
         "check: 95 s, OVER its budget of 40 s",
         "unit: 10 skipped: no Go",
