@@ -36,7 +36,7 @@ class Policy(StrEnum):
 
 
 Budget = Annotated[int | None, typer.Option(min=0, metavar="MIB", help="Bound on idle cached blocks, of each device.")]
-Workers = Annotated[int | None, typer.Option(min=1, max=256, help="How many workers.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=256, metavar="N", help="How many workers.")]
 ByPolicy = Annotated[Policy | None, typer.Option(help="What decides.")]
 Pool = Annotated[
     str | None, typer.Option(metavar="NAMESPACE/NAME", help="Of this pool; needed where there are several.")
@@ -47,7 +47,9 @@ Last = Annotated[
 Trace = Annotated[
     Path | None, typer.Option(metavar="FILE", help="With a trace, as JSON lines of Mooncake's form; not what happened.")
 ]
-BlockTokens = Annotated[int, typer.Option(min=1, max=65536, help="With --trace: tokens of one of its blocks.")]
+BlockTokens = Annotated[
+    int, typer.Option(min=1, max=65536, metavar="TOKENS", help="With --trace: tokens of one of its blocks.")
+]
 
 
 @showing
