@@ -94,12 +94,12 @@ class CountingExporter(SpanExporter):
         self.taken += len(spans)
         result = self._exporter.export(spans)
         failed = result is not SpanExportResult.SUCCESS
-        self._count("failed" if failed else "exported", len(spans))
         if failed and not self._failing:
             logger.warning("traces cannot be sent: the collector does not take them; requests go on without")
         if self._failing and not failed:
             logger.info("traces are sent again")
         self._failing = failed
+        self._count("failed" if failed else "exported", len(spans))
         return result
 
     def shutdown(self) -> None:

@@ -105,10 +105,12 @@ async def test_a_full_queue_drops_whole_requests_and_counts_them() -> None:
 
 async def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_export, "FLUSH_SECONDS", 0.05)
-    batches = SpanBatches(Stuck(asyncio.get_running_loop()), NEVER, Counts().count, Resource({}))
+    counts = Counts()
+    batches = SpanBatches(Stuck(asyncio.get_running_loop()), NEVER, counts.count, Resource({}))
     batches.submit([span()])
     async with asyncio.timeout(5):
         await batches.close()
+    await until(lambda: counts["failed"] == 1)  # its thread has nothing more to say, in another test
 
 
 async def test_what_waits_is_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
