@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.reporting import record
+from tests.reporting.budgets import BY_NAME
 from tests.reporting.record import Run
 from tests.requirements.found import ROOT
 
@@ -163,7 +164,7 @@ def test_the_list_at_the_end_has_a_line_a_failure(result: Result) -> None:
 def test_a_run_of_a_tier_ends_with_its_time_and_its_slowest_tests(result: Result) -> None:
     *before, last = result.out.splitlines()
     assert last.startswith("3 failed, 4 passed, 2 skipped, 1 xfailed, 2 errors in ")
-    assert "s of its budget of 240 s; the slowest of 11:" in before[-11]
+    assert f"s of its budget of {BY_NAME['unit'].seconds:.0f} s; the slowest of 11:" in before[-11]
     assert result.status == 1
 
 
