@@ -60,7 +60,7 @@ class Person:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CACHEFLEET_", "KUBE"))}
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         env = kept | {"PATH": path, "HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)}
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(words, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=120)
 
     def left(self) -> list[str]:
         """Of what forwarded ports, the processes that have not ended with their commands."""
