@@ -40,7 +40,8 @@ from bench.replay_result import PolicyResult
 from bench.replay_run import PLAIN, POLICIES, Replay
 from bench.replay_work import Request, blocks, mooncake, sessions, stampede
 from bench.rows import Row, percentile, row
-from cachefleet_controlplane.simulation.setup import Setup, SimulationError
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_core.native import choose
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay.json"

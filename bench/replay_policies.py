@@ -22,7 +22,7 @@ from bench.replay_work import BLOCK, Request, chains
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
-from cachefleet_controlplane.simulation.setup import SimulationError
+from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.virtual_run import Placed
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth

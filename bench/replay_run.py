@@ -25,7 +25,8 @@ from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.simulation.setup import Setup, SimulationError
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.virtual_run import START, Opened, Placed, Unplaced, VirtualRun
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting

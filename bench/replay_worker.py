@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.replay_work import BLOCK
-from cachefleet_controlplane.simulation.setup import Setup, SimulationError
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_core.block_keys import NO_PARENT, BlockKey, BlockKeyer, Namespace
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract

@@ -26,7 +26,8 @@ from bench.replay_work import (
 from bench.replay_worker import SimWorker
 from bench.rows import percentile
 from cachefleet_controlplane.routing.worth import UNLEARNT
-from cachefleet_controlplane.simulation.setup import Setup, SimulationError
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.native import lacking
 

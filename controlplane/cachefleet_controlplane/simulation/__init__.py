@@ -2,9 +2,9 @@
 
 __main__             the process of one simulation
 fleet_model          a live pool as a modelled fleet
+fleet_setup          the modelled fleet: workers, blocks, rates
 job_stream           a job on its way to its process
-run_result           what a run gave, request by request
-setup                the modelled fleet: workers, blocks, rates
+run_result           what a run gave, request by request; the error of one that is not sound
 simulate             plays a job's requests through its scenarios
 simulated_blocks     the block pool of an engine, by block keys
 simulated_run        requests through one scenario

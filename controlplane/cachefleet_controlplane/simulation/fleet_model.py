@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND
-from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import WorkerStatus
 from cachefleet_core.budget import blocks

@@ -1,8 +1,12 @@
-"""What one run of a workload gave, request by request."""
+"""What one run of a workload gave, request by request, or that it is not sound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+
+class SimulationError(RuntimeError):
+    """A run that shows something that cannot be: its figures are worth nothing."""
 
 
 @dataclass(slots=True)

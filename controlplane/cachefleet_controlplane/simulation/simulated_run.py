@@ -11,8 +11,7 @@ from cachefleet_controlplane.history.recorded_requests import queue_seconds
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.simulation.run_result import Result
-from cachefleet_controlplane.simulation.setup import SimulationError
+from cachefleet_controlplane.simulation.run_result import Result, SimulationError
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario, percentile

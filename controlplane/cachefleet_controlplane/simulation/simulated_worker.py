@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
-from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler, Step
 from cachefleet_core.index_contract import IndexContract

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest
-from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.workload import TraceLine
 
 MAX_REQUESTS: Final = 20_000

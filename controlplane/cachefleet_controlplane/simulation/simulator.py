@@ -19,8 +19,8 @@ import msgspec
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes, FleetModel, fleet_model
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.job_stream import pieces
-from cachefleet_controlplane.simulation.setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY, Figures, Job, Scenario, happened
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.errors import ApiError

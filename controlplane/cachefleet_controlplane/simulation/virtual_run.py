@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.frame_ingest import read
-from cachefleet_controlplane.simulation.run_result import Result
-from cachefleet_controlplane.simulation.setup import Setup, SimulationError
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import Result, SimulationError
 from cachefleet_core.report_frames import DownFrame, Hello, Policy
 
 START: Final = 1000.0

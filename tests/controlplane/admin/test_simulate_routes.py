@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from cachefleet_controlplane.admin import simulate_routes
 from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.simulation.fleet_model import Changes
-from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import Figures
 from cachefleet_controlplane.simulation.simulator import Played, Simulated, Wanted
 from cachefleet_controlplane.simulation.workload import TraceLine

@@ -11,7 +11,7 @@ from bench.replay_work import BLOCK, chains, synthetic
 from bench.replay_work import Request as Replayed
 from bench.replay_worker import CONTRACT
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.simulation.setup import Setup
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulation_job import Scenario
 from cachefleet_controlplane.simulation.workload import Request

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class SimulationError(RuntimeError):
-    """A run that shows something that cannot be: its figures are worth nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """A fleet of equal workers. ``blocks`` are those of one worker that requests can have; times are in seconds."""
