@@ -14,7 +14,7 @@ from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.schemas import Ratio, Schema
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes
-from cachefleet_controlplane.simulation.simulation_job import MAX_REQUESTS, Figures
+from cachefleet_controlplane.simulation.simulation_job import MAX_REQUESTS
 from cachefleet_controlplane.simulation.simulator import Played, Simulated, Wanted
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_core.pool.section import MAX_MIB
@@ -194,9 +194,8 @@ def _shown(simulated: Simulated) -> Simulation:
 
 
 def _played(played: Played) -> SimulatedFleet:
-    figures: Figures = played.figures
     return SimulatedFleet(
-        **SimulationFigures.model_validate(figures).model_dump(),
+        **SimulationFigures.model_validate(played.figures).model_dump(),
         policy=RoutingPolicy(played.policy),
         workers=played.setup.workers,
         budget_mib=played.budget_mib,

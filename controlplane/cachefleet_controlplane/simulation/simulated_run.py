@@ -18,7 +18,6 @@ from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario,
 from cachefleet_controlplane.simulation.virtual_run import START, Opened, Placed, Unplaced, VirtualRun
 from cachefleet_controlplane.simulation.workload import Request
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool
 
 _INDEX_KEY: Final = bytes(32)
@@ -34,14 +33,12 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         pool: PrefixCachePool,
         contract: IndexContract,
         scenario: Scenario,
-        *,
-        code: Choice = "auto",
     ) -> None:
         super().__init__(requests, scenario.setup)
         self._size = contract.block_size
         self._pool = pool
         self._model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
-        parts = backend(code)
+        parts = backend()
         self._index = parts.index()
         fleet = Fleet(
             self._index,

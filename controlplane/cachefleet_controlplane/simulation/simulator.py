@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -93,14 +93,12 @@ class Simulator:
         seconds: float,
         memory: int,
         command: Sequence[str] = _COMMAND,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._recorded = recorded
         self._seconds = seconds
         self._memory = memory
         self._command = (*command, str(math.ceil(seconds)), str(memory))
-        self._clock = clock
         self._busy = False
 
     async def __call__(self, wanted: Wanted) -> Simulated:
@@ -114,7 +112,7 @@ class Simulator:
             self._busy = False
 
     async def _simulated(self, wanted: Wanted) -> Simulated:
-        began = self._clock()
+        began = time.monotonic()
         model = self._model(self._pool(wanted.pool))
         records: Sequence[RecordedRequest] = () if wanted.trace else self._records(model.pool.key, wanted.recorded)
         _check_trace(wanted, model.contract.block_size)
@@ -137,7 +135,7 @@ class Simulator:
             warm_up=warm_up,
             today=Played(policy=model.policy, budget_mib=model.budget_mib, setup=model.setup, figures=today),
             changed=Played(policy=changed.policy, budget_mib=budget, setup=changed.setup, figures=then),
-            seconds=self._clock() - began,
+            seconds=time.monotonic() - began,
         )
 
     def _pool(self, key: str | None) -> PrefixCachePool:

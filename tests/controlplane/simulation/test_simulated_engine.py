@@ -65,7 +65,7 @@ def test_a_bigger_budget_never_serves_less(seed: int, budgets: tuple[int, int]) 
     assert hits[0] <= hits[1]
 
 
-def test_without_a_budget_nothing_idle_is_served() -> None:
+def test_with_a_budget_of_0_nothing_idle_is_served() -> None:
     work = [replace(one, at=20.0 * one.number) for one in WORK]
     run = simulated(work, replace(SETUP, budget_blocks=0), "cacheAware")
     assert set(run.result.hits.values()) == {0}

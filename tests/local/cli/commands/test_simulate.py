@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cachefleet_controlplane.simulation.fleet_model import Changes
-from cachefleet_controlplane.simulation.simulator import Simulated, Wanted
+from cachefleet_controlplane.simulation.simulator import Wanted
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.wire.errors import ApiError
-from tests.controlplane.admin.test_simulate_routes import LINE, TOLD
+from tests.controlplane.admin.test_simulate_routes import LINE, Simulating
 from tests.local.cli.tenants.test_tenant_commands import served, token_of
 from tests.local.test_command_line import run
 
@@ -37,20 +36,6 @@ refused                   0                 0                   0
 preemptions               0                 0                   0
 ns/p, simulated in 0.5 s: hit ratio +19.0 points; the simulation is off by +1.0 points
 """
-
-
-class Simulating:
-    """Remembers what was asked; tells TOLD, or fails."""
-
-    def __init__(self) -> None:
-        self.asked: list[Wanted] = []
-        self.error: ApiError | None = None
-
-    async def __call__(self, wanted: Wanted) -> Simulated:
-        self.asked.append(wanted)
-        if self.error is not None:
-            raise self.error
-        return replace(TOLD, happened=None) if wanted.trace else TOLD
 
 
 @pytest.fixture
