@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
-from cachefleet_core.pool.adapter_options import ADAPTERS, REVISION, RUNTIME_ADAPTERS
+from cachefleet_core.pool.adapter_options import ADAPTERS, REVISION, RUNTIME_ADAPTERS, allows_loading
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, WantedAdapter
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import AdapterSpec, Role
@@ -34,7 +34,6 @@ _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 ADAPTERS_AT_ONCE: Final = 4
 """Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
-_TRUE: Final = frozenset({"1", "true"})
 
 ANY_HOST: Final = "*"
 NO_HOST: Final = "none.invalid"
@@ -179,7 +178,7 @@ def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> li
 
 
 def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
-    """What vLLM is told to load an adapter from: where it was ``found``, or its source with its revision.
+    """What vLLM is told to load an adapter from: its source at its revision, or without one where it was ``found``.
 
     vLLM takes no revision of an adapter: cachefleet_worker/adapter_weights.py fetches it, and gives vLLM the folder.
     """
@@ -188,8 +187,7 @@ def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
 
 def loads_while_running(spec: PoolSpec) -> bool:
     """Whether a pool's agents load its adapters into running engines, as its ``engine.env`` asks vLLM to allow."""
-    asked = next((env.value or "" for env in spec.engine.env if env.name == RUNTIME_ADAPTERS), "")
-    return asked.strip().lower() in _TRUE
+    return allows_loading(next((env.value or "" for env in spec.engine.env if env.name == RUNTIME_ADAPTERS), ""))
 
 
 def _adapters(spec: PoolSpec, paths: Mapping[str, str]) -> list[str]:

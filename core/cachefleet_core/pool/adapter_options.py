@@ -11,3 +11,9 @@ REVISION: Final = "@"
 """Between a hub id and a revision of it, where vLLM takes one word for both."""
 PATH_STARTS: Final = ("/", ".", "~")
 """How the source of an adapter begins that is a folder, not a hub id."""
+_TRUE: Final = frozenset({"1", "true"})
+
+
+def allows_loading(value: str) -> bool:
+    """Whether vLLM opens its routes for loading adapters at this value of RUNTIME_ADAPTERS."""
+    return value.strip().lower() in _TRUE

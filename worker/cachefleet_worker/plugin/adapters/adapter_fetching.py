@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any, Final
 
-from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS
+from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS, allows_loading
 from cachefleet_worker.adapter_weights import AdapterError, folder_of
 from cachefleet_worker.plugin.plugin_process import Process
 
 FEATURE: Final = "adapter_loading"
-_TRUE: Final = frozenset({"1", "true"})
 
 Load = Callable[..., Awaitable[Any]]
 
@@ -30,7 +29,7 @@ def install(state: Any, process: Process) -> None:
     models: Any = getattr(state, "openai_serving_models", None)
     if FEATURE in process.settings.plugin_off:
         process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
-    elif os.environ.get(RUNTIME_ADAPTERS, "").strip().lower() not in _TRUE:
+    elif not allows_loading(os.environ.get(RUNTIME_ADAPTERS, "")):
         process.faults.off(FEATURE, f"{RUNTIME_ADAPTERS} is not set: adapters are those of the engine's start")
     elif not hasattr(models, "load_lora_adapter"):
         process.faults.off(FEATURE, "this vLLM loads adapters elsewhere")
