@@ -122,7 +122,10 @@ class TestModels:
             sent.append((asked.adapter, decision.worker))
         assert len(set(sent[4:])) == 4, "each stays where it is"
         assert {worker for _, worker in sent[4:]} == {"demo-0", "demo-1"}
-        score = next(one for one in fleet.route("a", replace(prompt(99), adapter="a")).scores if one.adapter_seconds)
+        scores = {name: fleet.route(name, replace(prompt(99), adapter=name)).scores for name in names}
+        there = {(name, one.worker) for name in names for one in scores[name] if not one.adapter_seconds}
+        assert there == set(sent[4:])
+        score = next(one for one in scores["a"] if one.adapter_seconds)
         assert score.adapter_seconds == ASSUMED_SECONDS
 
     def test_a_models_name_is_its_own_where_an_adapter_has_it_too(self) -> None:
