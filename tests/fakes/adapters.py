@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -23,6 +24,9 @@ class Adapters:
         """Adapters with requests, as the metric tells them."""
         self.calls: list[tuple[str, ...]] = []
         """Name and path of each that was loaded or tried, the name alone of each that was unloaded."""
+        self.loadable = asyncio.Event()
+        """Not set: loading does not end."""
+        self.loadable.set()
 
     def table(self) -> list[web.RouteDef]:
         if not self._options.loads_adapters:
@@ -48,6 +52,7 @@ class Adapters:
         body = msgspec.json.decode(await request.read(), type=dict[str, Any])
         name, path = body["lora_name"], body["lora_path"]
         self.calls.append((name, path))
+        await self.loadable.wait()
         if name in self.served:
             message = f"The lora adapter '{name}' has already been loaded."
             raise Refusal(400, message, "InvalidUserInput")

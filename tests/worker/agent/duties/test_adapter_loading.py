@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from cachefleet_core.pool.adapter_reports import AdapterProblem, WantedAdapter
 from cachefleet_core.report_frames import Phase, Policy
 from cachefleet_worker.agent.agent import running
+from cachefleet_worker.agent.duties.warmup import TOLD_SECONDS
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -152,7 +154,13 @@ async def test_a_worker_is_not_ready_before_each_adapter_was_tried(
     file.write_bytes(msgspec.json.encode(wants(1, sql="/a", french="/missing/b")))
     async with FakeEngine(api_key="key", **LOADS) as engine:
         settings = make_settings(engine_url=engine.url, control_planes=plane.url, policy_file=file, **QUICK)
+        engine.adapters.loadable.clear()
         async with running(settings):
+            await plane.until(lambda: engine.adapters.calls and plane.state)
+            until = time.monotonic() + 1.5 * TOLD_SECONDS  # so long it warms up for other reasons
+            while time.monotonic() < until:
+                assert (await plane.next_state()).phase is Phase.WARMING
+            engine.adapters.loadable.set()
             await plane.until(lambda: plane.state and plane.state.phase is Phase.READY)
             assert told(plane) == {"sql"}
             assert ("french", "/missing/b") in engine.adapters.calls
