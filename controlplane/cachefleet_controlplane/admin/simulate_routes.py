@@ -99,9 +99,9 @@ class SimulationFigures(Schema):
     queue_p99_seconds: float | None
     ttft_p50_seconds: float | None
     ttft_p95_seconds: float | None
-    refused: int
-    """Requests too large for any worker."""
-    preemptions: int
+    refused: int | None
+    """Requests too large for any worker; null of what happened, as are preemptions: neither is recorded."""
+    preemptions: int | None
 
 
 class SimulatedFleet(SimulationFigures):

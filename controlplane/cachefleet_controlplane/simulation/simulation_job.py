@@ -48,9 +48,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     queue_p99_seconds: float | None
     ttft_p50_seconds: float | None
     ttft_p95_seconds: float | None
-    refused: int = 0
-    """Requests that have no place on any worker."""
-    preemptions: int = 0
+    refused: int | None = None
+    """Requests that have no place on any worker; None of what happened, which does not record them."""
+    preemptions: int | None = None
 
     @property
     def hit_ratio(self) -> float | None:

@@ -32,8 +32,8 @@ queue p50            0.25 s            0.25 s              0.25 s
 queue p99             1.5 s             1.5 s               1.5 s
 first token p50       0.5 s             0.5 s               0.5 s
 first token p95           -                 -                   -
-refused                   0                 0                   0
-preemptions               0                 0                   0
+refused                   -                 0                   0
+preemptions               -                 0                   0
 ns/p, simulated in 0.5 s: hit ratio +19.0 points; the simulation is off by +1.0 points
 """
 
