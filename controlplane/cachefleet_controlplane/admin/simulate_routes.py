@@ -17,6 +17,7 @@ from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.simulation_job import MAX_REQUESTS
 from cachefleet_controlplane.simulation.simulator import Played, Simulated, Wanted
 from cachefleet_controlplane.simulation.workload import TraceLine
+from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS
 from cachefleet_core.pool.section import MAX_MIB
 
 LOOK_SECONDS: Final = 0.5
@@ -25,7 +26,6 @@ MAX_TOKENS: Final = 2**24
 MAX_BLOCKS: Final = 2**17
 BlockId = Annotated[int, Field(ge=0, lt=2**63)]
 _REFUSALS: Final = refusals(404, 409, 500)
-_CLIENT_GONE: Final = 499
 
 
 class TracedRequest(Schema):
@@ -156,7 +156,7 @@ def simulate_routes(simulate: Simulate) -> APIRouter:
             while not task.done():
                 await asyncio.wait({task}, timeout=LOOK_SECONDS)
                 if not task.done() and await request.is_disconnected():
-                    return Response(status_code=_CLIENT_GONE)
+                    return Response(status_code=CLIENT_GONE_STATUS)
             return _shown(task.result())
         finally:
             if task.cancel():

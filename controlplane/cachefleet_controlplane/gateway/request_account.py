@@ -9,7 +9,7 @@ from typing import Final
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.cache_accounts import request_recorder
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
-from cachefleet_controlplane.gateway.placement.decision_trace import CLIENT_GONE_STATUS, DecisionTrace
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request_spans import request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
@@ -17,7 +17,7 @@ from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply, Scope
+from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply, Scope
 from cachefleet_core.tenancy import TenantId
 
 ARRIVED: Final = "cachefleet.arrived"

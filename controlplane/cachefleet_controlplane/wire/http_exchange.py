@@ -20,6 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON: Final[Header] = (b"content-type", b"application/json")
+CLIENT_GONE_STATUS: Final = 499
+"""Noted where the client disconnected before it got a status."""
 _CLOSE: Final = {"connection": "close"}
 _STALLED: Final = "Nothing of the body arrived for {:g} s."
 

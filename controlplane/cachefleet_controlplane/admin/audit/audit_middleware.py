@@ -17,8 +17,8 @@ from cachefleet_controlplane.internal_auth.admin_rights import KEYS, ROUTING, TE
 from cachefleet_controlplane.internal_auth.authorizer import Asked
 from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.audit_records import MAX_TEXT, AuditRecord
+from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS
 
-CLIENT_GONE_STATUS: Final = 499
 FAILED_STATUS: Final = 500
 """What whoever raises an unexpected error is answered with, further out."""
 MAX_CHANGE_BYTES: Final = 4096

@@ -22,11 +22,10 @@ from cachefleet_controlplane.store.decision_records import (
 )
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 
-CLIENT_GONE_STATUS: Final = 499
-"""Recorded where the client disconnected before it got a status."""
 _SHOWN_TO_TENANTS: Final = ("worker", "pool", "rank", "chosen", "matched_blocks", "predicted_tokens")
 """Fields of a candidate."""
 
