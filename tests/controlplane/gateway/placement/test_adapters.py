@@ -9,6 +9,8 @@ from typing import Any
 
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
+from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.pool.spec import read_pool
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, Front, chat, engine, front, pool
@@ -44,6 +46,14 @@ async def test_without_the_plugins_keys_an_adapters_blocks_are_not_guessed() -> 
         status, headers, _ = await gate.chat("hello " * 40, model="sql")
         assert (status, headers["x-cachefleet-knowledge"]) == (200, "load")
         assert worker.requests[-1].path == "/v1/chat/completions"
+
+
+async def test_a_request_counts_what_loading_its_adapter_takes_where_the_device_is_full_of_others() -> None:
+    async with adapted() as (_, gate):
+        gate.report(0, adapters=AdapterReport(served=("sql", "other"), busy=("other",), slots=1))
+        assert (await gate.chat("hello", model="sql"))[0] == 200
+        (candidate,) = gate.records[0].candidates
+        assert candidate.adapter_seconds == ASSUMED_SECONDS
 
 
 async def test_adapters_are_listed_with_their_model() -> None:
