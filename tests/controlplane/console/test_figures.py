@@ -132,6 +132,10 @@ def test_loading_from_below_the_device_is_no_eviction() -> None:
     (bar,) = candidate_bars(shown(candidates=(loading,))["candidates"])
     parts = {part.kind: part.value for part in bar.parts}
     assert (parts["load"], "evict" in parts) == (0.4, False)
+    adapted = replace(loading, adapter_seconds=0.05, seconds=cost.seconds + 0.05)
+    (bar,) = candidate_bars(shown(candidates=(adapted,))["candidates"])
+    parts = {part.kind: part.value for part in bar.parts}
+    assert (parts["load"], "evict" in parts) == (pytest.approx(0.45), False)
 
 
 def test_the_dearest_candidate_fills_its_bar() -> None:

@@ -36,7 +36,7 @@ def _terms(item: Item) -> list[tuple[str, str, float]]:
     """Wait and prefill as ``Throughput.seconds`` has them; what is left of the cost is cached tokens given up."""
     ahead = item["queuedTokens"] + item["inflightTokens"]
     wait, own = _seconds(item, ahead), _seconds(item, ahead + item["uncachedTokens"])
-    loading, others = item["loadingSeconds"], item["othersSeconds"]
+    loading, others = item["loadingSeconds"] + item["adapterSeconds"], item["othersSeconds"]
     evicted = max(0.0, item["seconds"] + item["paidSeconds"] - own - loading - others)
     return [
         ("wait", "wait", wait),

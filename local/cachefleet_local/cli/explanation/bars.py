@@ -53,7 +53,8 @@ def costs(candidate: Item) -> dict[Part, float]:
     before = candidate["queuedTokens"] + candidate["inflightTokens"]
     wait = min(seconds(before), candidate["seconds"])
     prefill = min(seconds(before + candidate["uncachedTokens"]) - seconds(before), candidate["seconds"] - wait)
-    loading = min(candidate.get("loadingSeconds", 0.0), candidate["seconds"] - wait - prefill)
+    loaded = candidate.get("loadingSeconds", 0.0) + candidate.get("adapterSeconds", 0.0)
+    loading = min(loaded, candidate["seconds"] - wait - prefill)
     left = max(0.0, candidate["seconds"] - wait - prefill - loading)
     others = min(left, candidate["othersSeconds"])
     return {WAIT: wait, PREFILL: prefill, LOADING: loading, OTHERS: others, EVICTION: left - others}

@@ -46,6 +46,8 @@ def test_loading_is_a_part_of_its_own() -> None:
     bare = bars.costs(chosen)
     loads = bars.costs(chosen | {"seconds": chosen["seconds"] + 0.25, "loadingSeconds": 0.25})
     assert loads == {part: pytest.approx(amount) for part, amount in (bare | {bars.LOADING: 0.25}).items()}
+    adapter = bars.costs(chosen | {"seconds": chosen["seconds"] + 0.25, "adapterSeconds": 0.25})
+    assert adapter == loads
 
 
 @given(
