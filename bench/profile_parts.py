@@ -48,7 +48,7 @@ _RULES: Final = tuple(
         (rf"{_G}attempts\.exchange:Exchange\.(_pump|_relay)", RELAY),
         (rf"{_G}attempts\.resume:Resumption\.(relayed|breaks|outcome|stopped|survives)", RELAY),
         (rf"{_G}attempts\.stalled_attempts:StalledAttempts\.(heard|_heard)", RELAY),
-        (rf"{_G}placement\.decision_trace:(DecisionTrace|CandidateRecord).*", RECORD),
+        (rf"{_G}placement\.decision_trace:DecisionTrace.*", RECORD),
         (rf"{_G}app:Gateway\._trace", RECORD),
         (rf"{_C}wire\.http_exchange:(_?read.*|_check_length)", BODY),
         # What a worker is sent and answers.
@@ -61,7 +61,7 @@ _RULES: Final = tuple(
         (rf"{_C}wire\.headers:(upstream_headers|answer_headers|_header_text).*", UPSTREAM),
         # From the client, and to it.
         (r"(uvicorn|httptools|h11|websockets)\b.*", SERVER),
-        (rf"{_C}(http_\w+|transport\b.*|wire\.http_exchange):.*", SERVER),
+        (rf"{_C}(http_\w+|wire\.http_exchange):.*", SERVER),
         (rf"{_G}(request_bodies|body_encoding|apis\..*):.*", BODY),
         (rf"{_G}(tenant_admission|body_budget):.*", TENANT),
         (rf"{_C}tenants\..*", TENANT),
