@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -39,7 +40,8 @@ def figures(recomputed: int) -> Figures:
 
 
 def played(recomputed: int, budget: int, policy: str = "cacheAware") -> Played:
-    return Played(policy=policy, budget_mib=budget, setup=Setup(), figures=figures(recomputed))
+    simulated = msgspec.structs.replace(figures(recomputed), refused=0, preemptions=0)
+    return Played(policy=policy, budget_mib=budget, setup=Setup(), figures=simulated)
 
 
 TOLD = Simulated(
