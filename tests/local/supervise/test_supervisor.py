@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cachefleet_local.fleet.ports import take_ports
@@ -21,6 +20,7 @@ from cachefleet_local.supervise import process_states
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from cachefleet_local.supervise.process_states import Life, State
 from cachefleet_local.supervise.supervisor import Supervisor
+from tests.local.supervise.test_guard import gone
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -73,10 +73,6 @@ def _spec(
 def pids(folder: Path, name: str) -> list[int]:
     note = folder / f"{name}.pids"
     return [int(line) for line in note.read_text().split()] if note.exists() else []
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 async def until(condition: Callable[[], bool]) -> None:
