@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -225,7 +226,11 @@ async def test_an_engine_s_absence_is_told_once_and_so_is_its_return(
     loud = [record.message for record in caplog.records if record.levelname != "INFO"]
     assert set(loud) <= {"engine does not answer"}
     assert len(loud) <= 1
-    assert [caplog.messages.count(told) for told in ("waiting for the engine", "epoch begins")] == [1, 1]
+    assert caplog.messages.count("epoch begins") == 1
+    why = [getattr(record, "error", "") for record in caplog.records if record.message == "waiting for the engine"]
+    assert why
+    # On a slow machine it may be late before it is there: each reason is told as it changes.
+    assert all(one != other for one, other in itertools.pairwise(why))
 
 
 async def test_a_quick_restart_is_a_new_epoch(make_settings: Make, plane: ControlPlane) -> None:
