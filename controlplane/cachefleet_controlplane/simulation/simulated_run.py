@@ -55,6 +55,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         self.result = Result()
         self._queues: dict[int, float] = {}
         self._refused: set[int] = set()
+        self._preemptions: dict[int, int] = {}
 
     def figures(self, since: int = 0) -> Figures:
         """Of the requests from number ``since`` on."""
@@ -71,7 +72,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
             ttft_p50_seconds=percentile(firsts, 50),
             ttft_p95_seconds=percentile(firsts, 95),
             refused=sum(number >= since for number in self._refused),
-            preemptions=self.result.preemptions,
+            preemptions=sum(self._preemptions[request.number] for request in counted),
         )
 
     def _placed(self, request: Request) -> tuple[Placed, Generation] | Unplaced:
@@ -114,6 +115,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
             return False
         opened.placed.under.finish(cached_tokens=generation.cached_tokens)
         self.result.hits[opened.request.number] = generation.cached_tokens // self._size
+        self._preemptions[opened.request.number] = generation.preemptions
         return True
 
     def _check(self) -> None:

@@ -50,7 +50,8 @@ def test_it_preempts_as_the_fake_engine_does() -> None:
     work = [Replayed(n, 0.0, tuple(range(20 * n, 20 * n + 20)), 3, 120) for n in range(4)]
     fake, run = Replay(work, setup, "roundRobin").run(), simulated(work, setup, "roundRobin")
     assert run.result.first_token == pytest.approx(fake.first_token)
-    assert run.result.preemptions == fake.preemptions > 0
+    assert run.result.preemptions == run.figures().preemptions == fake.preemptions > 0
+    assert run.figures(len(work)).preemptions == 0  # those of requests that only fill the caches do not count
 
 
 @settings(max_examples=15, deadline=None)
