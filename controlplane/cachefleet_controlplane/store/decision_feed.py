@@ -20,7 +20,7 @@ class Published:
     """A record, and what viewers are shown of it: whoever shows it first makes that for all."""
 
     record: DecisionRecord
-    shown: str = ""
+    shown: bytes = b""
 
 
 class TooManyViewersError(Exception):

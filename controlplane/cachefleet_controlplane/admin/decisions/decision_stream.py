@@ -76,11 +76,11 @@ async def _events(viewer: Viewer, still: Still) -> AsyncIterator[bytes]:
             yield event("dropped", b'{"decisions": %d}' % dropped)
         for published in records:
             published.shown = published.shown or _event(published.record)
-            yield published.shown.encode()
+            yield published.shown
         if not (records or ended):
             yield b": still here\n\n"
 
 
-def _event(record: DecisionRecord) -> str:
+def _event(record: DecisionRecord) -> bytes:
     shown = decision_presenters.decision(record).model_dump_json(by_alias=True)
-    return f"event: decision\nid: {record.id}\ndata: {shown}\n\n"
+    return f"event: decision\nid: {record.id}\ndata: {shown}\n\n".encode()
