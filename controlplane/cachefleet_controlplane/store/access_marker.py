@@ -6,7 +6,10 @@ A store that was lost and made anew is empty, as is one in which nobody ever mad
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -69,18 +72,19 @@ class AccessMarker:
             return Mark.UNREADABLE
 
     def write(self, mark: Mark) -> None:
-        """Replace what it says, on the disk before this returns. StoreError."""
+        """Replace what it says, on the disk before this returns; one writer at a time. StoreError."""
         if self._file is None:
             return
         new = self._file.with_name(self._file.name + ".new")
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with new.open("w") as file:
-                file.write(f"{mark}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._file)
-            _sync(self._file.parent)
+            with _locked(self._file.parent) as folder:
+                with new.open("w") as file:
+                    file.write(f"{mark}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.replace(self._file)
+                os.fsync(folder)
         except OSError as error:
             raise StoreError(
                 "unavailable", f"{self._file.name} cannot be written: {error.strerror or error}"
@@ -103,9 +107,12 @@ def mark_of(access: Access, why: Closed) -> Mark:
     return Mark.KEYED if access is Access.KEYED else Mark.UNKEYED
 
 
-def _sync(folder: Path) -> None:
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Keep other writers out of a folder, of other processes too; its file descriptor."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
     finally:
         os.close(handle)

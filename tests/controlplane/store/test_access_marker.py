@@ -1,5 +1,6 @@
 """What an empty store says of who may come in, and the file that says it where the store is gone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,17 @@ def test_without_a_path_there_is_no_marker() -> None:
     marker = AccessMarker(None)
     marker.write(Mark.LOST)
     assert marker.read() is Mark.ABSENT
+
+
+def test_several_write_at_once(tmp_path: Path) -> None:
+    """As replicas that share a file, or threads: each is done, and a reader finds one of the marks."""
+    file, marks = tmp_path / "x.access", (Mark.KEYED, Mark.UNKEYED, Mark.LOST)
+    AccessMarker(file).write(Mark.KEYED)
+
+    def write(number: int) -> Mark:
+        marker = AccessMarker(file)
+        marker.write(marks[number % 3])
+        return marker.read()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(write, range(60))) <= set(marks)
