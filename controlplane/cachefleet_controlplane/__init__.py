@@ -3,7 +3,7 @@
 __main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
 client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
-exposition       the format of /metrics: Prometheus's text, or OpenMetrics with exemplars
+exposition       counts that wait until they are read; the format of /metrics, OpenMetrics with exemplars too
 http_heads       bounds on the bytes and fields of a request's head
 http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
 http_server      a uvicorn server of that protocol

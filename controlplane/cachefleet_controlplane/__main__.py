@@ -31,6 +31,10 @@ from cachefleet_runtime import logs
 
 logger = logging.getLogger(__name__)
 
+GARBAGE: Final = (10_000, 20, 20)
+"""Objects after which the collector looks for cycles among new ones, and how often among older ones: requests under way
+are thousands of objects and no garbage, and hardly any leaves a cycle.
+"""
 KNOWN_SECONDS: Final = 10.0
 """How long clients that wait at an inherited socket wait for the pools to be known."""
 
@@ -50,6 +54,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs start and stop at INFO; __main__ does
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
     gc.freeze()  # objects made by imports stay: keep them out of garbage collections
+    gc.set_threshold(*GARBAGE)
     try:
         sockets = inherited_sockets(os.environ)
     except ValueError as error:

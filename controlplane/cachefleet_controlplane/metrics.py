@@ -6,19 +6,14 @@ model's or pool's name is a label of what is counted only up to ``MAX_NAMES`` di
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import Counter, Gauge, Histogram, Info
 from prometheus_client.registry import Collector
 
-from cachefleet_controlplane.exposition import observe
-
-M = TypeVar("M", Counter, Histogram)
+from cachefleet_controlplane.exposition import PendingCounts, SettledRegistry, observe, remembering
 
 MAX_NAMES: Final = 256
-MAX_SERIES: Final = 4096
-"""Series of one metric that are cached by their labels."""
 TASKS: Final = (
     "audit",
     "conversations",
@@ -38,33 +33,28 @@ _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
-def remembering(metric: M) -> M:
-    """The metric with its series cached by label values, nine times as fast; no series may be removed from it."""
-    metric.labels = lru_cache(MAX_SERIES)(metric.labels)  # type: ignore[method-assign]
-    return metric
-
-
 class Metrics:
     """All counters and histograms of one control plane."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = SettledRegistry()
+        self._under_way = 0
         self._models, self._pools = set[str](), set[str]()
         self._requests_part()
         self._reports_part()
         self._upkeep_part()
 
     def _requests_part(self) -> None:
-        self._requests = self._counter("requests", "Requests answered", "model", "endpoint", "status_class")
-        self._decisions = self._counter("decisions", "Routing decisions", "policy", "verdict", "knowledge")
-        self._refusals = self._counter("refusals", "Requests queued or refused, by reason", "verdict", "reason")
+        self._requests = self._pending("requests", "Requests answered", "model", "endpoint", "status_class")
+        self._decisions = self._pending("decisions", "Routing decisions", "policy", "verdict", "knowledge")
+        self._refusals = self._pending("refusals", "Requests queued or refused, by reason", "verdict", "reason")
         self._admission = self._counter("admission_refusals", "Requests sent to no worker, by reason", "reason")
         self._queued = self._gauge("queue_requests", "Requests waiting for room on a worker")
         self._waits = self._histogram("queue_wait_seconds", "Time waited for room", "outcome", buckets=_LONG)
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
-        self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
-        self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
-        self._lost = self._counter("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
+        self._prompt_tokens = self._pending("prompt_tokens", "Prompt tokens routed", "model")
+        self._predicted_tokens = self._pending("predicted_tokens", "Prompt tokens expected from cache", "model")
+        self._cached_tokens = self._pending("cached_tokens", "Prompt tokens the workers served from cache", "model")
+        self._lost = self._pending("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
@@ -73,7 +63,8 @@ class Metrics:
         self._gate = self._counter("gate_refusals", "Attempts that a worker's gate refused, unseen by the client")
         self._prefills = self._counter("prefill_attempts", "Prompts computed by Prefill workers for others", "outcome")
         self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
-        self._inflight = self._gauge("requests_in_flight", "Requests being answered")
+        inflight = self._gauge("requests_in_flight", "Requests being answered")
+        inflight.set_function(lambda: self._under_way)
 
     def _reports_part(self) -> None:
         self._connections = self._gauge("report_connections", "Agents connected")
@@ -97,7 +88,7 @@ class Metrics:
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._spans = self._counter("trace_spans", "Spans of traces, by what became of them", "outcome")
-        self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
+        self._auth = self._pending("auth_checks", "Tokens checked", "check", "outcome")
         self._backend = Info("cachefleet_backend", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
         for task in TASKS:  # a series that begins at 1 shows no increase to an alert
@@ -107,21 +98,21 @@ class Metrics:
 
     def request(self, *, model: str, endpoint: str, status: int) -> None:
         """Count one answer; ``model`` is a served model's name, or "" where none is known."""
-        self._requests.labels(self._model(model), endpoint, f"{status // 100}xx").inc()
+        self._requests.add(self._model(model), endpoint, f"{status // 100}xx")
 
     def request_started(self) -> None:
         """One more request is being answered."""
-        self._inflight.inc()
+        self._under_way += 1
 
     def request_ended(self) -> None:
         """One request less is being answered; called once per ``request_started``."""
-        self._inflight.dec()
+        self._under_way -= 1
 
     def decision(self, *, policy: str, verdict: str, knowledge: str, reason: str = "") -> None:
         """Count one routing decision; ``reason`` is counted for the verdicts queue and reject only."""
-        self._decisions.labels(policy, verdict, knowledge).inc()
+        self._decisions.add(policy, verdict, knowledge)
         if verdict in {"queue", "reject"}:
-            self._refusals.labels(verdict, reason).inc()
+            self._refusals.add(verdict, reason)
 
     def admission_refusal(self, reason: str) -> None:
         """Count a request that is sent to no worker; ``reason`` is a ``decision.Reason``."""
@@ -142,9 +133,9 @@ class Metrics:
         if cached is None:
             return
         label = self._model(model)
-        self._prompt_tokens.labels(label).inc(prompt)
-        self._predicted_tokens.labels(label).inc(predicted)
-        self._cached_tokens.labels(label).inc(cached)
+        self._prompt_tokens.add(label, amount=prompt)
+        self._predicted_tokens.add(label, amount=predicted)
+        self._cached_tokens.add(label, amount=cached)
 
     def shortfall(self, cause: str) -> None:
         """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
@@ -152,7 +143,7 @@ class Metrics:
 
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
         """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""
-        self._lost.labels(_bounded(self._pools, pool), cause).inc(tokens)
+        self._lost.add(_bounded(self._pools, pool), cause, amount=tokens)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""
@@ -265,7 +256,7 @@ class Metrics:
 
     def auth(self, *, check: str, outcome: str) -> None:
         """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
-        self._auth.labels(check, outcome).inc()
+        self._auth.add(check, outcome)
 
     def backend(self, *, code: str, reason: str) -> None:
         """Set which backend computes block keys and holds the index, native or python, and why."""
@@ -285,6 +276,10 @@ class Metrics:
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return remembering(Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry))
 
+    def _pending(self, name: str, help_text: str, *labels: str) -> PendingCounts:
+        """A counter of what each request counts."""
+        return PendingCounts(self._counter(name, help_text, *labels), self.registry)
+
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(f"cachefleet_{name}", help_text, registry=self.registry)
 
@@ -294,6 +289,9 @@ class Metrics:
 
 def _bounded(known: set[str], name: str) -> str:
     """A name as a label: itself where it is one of the first MAX_NAMES."""
-    if len(known) < MAX_NAMES:
-        known.add(name)
-    return name if name in known else "other"
+    if name in known:
+        return name
+    if len(known) >= MAX_NAMES:
+        return "other"
+    known.add(name)
+    return name

@@ -1,10 +1,13 @@
 """Infrastructure that all processes but the plugin share: Kubernetes client, logging, caches, event streams, tasks.
 
 backoff         exponential back-off
+copies          copies of small values with changes
 expiring_cache  bounded cache whose entries expire
 kubernetes      Kubernetes API over HTTP: requests, watches, retryable and permanent errors
+known_results   results of pure functions, remembered
 logs            logging set-up of a process
 lru             map bounded in entries
+random_ids      random names
 sse             splits a byte stream into server-sent events
 tasks           background tasks, restarted or run once
 tls             TLS contexts that follow their files

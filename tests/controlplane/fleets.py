@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
-from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector
+from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector, MakeTextSelector
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
@@ -85,8 +85,10 @@ class LiveFleet(Fleet):
         make_index: Callable[..., Any] = PythonIndex,
         selector: MakeSelector = Selector,
         name_rules: NameRules | None = None,
+        text_selector: MakeTextSelector | None = None,
         **bounds: int,
     ) -> None:
+        """With a ``text_selector`` prompts of unknown blocks are decided by their text."""
         self.now = 1000.0
         self.index = make_index(**bounds)
         super().__init__(
@@ -97,6 +99,7 @@ class LiveFleet(Fleet):
             wall=lambda: 1.7e9,
             policy=policy,
             name_rules=name_rules,
+            **({"texts": make_index(), "text_selector": text_selector} if text_selector else {}),
         )
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:

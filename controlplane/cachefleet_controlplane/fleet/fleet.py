@@ -24,8 +24,8 @@ from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError,
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.routing.scoring import needed_blocks, usable_blocks
 from cachefleet_controlplane.selection.selection import Duty, Selector, eligible, on_duty
 from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 MakeSelector = Callable[[Any, Registry], Selector]
 """Makes a selector over an index of its kind and a registry."""
+MakeTextSelector = Callable[[Any, Registry], TextSelector]
+"""As MakeSelector, over an index of texts."""
 
 
 class Fleet:
@@ -64,6 +66,7 @@ class Fleet:
         keyer: type[BlockKeyer] = BlockKeyer,
         selector: MakeSelector = Selector,
         texts: BlockIndex | None = None,
+        text_selector: MakeTextSelector = TextSelector,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -81,7 +84,7 @@ class Fleet:
         self.losses = Losses(index, self._registry, clock)
         self.holders = BlockHolders(index, self._registry)
         self._selector = selector(index, self._registry)
-        self._texts = None if texts is None else TextSelector(texts, self._registry)
+        self._texts = None if texts is None else text_selector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
@@ -120,11 +123,6 @@ class Fleet:
     def render_facts(self, model: str) -> RenderFacts:
         """Facts that rendering for a model depends on now."""
         return self._render_facts.of(model)
-
-    def indexed(self, model: str) -> bool:
-        """Whether hits on any of a model's workers can be told from blocks; True before one has come."""
-        hellos = [one.hello for pool in self._registry.fleet(model) for one in pool.workers.values() if one.hello]
-        return not hellos or any(not hello.not_indexed for hello in hellos)
 
     def announced(self, model: str) -> list[Hello]:
         """The Hellos of a model's ready workers, one per rank."""

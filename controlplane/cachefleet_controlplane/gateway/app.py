@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -55,6 +54,7 @@ from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
 from cachefleet_controlplane.wire.http_exchange import (
+    DEPARTURE,
     JSON,
     ClientGoneError,
     Receive,
@@ -66,6 +66,7 @@ from cachefleet_controlplane.wire.http_exchange import (
 from cachefleet_controlplane.wire.json_bounds import NativeExcess
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_runtime.random_ids import RandomIds
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Gateway:
         history: CacheHistory | None = None,
         recorded: RecordedRequests | None = None,
         wall_clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: secrets.token_hex(12),
+        new_id: Callable[[], str] | None = None,
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._parts = context
@@ -109,7 +110,7 @@ class Gateway:
         self._bounds = bounds
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
-        self._new_id = new_id
+        self._new_id = new_id or RandomIds().next
         self.explain = Explainer(input_builder, context, admission, whole=self._whole, wall_clock=wall_clock)
         self.under_way = 0
         self._socket = ResponsesSocket(self, admission, self.bodies, metrics=context.metrics, limits=sockets)
@@ -189,7 +190,7 @@ class Gateway:
             if trace.span is not None:
                 trace.span.phase("admission", trace.span.arrived, self._parts.clock())
             work = self._answer(info, scope, reply, trace, began)
-            if not await while_present(work, receive, reply):
+            if not await while_present(work, receive, reply, scope.get(DEPARTURE)):
                 raise ClientGoneError
 
     def _trace(self, scope: Scope, endpoint: str) -> DecisionTrace:
@@ -206,7 +207,7 @@ class Gateway:
         try:
             answering = Answering(headers, self._marked)
             routing_input = await self._input_builder.place(
-                turn.info, tenant, keep_ids=turn.keeps_ids, answering=answering
+                turn.info, tenant, model=model, keep_ids=turn.keeps_ids, answering=answering
             )
             continuing, held = routing_input.continuing, routing_input.rendering.held
             trace.basis = Basis.of(routing_input)
@@ -256,7 +257,7 @@ class Gateway:
         with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
             fields = await self.bodies.read(scope, receive, share, parse_fields)
             info = understand(fields, endpoint_of(fields))
-            if not await while_present(self._decide(info, scope, reply, trace), receive, reply):
+            if not await while_present(self._decide(info, scope, reply, trace), receive, reply, scope.get(DEPARTURE)):
                 raise ClientGoneError
 
     async def _decide(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace) -> None:
@@ -292,8 +293,7 @@ class Gateway:
             await reply.whole(200, [JSON], await self._turns.histories.shown(tenant, response))
             return
         await self._turns.histories.deleted(tenant, response)
-        told = {"id": response, "object": "response", "deleted": True}
-        await reply.whole(200, [JSON], msgspec.json.encode(told))
+        await reply.whole(200, [JSON], msgspec.json.encode({"id": response, "object": "response", "deleted": True}))
 
 
 def _nobody(_keys: bytes, _blocks: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.cache_accounts import request_recorder
@@ -24,6 +24,28 @@ ARRIVED: Final = "cachefleet.arrived"
 """Member of the ASGI scope: when the request came, in monotonic seconds."""
 
 Record = Callable[[DecisionRecord], None]
+
+
+class AccountedRequest:
+    """A request that is accounted for when it ends, however: a context manager."""
+
+    __slots__ = ("_account", "_admitted", "_reply", "_trace")
+
+    def __init__(self, account: RequestAccount, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
+        self._account = account
+        self._trace = trace
+        self._reply = reply
+        self._admitted = admitted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
+            self._trace.status = error.status if isinstance(error, ApiError) else 500
+        self._account.settle(self._trace, self._reply, self._admitted)
 
 
 class RequestAccount:
@@ -55,21 +77,16 @@ class RequestAccount:
                 server=scope.get("server"),
             )
 
-    @contextmanager
-    def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> Iterator[None]:
+    def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> AccountedRequest:
         """Account for a request however it ends, with the status that its client gets."""
-        try:
-            yield
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            trace.status = error.status if isinstance(error, ApiError) else 500
-            raise
-        finally:
-            self._end(trace, reply)
-            if trace.span is not None:
-                self._traced(trace, trace.span)
-            admitted.settle(trace)
+        return AccountedRequest(self, trace, reply, admitted)
+
+    def settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
+        """Account for a request that has ended."""
+        self._end(trace, reply)
+        if trace.span is not None:
+            self._traced(trace, trace.span)
+        admitted.settle(trace)
 
     def _end(self, trace: DecisionTrace, reply: Reply) -> None:
         if reply.started:

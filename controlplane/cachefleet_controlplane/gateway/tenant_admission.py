@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
@@ -58,13 +58,29 @@ class Known(Protocol):
     def informed(self) -> asyncio.Event: ...
 
 
-@dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """One admitted request."""
+    """One admitted request, as a context manager that ends with it."""
 
-    tenant: TenantRecord
-    settle: Callable[[DecisionTrace], None]
-    """Accounts for the request; to be called once, at its end."""
+    __slots__ = ("_admission", "_limited", "_load", "tenant")
+
+    def __init__(self, admission: AdmissionMiddleware, tenant: TenantRecord, load: Load, *, limited: bool) -> None:
+        self._admission = admission
+        self._load = load
+        self._limited = limited
+        self.tenant = tenant
+
+    def settle(self, trace: DecisionTrace) -> None:
+        """Account for the request; to be called once, at its end."""
+        self._admission.settle(self.tenant, self._load, trace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._load.requests -= self._limited
+        self._admission.left(self.tenant, self._load)
 
 
 def admitted_request(scope: Scope) -> AdmittedRequest:
@@ -117,25 +133,24 @@ class AdmissionMiddleware:
                 async with asyncio.timeout(FIRST_READ_SECONDS):
                     await self._known.informed.wait()
 
-    @contextmanager
-    def enter(self, headers: Iterable[Header], *, limited: bool) -> Iterator[AdmittedRequest]:
+    def enter(self, headers: Iterable[Header], *, limited: bool) -> AdmittedRequest:
         """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
 
         ApiError 401, 403, 429, or 503 where the store could never be read or was lost.
         """
         tenant = self._tenant(headers)
-        load = self._loads.setdefault(tenant.name, Load())
-        try:
-            if limited:
-                self._check(tenant, load)
-            load.requests += limited
-            try:
-                yield AdmittedRequest(tenant, lambda trace: self._settle(tenant, load, trace))
-            finally:
-                load.requests -= limited
-        finally:
-            if load.idle(self._clock()):
-                self._loads.pop(tenant.name, None)
+        load = self._loads.get(tenant.name)
+        if load is None:
+            load = self._loads[tenant.name] = Load()
+        if limited:
+            self._check(tenant, load)
+        load.requests += limited
+        return AdmittedRequest(self, tenant, load, limited=limited)
+
+    def left(self, tenant: TenantRecord, load: Load) -> None:
+        """Forget a tenant's load where nothing of it needs to be kept."""
+        if not load.requests and load.idle(self._clock()):
+            self._loads.pop(tenant.name, None)
 
     def _tenant(self, headers: Iterable[Header]) -> TenantRecord:
         directory = self._known.directory
@@ -157,15 +172,18 @@ class AdmissionMiddleware:
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
     def _check(self, tenant: TenantRecord, load: Load) -> None:
+        if tenant.requests_at_once is None and tenant.tokens_per_minute is None:
+            return
         over = load.over(tenant, self._clock())
         if over is None:
             return
+        self.left(tenant, load)
         limit, seconds = over
         self._tenant_metrics.refused(tenant.name, limit)
         message = f"{_OVER[limit].format(tenant)} Try again in {seconds} s."
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
-    def _settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
+    def settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
         """Count the worker's usage; where it told none, what the decision knew of the prompt.
 
         Of a client that left, the limit counts the uncached prompt and the record nothing.

@@ -20,7 +20,7 @@ FLEET: Final = ""
 """In place of a pool's key: all pools together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Ended:
     """One answered request of a pool."""
 

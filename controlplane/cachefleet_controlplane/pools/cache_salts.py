@@ -8,11 +8,13 @@ from typing import Final
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import TenantId, tenant_salt
+from cachefleet_runtime.known_results import known_of_tuples
 from cachefleet_runtime.lru import LruMap
 
 MAX_REMEMBERED: Final = 4096
 
 
+@known_of_tuples
 def isolation(pools: Iterable[PrefixCachePool]) -> Isolation:
     """The isolation of a fleet: SHARED only where every one of its pools shares blocks."""
     shared = all(pool.spec.tenancy.isolation == Isolation.SHARED for pool in pools)

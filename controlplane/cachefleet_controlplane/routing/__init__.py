@@ -9,6 +9,7 @@ decision          the values: prompt, candidate, score, decision; verdicts and r
 hit_trust         how far a worker's claims are counted on, by what it has served
 later_scores      scores that are computed when they are looked at
 lost_tokens       why prompt tokens were not served from cache: tokens by cause, of one request
+prompt_blocks     blocks of a prompt, and what is cached of them on one candidate
 reason_texts      reasons and causes as sentences
 reservations      blocks that requests in flight will fill on one worker
 scoring           every candidate's score, and the choice of a worker

@@ -42,7 +42,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Facts:
     """What is known of one answered request; None where it is not known."""
 

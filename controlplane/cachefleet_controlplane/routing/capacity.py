@@ -34,7 +34,7 @@ OWN_BLOCKS: Final = 1
 """The null block, which vLLM counts and never allocates."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Capacity:
     """The blocks of one worker for new requests; symbols as in the module's docstring."""
 

@@ -103,7 +103,7 @@ def full_name(pool: str, worker: str) -> str:
     return f"{pool}/{worker}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Chunks:
     """A prompt's text: the packed keys of its chunks, and about how many tokens each of them has."""
 
@@ -114,7 +114,7 @@ class Chunks:
 NO_CHUNKS: Final = Chunks()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Prompt:
     """What is known of a request's prompt: 0 tokens and no keys where it could not be rendered."""
 
@@ -134,7 +134,7 @@ class Prompt:
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateView:
     """One rank of one worker as a decision sees it; None where it was not reported. Never changed."""
 
@@ -185,7 +185,7 @@ class CandidateView:
         return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateScore:
     """The cost of one candidate in seconds, with every part of it. Never changed."""
 
@@ -206,6 +206,15 @@ class CandidateScore:
     batched_tokens: int
     requests: int
     seconds: float
+    report_age: float | None
+    needed_blocks: int
+    """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
+    free_blocks: int | None
+    """Blocks it may take; None where the worker does not tell."""
+    reserved_blocks: int
+    """Blocks that stay free in addition."""
+    total_blocks: int | None
+    fits: bool
     worth_tokens: int = 0
     """Of the tokens to evict, those that will be computed again because of it."""
     others_seconds: float = 0.0
@@ -219,18 +228,9 @@ class CandidateScore:
     """Whether a worker has measured how fast it loads; else it is assumed."""
     adapter_seconds: float = 0.0
     """Loading of the adapter onto its device, which is full of others; assumed."""
-    report_age: float | None
-    needed_blocks: int
-    """Blocks it would take of the free ones: all it needs, less those of its prompt in use there for certain."""
-    free_blocks: int | None
-    """Blocks it may take; None where the worker does not tell."""
-    reserved_blocks: int
-    """Blocks that stay free in addition."""
-    total_blocks: int | None
-    fits: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Decision:
     """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
 

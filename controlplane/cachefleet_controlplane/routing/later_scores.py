@@ -45,6 +45,6 @@ def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | N
     The chosen and the second best one, then those that hold most of the prompt, less busy ones first. ``known`` are the
     matched blocks and the requests of each.
     """
-    best = [first] if second is None else [first, second]
-    order = nsmallest(LEADING, range(len(known)), key=lambda place: (-known[place][0], known[place][1]))
+    best, ranked = [first] if second is None else [first, second], [(-held, requests) for held, requests in known]
+    order = nsmallest(LEADING, range(len(known)), key=ranked.__getitem__)
     return (best + [place for place in order if place not in best])[:LEADING]

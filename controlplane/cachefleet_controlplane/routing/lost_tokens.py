@@ -53,7 +53,7 @@ class LostCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Levels:
     """What is known of one answered prompt, in tokens from its beginning; 0 where there is nothing of the kind."""
 

@@ -34,13 +34,11 @@ from cachefleet_controlplane.routing.decision import (
     Verdict,
     verdict_of,
 )
-from cachefleet_controlplane.routing.hit_trust import counted
 from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
+from cachefleet_controlplane.routing.prompt_blocks import Cached, cached_tokens, needed_blocks
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 from cachefleet_controlplane.routing.told_reason import told_reason
 
-OUTPUT_TOKENS_COUNTED: Final = 256
-"""Output tokens beyond this are not counted when asking whether a request fits."""
 TIE: Final = 0.05
 
 
@@ -105,75 +103,48 @@ def unplaced(
     )
 
 
-def score(prompt: Prompt, view: CandidateView, throughput: Throughput) -> CandidateScore:
-    """The cost of a prompt on one candidate, computed at this throughput."""
-    stale, needed, worth = view.stale, needed_blocks(prompt), view.worth
-    held, predicted, there = _cached(prompt, view)
+def score(prompt: Prompt, view: CandidateView, throughput: Throughput, cached: Cached | None = None) -> CandidateScore:
+    """The cost of a prompt on one candidate at this throughput; with ``cached``, of a view that is of no prompt."""
+    cached = cached or Cached.of(view)
+    stale, needed, worth = cached.stale, needed_blocks(prompt), view.worth
+    held, predicted, there = cached_tokens(prompt, cached, view.trust, stale=stale)
     expected = max(predicted, there)
     uncached, loaded = prompt.tokens - expected, expected - there
-    evicted = 0 if stale else _evicted(prompt, view, there, needed=needed)
-    taken = _taken(view, needed=needed, held=held)
-    work = view.queued_tokens + view.inflight_tokens, uncached, evicted
+    evicted = 0 if stale or view.blocks_blank is None else _evicted(prompt, view, there, needed=needed)
+    taken = _taken(view, needed=needed, held=held) if held else needed
     paid = prompt.paid_seconds if expected < prompt.paid_tokens else 0.0
+    work = view.queued_tokens + view.inflight_tokens, uncached, evicted
     cost = cost_of(*work, throughput=throughput, worth=worth, paid=paid, loaded=loaded, adapter=view.adapter_seconds)
     return CandidateScore(
-        worker=view.worker,
-        id=view.id,
-        pool=view.pool,
-        matched_blocks=view.matched_blocks,
-        predicted_tokens=predicted,
-        expected_tokens=expected,
-        queued_tokens=view.queued_tokens,
-        inflight_tokens=view.inflight_tokens,
-        uncached_tokens=uncached,
-        evicted_tokens=evicted,
-        tokens_per_second=throughput.tokens_per_second,
-        inter_token_seconds=throughput.inter_token_seconds,
-        batched_tokens=throughput.batched_tokens,
-        requests=view.requests,
-        seconds=cost.seconds,
-        worth_tokens=round(worth.eviction * evicted),
-        others_seconds=cost.others,
-        paid_seconds=cost.paid,
-        loaded_tokens=loaded,
-        loading_seconds=cost.loading,
-        loading_measured=throughput.loading_measured,
-        adapter_seconds=cost.adapter,
-        report_age=view.report_age,
-        needed_blocks=taken,
-        free_blocks=view.blocks_free,
-        reserved_blocks=view.blocks_reserved,
-        total_blocks=view.blocks_total,
-        fits=stale or _has_room(view, needed=needed, taken=taken),
+        view.worker,
+        view.id,
+        view.pool,
+        cached.matched,
+        predicted,
+        expected,
+        view.queued_tokens,
+        view.inflight_tokens,
+        uncached,
+        evicted,
+        throughput.tokens_per_second,
+        throughput.inter_token_seconds,
+        throughput.batched_tokens,
+        view.requests,
+        cost.seconds,
+        cached.report_age,
+        taken,
+        view.blocks_free,
+        view.blocks_reserved,
+        view.blocks_total,
+        stale or _has_room(view, needed=needed, taken=taken),
+        round(worth.eviction * evicted) if evicted else 0,
+        cost.others,
+        cost.paid,
+        loaded,
+        cost.loading,
+        throughput.loading_measured,
+        cost.adapter,
     )
-
-
-def _cached(prompt: Prompt, view: CandidateView) -> tuple[int, int, int]:
-    """Blocks held on its device; tokens with what it loads; tokens there with what was just sent, even while stale."""
-    matched, below = (0, 0) if view.stale else (view.matched_blocks, view.loadable_blocks)
-    held = usable_blocks(counted(matched, view.trust), prompt)
-    sent = usable_blocks(counted(view.sent_blocks, view.trust), prompt) if view.sent_blocks else 0
-    loaded = usable_blocks(counted(matched + below, view.trust), prompt) if below else held
-    return held, loaded * prompt.block_size, max(held, sent) * prompt.block_size
-
-
-def usable_tokens(blocks: int, prompt: Prompt) -> int:
-    """How many tokens of a prompt ``blocks`` cached blocks save: the engine recomputes the last one."""
-    return usable_blocks(blocks, prompt) * prompt.block_size
-
-
-def usable_blocks(blocks: int, prompt: Prompt) -> int:
-    """How many of a prompt's first ``blocks`` blocks the engine uses where it holds them."""
-    if prompt.tokens < 1 or prompt.block_size < 1:
-        return 0
-    return min(blocks, (prompt.tokens - 1) // prompt.block_size)
-
-
-def needed_blocks(prompt: Prompt) -> int:
-    """Blocks that the prompt and the start of its answer fill; 0 where the block size is not known."""
-    if prompt.block_size < 1:
-        return 0
-    return -(-(prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)) // prompt.block_size)
 
 
 def fits(view: CandidateView, *, needed: int, held: int) -> bool:
@@ -190,7 +161,7 @@ def _has_room(view: CandidateView, *, needed: int, taken: int) -> bool:
     return possible and (view.blocks_free is None or not view.requests or taken <= view.blocks_free)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class _Judged:
     view: CandidateView
     score: CandidateScore

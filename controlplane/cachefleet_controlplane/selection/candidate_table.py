@@ -6,8 +6,9 @@ Importing this module needs ``cachefleet_native``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
+from struct import Struct
 from typing import Final
 
 import cachefleet_native
@@ -15,21 +16,27 @@ import cachefleet_native
 from cachefleet_controlplane.index.native_index import native_rules
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Prompt
+from cachefleet_controlplane.routing.prompt_blocks import Cached
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
+from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.selection.selection import NO_ONE, eligible, percents, preference
+from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
+from cachefleet_controlplane.workers.load import blank_blocks
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_runtime.copies import copied
 
 EARLY_SECONDS: Final = 1e-6
 """How much earlier than computed a row is updated: sums of times are not exact."""
 _version = attrgetter("version")
+_standing = attrgetter("standing")
 
 
 class NotScorableError(ValueError):
     """A worker reports load that native code does not accept."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Row:
     """A candidate without a prompt."""
 
@@ -38,10 +45,25 @@ class Row:
     """When the report came by which its blocks are known; None where they are not."""
 
     @classmethod
-    def of(cls, worker: Worker, asked: Prompt, now: float, *, percent: int) -> Row:
-        """The row of a worker, of whose blocks ``percent`` are to stay free, for prompts as ``asked``."""
+    def of(cls, worker: Worker, asked: Prompt, now: float, *, percent: int, weighed: bool = True) -> Row:
+        """The row of a worker, of whose blocks ``percent`` are to stay free, for prompts as ``asked``.
+
+        ``weighed``: see ``CandidateTable``.
+        """
         view = worker.candidate(asked, 0, now, percent=percent)
+        if not weighed:
+            view.worth = UNLEARNT
         return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
+
+    def busy(self, worker: Worker, now: float, *, percent: int) -> Row:
+        """The row after requests in flight have changed, and nothing else."""
+        own, load, view = worker.inflight_requests, worker.known_load(now), copied(self.view)
+        view.inflight_tokens, view.last_used = own.tokens(now), worker.last_used
+        view.requests = (load.others_requests if load else 0) + len(own.open)
+        if load is not None and (room := worker.room(now, percent=percent)) is not None:
+            view.blocks_total, view.blocks_free, view.blocks_reserved = room.total, room.free, room.reserve
+            view.blocks_idle, view.blocks_used, view.blocks_blank = room.idle, room.used, blank_blocks(load, own)
+        return Row(view, self.reported_at)
 
     @property
     def certain_room(self) -> float:
@@ -51,14 +73,13 @@ class Row:
             return float("inf")
         return min(view.blocks_free, view.blocks_total) if view.requests else view.blocks_total
 
-    def seen(self, *, matched: int, loadable: int, sent: int, now: float) -> CandidateView:
-        """This row as a candidate for one prompt: ``matched`` blocks in the index, ``sent`` blocks just sent there,
+    def cached(self, *, matched: int, loadable: int, sent: int, now: float) -> Cached:
+        """What of a prompt is cached there: ``matched`` blocks in the index, ``sent`` blocks just sent there,
         ``loadable`` ones below the device.
         """
-        known = self.reported_at is not None
-        age = None if self.reported_at is None else now - self.reported_at
-        matched, loadable = (matched, loadable) if known else (0, 0)
-        return replace(self.view, matched_blocks=matched, loadable_blocks=loadable, sent_blocks=sent, report_age=age)
+        if self.reported_at is None:
+            return Cached(0, 0, sent, None)
+        return Cached(matched, loadable, sent, now - self.reported_at)
 
 
 class CandidateTable:
@@ -66,13 +87,16 @@ class CandidateTable:
 
     Made again where the pools or the eligible workers change.
 
-    UnreckonableError: native code cannot score them.
+    ``weighed``: with what work and evictions cost others, as the pools have learnt. NotScorableError: native code
+    cannot score them.
     """
 
-    def __init__(self, pools: Sequence[Pool], now: float, adapter: str = "") -> None:
-        self._asked = Prompt(adapter=adapter)
+    def __init__(self, pools: Sequence[Pool], now: float, adapter: str = "", *, weighed: bool = True) -> None:
+        self._asked, self._weighed = Prompt(adapter=adapter), weighed
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
-        self._versions = list(map(_version, self._workers))
+        self.versions = list(map(_version, self._workers))
+        self._standings = list(map(_standing, self._workers))
+        self._followed_at = now
         self._preferences = [preference(worker, now) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
         self.candidates = eligible(pools, NO_ONE, now)
@@ -81,25 +105,29 @@ class CandidateTable:
         self.rows = tuple(self._row(worker, now) for worker in self.candidates)
         self.throughputs: list[Throughput] = []
         rules = native_rules([worker.rule for worker in self.candidates])
+        self.unpack = Struct(f"<{len(self.candidates)}I").unpack
+        """Reads what native code says of each candidate."""
         self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates], rules)
         self.loads = cachefleet_native.Loads(len(self.candidates))
-        self._learn(range(len(self.candidates)))
+        self._learn()
         self._sum_up()
 
     def follow(self, now: float) -> bool:
         """Update rows that have changed; False where a new table is needed."""
         versions = list(map(_version, self._workers))
-        if versions == self._versions and now < self._next:
+        if versions == self.versions and now < self._next:
+            self._followed_at = now
             return True
-        moved = [
-            member
-            for member, version in enumerate(versions)
-            if version != self._versions[member] or now >= self._until[member]
-        ]
-        self._versions = versions
+        standings, moved, busy = list(map(_standing, self._workers)), list[int](), list[int]()
+        for member, version in enumerate(versions):
+            if standings[member] != self._standings[member] or now >= self._until[member]:
+                moved.append(member)
+            elif version != self.versions[member]:
+                busy.append(member)
+        self.versions, self._standings = versions, standings
         if any(preference(self._workers[member], now) != self._preferences[member] for member in moved):
             return False
-        self._update(moved, now)
+        self._update(moved, busy, now)
         return True
 
     def sent(self, keys: bytes, now: float) -> list[tuple[int, int]]:
@@ -118,29 +146,40 @@ class CandidateTable:
         return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
 
     def _row(self, worker: Worker, now: float) -> Row:
-        return Row.of(worker, self._asked, now, percent=self._percents[worker.pool])
+        return Row.of(worker, self._asked, now, percent=self._percents[worker.pool], weighed=self._weighed)
 
-    def _update(self, members: Sequence[int], now: float) -> None:
-        rows, places = list(self.rows), []
-        for member in members:
+    def _update(self, moved: Sequence[int], busy: Sequence[int], now: float) -> None:
+        """Make the rows of ``moved`` workers anew; of ``busy`` ones only the requests in flight have changed."""
+        rows, places, measured = list(self.rows), list[int](), False
+        for member in moved:
             self._until[member] = self._due(member, now)
             worker = self._workers[member]
-            place = self._places.get(worker.id)
-            if place is not None:
+            if (place := self._places.get(worker.id)) is not None:
                 places.append(place)
-                rows[place] = self._row(worker, now)
-        before, self.rows = self.rows, tuple(rows)
-        measured = any(_measured(before[place].view) != _measured(rows[place].view) for place in places)
-        self._learn(range(len(rows)) if measured else places)
+                row, before = self._row(worker, now), rows[place]
+                rows[place], measured = row, measured or _measured(before.view) != _measured(row.view)
+        for member in busy:
+            # At the latest when a request begun since the last time stops counting as work.
+            latest = self._followed_at + UNCACHED_WORK_SECONDS - EARLY_SECONDS
+            self._until[member] = min(self._until[member], latest)
+            worker = self._workers[member]
+            if (place := self._places.get(worker.id)) is not None:
+                places.append(place)
+                rows[place] = rows[place].busy(worker, now, percent=self._percents[worker.pool])
+        self.rows, self._followed_at = tuple(rows), now
+        if measured:
+            self._learn()
+        else:
+            for place in places:
+                self._set(place)
         self._sum_up()
 
-    def _learn(self, places: Sequence[int]) -> None:
-        """Pass these rows to native code; throughputs depend on all rows."""
-        if len(places) == len(self.rows):
-            views = [row.view for row in self.rows]
-            throughputs = Throughputs.learn(views)
-            self.throughputs = [throughputs.of(view) for view in views]
-        for place in places:
+    def _learn(self) -> None:
+        """Pass all rows to native code: throughputs depend on all of them."""
+        views = [row.view for row in self.rows]
+        throughputs = Throughputs.learn(views)
+        self.throughputs = [throughputs.of(view) for view in views]
+        for place in range(len(views)):
             self._set(place)
 
     def _set(self, place: int) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 
 from cachefleet_controlplane.index.protocol import BlockIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.routing.scoring import decide, usable_blocks
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker

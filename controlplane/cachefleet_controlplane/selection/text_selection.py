@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import nlargest, nsmallest
 from typing import Final
 
@@ -17,6 +16,7 @@ from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_runtime.copies import copied
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class TextSelector(Selector):
         duty: Duty = Duty.ANSWER,
     ) -> Decision:
         """As ``Selector.choose``, by the prompt's chunks; never TOO_LARGE, as sizes are estimates."""
-        known = replace(prompt, keys=prompt.chunks.keys)
+        known = by_text(prompt)
         decision = super().choose(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
         if decision.reason is Reason.TOO_LARGE:  # an estimate refuses no request
             return super().choose(
@@ -69,10 +69,10 @@ class TextSelector(Selector):
         idlest = nsmallest(SHORTLISTED, zip(workers, depths, strict=True), key=lambda each: _busy(each[0]))
         percent = percents(pools)
         views = [
-            _view(worker, prompt, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            _view(worker, prompt, blocks_of(depth, prompt), now, percent=percent[worker.pool])
             for worker, depth in {worker.id: (worker, depth) for worker, depth in longest + idlest}.values()
         ]
-        return decide(replace(prompt, keys=prompt.chunks.keys), views, policy, now).url
+        return decide(by_text(prompt), views, policy, now).url
 
     def sent(self, worker: Worker, prompt: Prompt) -> None:
         """A prompt was sent to a worker."""
@@ -101,7 +101,7 @@ class TextSelector(Selector):
         percent = percents(pools)
         workers = eligible(pools, exclude, now)
         return [
-            _view(worker, prompt, _blocks(depth, prompt), now, percent=percent[worker.pool])
+            _view(worker, prompt, blocks_of(depth, prompt), now, percent=percent[worker.pool])
             for worker, depth in zip(workers, self._depths(workers, prompt.keys), strict=True)
         ]
 
@@ -113,6 +113,11 @@ class TextSelector(Selector):
         return self._texts.match(chunks, ids) if chunks else [0] * len(ids)
 
 
+def by_text(prompt: Prompt) -> Prompt:
+    """The prompt with the keys of its chunks for those of its blocks."""
+    return copied(prompt, keys=prompt.chunks.keys)
+
+
 def _busy(worker: Worker) -> tuple[int, int]:
     return worker.requests, worker.last_used
 
@@ -120,10 +125,11 @@ def _busy(worker: Worker) -> tuple[int, int]:
 def _view(worker: Worker, prompt: Prompt, blocks: int, now: float, *, percent: int) -> CandidateView:
     """This replica knows what it sent: it is expected there even while reports are stale."""
     view = worker.candidate(prompt, blocks, now, percent=percent, sent=blocks)
-    return replace(view, worth=UNLEARNT)  # what is guessed is not weighed more finely
+    view.worth = UNLEARNT  # what is guessed is not weighed more finely
+    return view
 
 
-def _blocks(chunks: int, prompt: Prompt) -> int:
+def blocks_of(chunks: int, prompt: Prompt) -> int:
     """Whole blocks in so many chunks of a prompt."""
     return int(chunks * prompt.chunks.tokens_each / prompt.block_size) if prompt.block_size else 0
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -208,6 +209,11 @@ def _close(connection: Any, _record: ConnectionPoolEntry) -> None:
         connection.close()
 
 
+def _json(value: object) -> str:
+    """JSON of what a column holds, records among it: several times as fast as the standard library's."""
+    return msgspec.json.encode(value).decode()
+
+
 def _engine(url: URL, timeout_seconds: float) -> Engine:
     server = url.get_backend_name() == "postgresql"
     try:
@@ -217,6 +223,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             pool_pre_ping=True,
             pool_timeout=timeout_seconds,
             connect_args=_timeouts(url, timeout_seconds) if server else {},
+            json_serializer=_json,
         )
     except ModuleNotFoundError as error:
         raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error

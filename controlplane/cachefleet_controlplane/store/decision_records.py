@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,7 @@ from cachefleet_controlplane.routing.decision import CandidateScore
 _SHOWN: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class AttemptRecord:
     """One attempt to have a worker answer; ``status`` is the worker's HTTP status where it gave one.
 
@@ -35,65 +35,65 @@ class AttemptRecord:
     threshold: float | None = None
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
 class CandidateRecord:
     """The cost of one worker in a decision: the parts of its score, in tokens and seconds.
 
-    Never changed.
+    Never changed. Fields that older records do not have are those with a default.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _SHOWN
 
     worker: str
     pool: str
-    rank: int = 0
-    chosen: bool = False
     matched_blocks: int
-    matched_tokens: int = 0
-    """Prompt tokens that the index says are held there; used only where the report is fresh."""
     predicted_tokens: int
     expected_tokens: int
     queued_tokens: int
     inflight_tokens: int
     uncached_tokens: int
     evicted_tokens: int
-    worth_tokens: int = 0
-    """These three: of evicted tokens those to be computed again, what others wait in all, and how much of its cost to
-    others had been paid for by waiting; not in older records."""
-    others_seconds: float = 0.0
-    paid_seconds: float = 0.0
-    loaded_tokens: int = 0
-    """These three: of expected tokens those loaded from below the device, in how long, and whether that rests on
-    measurements; not in older records."""
-    loading_seconds: float = 0.0
-    loading_measured: bool = False
-    adapter_seconds: float = 0.0
-    """How long the adapter would be loaded onto the device; not in older records."""
     tokens_per_second: float
     inter_token_seconds: float
     batched_tokens: int
     requests: int
     seconds: float
     report_age: float | None
+    fits: bool
+    worth_tokens: int = 0
+    """These three: of evicted tokens those to be computed again, what others wait in all, and how much of its cost to
+    others had been paid for by waiting."""
+    others_seconds: float = 0.0
+    paid_seconds: float = 0.0
+    loaded_tokens: int = 0
+    """These three: of expected tokens those loaded from below the device, in how long, and whether that rests on
+    measurements."""
+    loading_seconds: float = 0.0
+    loading_measured: bool = False
+    adapter_seconds: float = 0.0
+    """Of loading the adapter onto its device, which is full of others; assumed."""
     needed_blocks: int = 0
-    """These four: blocks it would take, may take, that stay free, and in all; not in the oldest records."""
+    """These four: blocks it would take, may take, that stay free, and in all."""
     free_blocks: int | None = None
     reserved_blocks: int = 0
     total_blocks: int | None = None
-    fits: bool
+    rank: int = 0
+    chosen: bool = False
+    matched_tokens: int = 0
+    """Prompt tokens that the index says are held there; used only where the report is fresh."""
 
     @classmethod
     def of(cls, score: CandidateScore, *, block_size: int = 0, chosen: bool = False) -> CandidateRecord:
         """The record of a score; ``block_size`` in tokens."""
-        same = dict(zip(_OF_SCORES, _of_score(score), strict=True))
         rank = score.id.rpartition("#")[2]
-        matched = score.matched_blocks * block_size
-        return cls(**same, rank=int(rank) if rank.isdecimal() else 0, chosen=chosen, matched_tokens=matched)
+        own = int(rank) if rank.isdecimal() else 0, chosen, score.matched_blocks * block_size
+        values: tuple[Any, ...] = (*_of_score(score), *own)
+        return cls(*values)
 
 
-_OWN: Final = frozenset({"rank", "chosen", "matched_tokens"})
-_OF_SCORES: Final = tuple(field.name for field in fields(CandidateRecord) if field.name not in _OWN)
-_of_score: Final = attrgetter(*_OF_SCORES)
+_OWN: Final = 3
+"""The last fields, which are not those of a score."""
+_of_score: Final = attrgetter(*(field.name for field in fields(CandidateRecord)[:-_OWN]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ShortfallRecord:
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class LostRecord:
     """So many tokens of the prompt were not served from cache, and why."""
 
@@ -115,7 +115,7 @@ class LostRecord:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class DecisionRecord:
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -18,6 +20,8 @@ from cachefleet_controlplane.store.store_errors import StoreError
 _PRUNE_ROWS: Final = 1000
 _decisions = cast("Table", DecisionRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _seq = _decisions.c.seq
+_FIELDS: Final = tuple(field.name for field in fields(DecisionRecord))
+_values: Final = attrgetter(*_FIELDS)
 
 
 class DecisionRepository(Protocol):
@@ -63,7 +67,7 @@ class SqlDecisions:
 
     def save(self, records: Sequence[DecisionRecord]) -> None:
         """Insert records in one transaction, after deleting those with the same ids."""
-        rows = [msgspec.to_builtins(record) for record in records]
+        rows = [dict(zip(_FIELDS, _values(record), strict=True)) for record in records]
         with self._database.transaction(write=True) as connection:
             connection.execute(delete(_decisions).where(_decisions.c.id.in_([row["id"] for row in rows])))
             connection.execute(insert(_decisions), rows)

@@ -76,7 +76,7 @@ class Tenancy:
     """Why nobody is served without a key when there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class UsageRecord:
     """What one tenant used of one model in the hour that begins at ``hour``."""
 

@@ -93,7 +93,9 @@ class UsageLog:
         if before is None and len(self._waiting) >= self._bounds.queue:
             self._metrics.usage_dropped(used.requests)
             return
-        self._waiting[key] = used if before is None else _sum(before, used)
+        if before is None:
+            self._waiting[key] = UsageRecord(hour=used.hour, tenant=used.tenant, model=used.model)
+        _add(self._waiting[key], used)
 
     async def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
         """Usage by now, of other replicas what they have written; arguments as in ``SqlUsage.between``. StoreError."""
@@ -175,16 +177,12 @@ def _key(record: UsageRecord) -> _Key:
     return record.hour, record.tenant, record.model
 
 
-def _sum(one: UsageRecord, other: UsageRecord) -> UsageRecord:
-    return UsageRecord(
-        hour=one.hour,
-        tenant=one.tenant,
-        model=one.model,
-        requests=one.requests + other.requests,
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-        completion_tokens=one.completion_tokens + other.completion_tokens,
-    )
+def _add(to: UsageRecord, used: UsageRecord) -> None:
+    """Add to a sum of our own, which nobody else has yet."""
+    to.requests += used.requests
+    to.prompt_tokens += used.prompt_tokens
+    to.cached_tokens += used.cached_tokens
+    to.completion_tokens += used.completion_tokens
 
 
 _usage = cast("Table", UsageRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it

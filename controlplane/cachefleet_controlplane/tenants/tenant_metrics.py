@@ -6,7 +6,8 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from cachefleet_controlplane.metrics import Metrics, remembering
+from cachefleet_controlplane.exposition import PendingCounts
+from cachefleet_controlplane.metrics import Metrics
 
 MAX_TENANTS: Final = 256
 OTHER: Final = "other"
@@ -27,14 +28,14 @@ class TenantMetrics:
     def used(self, tenant: str, *, prompt: int, cached: int, completion: int) -> None:
         """Count one request that was sent to a worker, and its tokens."""
         name = self._name(tenant)
-        self._requests.labels(name).inc()
-        self._prompt.labels(name).inc(prompt)
-        self._cached.labels(name).inc(cached)
-        self._completion.labels(name).inc(completion)
+        self._requests.add(name)
+        self._prompt.add(name, amount=prompt)
+        self._cached.add(name, amount=cached)
+        self._completion.add(name, amount=completion)
 
     def refused(self, tenant: str, reason: str) -> None:
         """Count a refused request of a known tenant: disabled, requests_at_once or tokens_per_minute."""
-        self._refusals.labels(self._name(tenant), reason).inc()
+        self._refusals.add(self._name(tenant), reason)
 
     def _name(self, tenant: str) -> str:
         if tenant in self._names or len(self._names) < MAX_TENANTS:
@@ -42,6 +43,6 @@ class TenantMetrics:
             return tenant
         return OTHER
 
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        name = f"cachefleet_tenant_{name}"
-        return remembering(Counter(name, help_text, ("tenant", *labels), registry=self._registry))
+    def _counter(self, name: str, help_text: str, *labels: str) -> PendingCounts:
+        counter = Counter(f"cachefleet_tenant_{name}", help_text, ("tenant", *labels), registry=self._registry)
+        return PendingCounts(counter, self._registry)

@@ -139,11 +139,48 @@ async def read_body(
         raise ApiError(408, message, headers=_CLOSE) from error
 
 
-async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply: Reply) -> bool:
-    """Run ``work``, cancelled when the client disconnects; False where it was. Errors of ``work`` are raised."""
-    leaving = _Leaving(reply)
-    watch = asyncio.ensure_future(_disconnected(receive))
-    watch.add_done_callback(leaving)
+class Departure:
+    """A client's disconnect, as its server notices it; calls back whoever waits for it."""
+
+    __slots__ = ("_callback", "happened")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._callback: Callable[[], None] | None = None
+
+    def happen(self) -> None:
+        """The client is gone."""
+        self.happened = True
+        if self._callback is not None:
+            self._callback()
+
+    def await_by(self, callback: Callable[[], None] | None) -> None:
+        """Call ``callback`` when the client leaves, also if it has left; None for nobody."""
+        self._callback = callback
+        if callback is not None and self.happened:
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self._callback is not None:
+            self._callback()
+
+
+DEPARTURE: Final = "cachefleet.departure"
+"""Member of an ASGI scope: the Departure of its client, where its server knows of these."""
+
+
+async def while_present(
+    work: Coroutine[Any, Any, object], receive: Receive, reply: Reply, departure: Departure | None = None
+) -> bool:
+    """Run ``work``, cancelled when the client disconnects; False where it was. Errors of ``work`` are raised.
+
+    Without a ``departure`` a task of its own waits for the server to say so.
+    """
+    leaving, watch = _Leaving(reply), None
+    if departure is None:
+        departure = Departure()
+        watch = asyncio.ensure_future(_disconnected(receive, departure))
+    departure.await_by(leaving)
     try:
         await work
     except (asyncio.CancelledError, Exception):  # raised again, unless the client's disconnect caused it
@@ -152,8 +189,9 @@ async def while_present(work: Coroutine[Any, Any, None], receive: Receive, reply
     else:
         leaving.settled()
     finally:
-        watch.remove_done_callback(leaving)
-        watch.cancel()
+        departure.await_by(None)
+        if watch is not None:
+            watch.cancel()
     return not leaving.gone
 
 
@@ -165,7 +203,7 @@ class _Leaving:
         self._task = asyncio.current_task()
         self.gone = False
 
-    def __call__(self, _: asyncio.Future[None]) -> None:
+    def __call__(self) -> None:
         if self._task is not None and not self._reply.ended:
             self.gone = True
             self._task.cancel()
@@ -175,9 +213,10 @@ class _Leaving:
         return self.gone and self._task is not None and self._task.uncancel() == 0
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(receive: Receive, departure: Departure) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    departure.happen()
 
 
 async def _read(receive: Receive, limit: int, patience: Callable[[], float], take: Callable[[int], None]) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.wire.errors import ApiError
@@ -36,7 +36,11 @@ class JsonBounds:
 
     def check(self, body: bytes, native: NativeExcess | None = None) -> None:
         """ApiError 400 for a body that crosses a bound."""
-        crossed = self.first_excess(body) if native is None else native(body, *astuple(self))
+        crossed = (
+            self.first_excess(body)
+            if native is None
+            else native(body, self.containers, self.strings, self.items, self.depth)
+        )
         if crossed is not None:
             raise ApiError(400, f"The body has {_WORDS[crossed].format(getattr(self, crossed))}.")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self
 
@@ -112,6 +113,9 @@ class InFlightRequests:
     changed: Callable[[], None]
     """Called when what is counted here has changed."""
     open: dict[int, InFlightRequest] = field(default_factory=dict)
+    """In the order in which they were sent."""
+    computing: dict[int, InFlightRequest] = field(default_factory=dict)
+    """Those of them without a first token."""
     recent: deque[InFlightRequest] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
     typical_tokens: float = TYPICAL_TOKENS
     reservations: BlockReservations = field(default_factory=BlockReservations)
@@ -121,7 +125,7 @@ class InFlightRequests:
     def begin(self, inflight: InFlightRequest, *, prompt_tokens: int, held: int = 0) -> None:
         """A request is sent; ``held`` blocks of its prompt are there according to the index."""
         self.changed()
-        self.open[id(inflight)] = inflight
+        self.open[id(inflight)] = self.computing[id(inflight)] = inflight
         inflight.reservation = self.reservations.take(inflight.common, blocks=inflight.blocks, held=held)
         if inflight.keys:
             self.recent.append(inflight)
@@ -131,6 +135,7 @@ class InFlightRequests:
     def landed(self, inflight: InFlightRequest) -> None:
         """A request has its first token: its blocks are there, and others may share them."""
         self.changed()
+        self.computing.pop(id(inflight), None)
         if not inflight.done:
             if inflight.reservation is not None:
                 self.reservations.computed(inflight.reservation, inflight.common)
@@ -140,6 +145,7 @@ class InFlightRequests:
         """A request is over; without ``cached_tokens`` and a first token it failed, and its blocks are not expected."""
         self.changed()
         self.open.pop(id(inflight), None)
+        self.computing.pop(id(inflight), None)
         if inflight.reservation is not None:
             self.reservations.drop(inflight.reservation)
             self.ended_blocks += inflight.blocks
@@ -150,19 +156,22 @@ class InFlightRequests:
 
     def due(self) -> Iterator[float]:
         """The times at which requests stop counting as work if they get no first token."""
-        return (inflight.sent_at + UNCACHED_WORK_SECONDS for inflight in self.open.values() if not inflight.prefilled)
+        return (inflight.sent_at + UNCACHED_WORK_SECONDS for inflight in self.computing.values())
 
     def tokens(self, now: float) -> int:
         """Prompt tokens sent and not computed yet."""
-        return sum(inflight.tokens for inflight in self.open.values() if inflight.working(now))
+        return sum(inflight.tokens for inflight in self.computing.values() if inflight.working(now))
 
     def blocks_since(self, moment: float) -> int:
         """Free blocks that requests sent after ``moment`` take."""
-        return sum(inflight.taken for inflight in self.open.values() if inflight.sent_at > moment)
+        return sum(inflight.taken for inflight in takewhile(lambda one: one.sent_at > moment, self._latest()))
+
+    def _latest(self) -> Iterator[InFlightRequest]:
+        return reversed(self.open.values())
 
     def waiting(self, now: float) -> int:
         """Number of requests whose prompt still has to be computed."""
-        return sum(1 for inflight in self.open.values() if inflight.working(now))
+        return sum(1 for inflight in self.computing.values() if inflight.working(now))
 
     def match(self, keys: bytes, now: float, *, whole: bool = False) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there.

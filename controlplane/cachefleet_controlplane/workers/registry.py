@@ -10,8 +10,8 @@ from typing import Final
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.routing.scoring import needed_blocks
 from cachefleet_controlplane.workers.hit_window import HitWindow
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks

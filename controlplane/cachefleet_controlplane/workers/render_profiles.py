@@ -86,6 +86,10 @@ class RenderFacts:
     """What all ready workers render by."""
     certifiable: frozenset[Profile] = frozenset()
     """Their pairs of render profile and index contract."""
+    parses_reasoning: bool = False
+    """Any of them takes chats' reasoning apart from their answers."""
+    indexed: bool = True
+    """Hits on any worker can be told from blocks; True before one has come."""
 
     @property
     def renderer(self) -> str:
@@ -135,7 +139,14 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
         certifiable=frozenset(map(profile_of, hellos)),
+        parses_reasoning=any(hello.profile.reasoning_parser for hello in hellos),
+        indexed=_indexed(pools),
     )
+
+
+def _indexed(pools: list[Pool]) -> bool:
+    hellos = [one.hello for pool in pools for one in pool.workers.values() if one.hello]
+    return not hellos or any(not hello.not_indexed for hello in hellos)
 
 
 def _urls(workers: Iterable[Worker], feature: str) -> frozenset[str]:

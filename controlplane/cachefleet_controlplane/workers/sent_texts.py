@@ -58,14 +58,15 @@ class SentTexts:
             self.forget(worker)
 
     def _store(self, worker: WorkerId, chunks: Sequence[int], held: OrderedDict[int, None]) -> bool:
-        try:
-            self._index.apply(worker, Stored(0, pack_keys(chunks)))
-        except IndexFullError:
-            return False
+        if not held.keys() >= set(chunks):  # else the index has all of them
+            try:
+                self._index.apply(worker, Stored(0, pack_keys(chunks)))
+            except IndexFullError:
+                return False
         # The end of a prompt is evicted before its beginning, as in an engine.
         for chunk in reversed(chunks):
-            held.pop(chunk, None)
             held[chunk] = None
+            held.move_to_end(chunk)
         return True
 
     def _evict(self, worker: WorkerId, held: OrderedDict[int, None], count: int) -> None:

@@ -79,10 +79,12 @@ class Worker:
     key_retry_at: float = 0.0
     version: int = 0
     """Raised whenever a decision may see it differently, except through time or through the registry."""
+    standing: int = 0
+    """As ``version``, except through the requests in flight."""
 
     def __post_init__(self) -> None:
         self.id = worker_id(self.pool, self.name, self.rank)
-        self.inflight_requests = InFlightRequests(self._answered, self._touch)
+        self.inflight_requests = InFlightRequests(self._answered, self._move)
 
     @property
     def full_name(self) -> str:
@@ -151,11 +153,11 @@ class Worker:
     def use(self, number: int, now: float, adapter: str = "") -> None:
         """Decision number ``number`` chose it, for a request of this adapter."""
         self.last_used = number
-        if adapter:
+        if adapter:  # from now on others may have to be loaded
             self.adapters.used(adapter)
         if self.key_refused:  # one request is enough to find out
             self.key_retry_at = now + KEY_RETRY_SECONDS
-        self._touch()
+        self._touch() if adapter or self.key_refused else self._move()
 
     def follow(self, stream: Stream) -> None:
         """Set the new state of its stream."""
@@ -195,17 +197,20 @@ class Worker:
         yield self.backoff_until
         yield self.key_retry_at
         if self.load:
-            yield self.load.at + STALE_AFTER_SECONDS
-            yield self.load.at + FORGET_SECONDS
+            yield from (self.load.at + STALE_AFTER_SECONDS, self.load.at + FORGET_SECONDS)
 
     def _touch(self) -> None:
         self.version += 1
+        self.standing += 1
+
+    def _move(self) -> None:
+        self.version += 1
 
     def _answered(self) -> None:
-        self._touch()
-        self.failures = 0
-        self.backoff_until = 0.0
-        self.key_refused = False
+        self._move()
+        if self.failures or self.backoff_until or self.key_refused:
+            self._touch()
+            self.failures, self.backoff_until, self.key_refused = 0, 0.0, False
 
     def accept(self, state: State, now: float) -> None:
         """Take a State over; its waiting work beyond our own in-flight requests is counted as that of others."""
@@ -233,18 +238,14 @@ class Worker:
     def restarted(self) -> None:
         """A new epoch: drop load and measurements of the one before."""
         self._touch()
-        self.unindexed_hits = NO_HITS
-        self.load = None
-        self.samples = 0
-        self.unindexed = False
-        self.most_blocks = 0
-        self.key_refused = False
+        self.load, self.unindexed_hits = None, NO_HITS
+        self.samples, self.most_blocks, self.unindexed, self.key_refused = 0, 0, False, False
         self.adapters.restarted()
         self.inflight_requests.recent.clear()
 
     def room(self, now: float, *, percent: int) -> Capacity | None:
         """Blocks that a new request may take where ``percent`` stay free; None where that is not known."""
-        load, own = self._known_load(now), self.inflight_requests
+        load, own = self.known_load(now), self.inflight_requests
         if load is None:
             return None
         sent = own.blocks_since(load.at)
@@ -259,7 +260,9 @@ class Worker:
 
         ``percent`` are to stay free. ``sent``: blocks that were sent there just now, where the caller knows better.
         """
-        own, load = self.inflight_requests, self._known_load(now)
+        own, load = self.inflight_requests, self.known_load(now)
+        if sent is None:
+            sent = own.match(prompt.keys, now, whole=bool(self.rule.windows)) if prompt.keys else 0
         room = self.room(now, percent=percent)
         fresh = load is not None and not self.stream.stale(now) and not self.unindexed
         state = load.state if load else None
@@ -271,7 +274,7 @@ class Worker:
             rank=self.rank,
             matched_blocks=matched if fresh else 0,
             loadable_blocks=loadable if fresh else 0,
-            sent_blocks=self._sent_blocks(prompt.keys, now) if sent is None else sent,
+            sent_blocks=sent,
             report_age=now - load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),
@@ -292,9 +295,6 @@ class Worker:
             adapter_seconds=self.adapters.seconds(prompt.adapter) if prompt.adapter else 0.0,
         )
 
-    def _sent_blocks(self, keys: bytes, now: float) -> int:
-        """Blocks of a prompt that were sent there just now, as far as the in-flight requests tell."""
-        return self.inflight_requests.match(keys, now, whole=bool(self.rule.windows)) if keys else 0
-
-    def _known_load(self, now: float) -> Load | None:
+    def known_load(self, now: float) -> Load | None:
+        """Its last report, unless that is too old to say anything."""
         return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None

@@ -73,7 +73,7 @@ def test_prompts_just_sent_count_where_this_one_goes_on_from_them() -> None:
 
 def test_operators_are_told_how_a_worker_is_indexed() -> None:
     fleet = fleet_of("demo-0")
-    assert fleet.indexed(MODEL)
+    assert fleet.render_facts(MODEL).indexed
     fleet.report(rule=HitRule(full=False, windows=(2, 9)))
     said = Capability(feature="index", mode="windows", reason="a hit needs the last 2, 9 blocks")
     assert fleet.worker().capabilities[-1] == said
@@ -81,4 +81,4 @@ def test_operators_are_told_how_a_worker_is_indexed() -> None:
     assert fleet.worker().not_indexed == "KV cache group 1 is odd"
     said = Capability(feature="index", mode="off", reason="not indexed: KV cache group 1 is odd")
     assert fleet.worker().capabilities[-1] == said
-    assert not fleet.indexed(MODEL)
+    assert not fleet.render_facts(MODEL).indexed

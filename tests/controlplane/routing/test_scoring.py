@@ -22,7 +22,8 @@ from cachefleet_controlplane.routing.decision import (
     Verdict,
 )
 from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_tokens
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_tokens
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.throughput import (
     DEFAULT_BATCHED_TOKENS,
     DEFAULT_INTER_TOKEN_SECONDS,

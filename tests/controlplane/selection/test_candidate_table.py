@@ -91,16 +91,16 @@ def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     selector = fleet._selector
     assert isinstance(selector, NativeSelector)
     fleet.route(MODEL, LONG)
-    table = selector._tables[MODEL, "", Duty.ANSWER]
+    table = selector._tables.known[MODEL, "", Duty.ANSWER]
     fleet.now += 4
     fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
     fleet.now += 4
     assert fleet.route("nobody", LONG).worker == ""
     assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
-    assert selector._tables == {(MODEL, "", Duty.ANSWER): table}
+    assert selector._tables.known == {(MODEL, "", Duty.ANSWER): table}
     fleet.worker_failed("default/demo/demo-2")
     fleet.route(MODEL, LONG)
-    assert selector._tables[MODEL, "", Duty.ANSWER] is not table
+    assert selector._tables.known[MODEL, "", Duty.ANSWER] is not table
 
 
 class TestRoom:

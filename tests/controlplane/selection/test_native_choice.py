@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
-from cachefleet_controlplane.routing.scoring import decide, needed_blocks, usable_blocks
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
+from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.throughput import Throughputs
 from cachefleet_controlplane.routing.told_reason import told_reason
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth

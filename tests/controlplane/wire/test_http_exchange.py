@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Message, Reply, read_body, while_present
+from cachefleet_controlplane.wire.http_exchange import (
+    ClientGoneError,
+    Departure,
+    Message,
+    Reply,
+    read_body,
+    while_present,
+)
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -94,9 +101,32 @@ class TestReading:
         assert caught.value.status == 408
 
 
+class Leaving(asyncio.Event):
+    """A client that goes, as its server notices it."""
+
+    def __init__(self, departure: Departure) -> None:
+        super().__init__()
+        self._departure = departure
+
+    def set(self) -> None:
+        self._departure.happen()
+
+
+@pytest.fixture(params=["a task waits for the server's word", "the server calls back"])
+def departure(request: pytest.FixtureRequest) -> Departure | None:
+    return Departure() if request.param == "the server calls back" else None
+
+
+def client_of(departure: Departure | None) -> Client:
+    client = Client()
+    if departure is not None:
+        client.goes = Leaving(departure)
+    return client
+
+
 class TestPresence:
-    async def test_work_is_cancelled_as_its_client_goes(self) -> None:
-        client, ended = Client(), asyncio.Event()
+    async def test_work_is_cancelled_as_its_client_goes(self, departure: Departure | None) -> None:
+        client, ended = client_of(departure), asyncio.Event()
 
         async def work() -> None:
             client.goes.set()
@@ -105,14 +135,14 @@ class TestPresence:
             finally:
                 ended.set()
 
-        assert not await while_present(work(), client.receive, reply(client))
+        assert not await while_present(work(), client.receive, reply(client), departure)
         assert ended.is_set()
         task = asyncio.current_task()
         assert task is not None
         assert not task.cancelling()
 
-    async def test_what_work_says_when_it_is_cancelled_matters_to_nobody(self) -> None:
-        client = Client()
+    async def test_what_work_says_when_it_is_cancelled_matters_to_nobody(self, departure: Departure | None) -> None:
+        client = client_of(departure)
 
         async def work() -> None:
             client.goes.set()
@@ -121,10 +151,10 @@ class TestPresence:
             except asyncio.CancelledError:
                 raise ValueError from None
 
-        assert not await while_present(work(), client.receive, reply(client))
+        assert not await while_present(work(), client.receive, reply(client), departure)
 
-    async def test_who_goes_after_the_end_has_its_answer(self) -> None:
-        client = Client()
+    async def test_who_goes_after_the_end_has_its_answer(self, departure: Departure | None) -> None:
+        client = client_of(departure)
         client.may_take.set()
         answer = reply(client)
 
@@ -133,24 +163,38 @@ class TestPresence:
             client.goes.set()
             await asyncio.sleep(SHORT)
 
-        assert await while_present(work(), client.receive, answer)
+        assert await while_present(work(), client.receive, answer, departure)
 
-    async def test_the_errors_of_work_pass(self) -> None:
+    async def test_the_errors_of_work_pass(self, departure: Departure | None) -> None:
         async def work() -> None:
             raise ValueError
 
         with pytest.raises(ValueError):
-            await while_present(work(), Client().receive, reply(Client()))
+            await while_present(work(), Client().receive, reply(Client()), departure)
 
-    async def test_another_cancellation_passes(self) -> None:
-        client, began = Client(), asyncio.Event()
+    async def test_another_cancellation_passes(self, departure: Departure | None) -> None:
+        client, began = client_of(departure), asyncio.Event()
 
         async def work() -> None:
             began.set()
             await asyncio.sleep(LONG)
 
-        task = asyncio.ensure_future(while_present(work(), client.receive, reply(client)))
+        task = asyncio.ensure_future(while_present(work(), client.receive, reply(client), departure))
         await began.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    async def test_work_is_cancelled_whose_client_has_gone_before(self) -> None:
+        departure = Departure()
+        departure.happen()
+        assert not await while_present(asyncio.sleep(LONG), Client().receive, reply(Client()), departure)
+
+    async def test_who_goes_when_all_is_done_cancels_nothing(self) -> None:
+        departure = Departure()
+        assert await while_present(asyncio.sleep(0), Client().receive, reply(Client()), departure)
+        departure.happen()
+        await asyncio.sleep(SHORT)
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()

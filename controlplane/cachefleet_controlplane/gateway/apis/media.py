@@ -84,13 +84,14 @@ def _kind(raw: Raw | None) -> str:
 
 
 _NAME: Final = "uuid"
-_NAME_HINTS: Final = (b"uuid", b"\\u00")
-"""Without one of these bytes no member has that name, not even escaped."""
+_NAME_HINT, _ESCAPED = b"uuid", b"\\u00"
+"""Without one of these no member has that name, not even escaped."""
 
 
 def with_own_names(messages: Raw, *, salt: str) -> Raw:
     """Return messages or input items with names of media hashed under ``salt``; what cannot be read stays."""
-    if not is_list(messages) or not any(hint in bytes(messages) for hint in _NAME_HINTS):
+    text = bytes(messages)
+    if not is_list(messages) or (_NAME_HINT not in text and _ESCAPED not in text):
         return messages
     return _list(messages, salt.encode(), _MAX_DEPTH)
 

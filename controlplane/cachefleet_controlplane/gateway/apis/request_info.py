@@ -45,7 +45,7 @@ class Bypass(StrEnum):
     """Its blocks depend on images, sound or vectors besides token ids."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class RequestInfo:
     """One request, parsed as far as routing needs it; ``fields`` are the members that a worker may see."""
 

@@ -50,7 +50,7 @@ from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason
 from cachefleet_controlplane.wire.json_members import edited, encode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class AttemptMode:
     """How one attempt is sent."""
 
@@ -120,7 +120,7 @@ TRANSFER: Final = "kv_transfer_params"
 _KEY_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Attempt:
     """What one worker is sent; ``watch`` is None where the gateway does not look for a refusal."""
 

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
-from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, State, begun, step
 from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
@@ -54,7 +54,7 @@ class Exchange:
         self._reply = reply
         self._trace = trace
         self._began = began
-        self._progress = Progress()
+        self._progress = begun()
         self._resuming = Resumption.of(context.fleet, routing_input)
         self._planner = AttemptPlanner(self._resuming, max_attempts=context.max_attempts)
         self._transfer: Transfer | None = None

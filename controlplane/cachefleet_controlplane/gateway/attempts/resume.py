@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,11 +18,15 @@ from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_runtime.copies import copied
+from cachefleet_runtime.known_results import known_of_tuples
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 """How a detokenizer shows bytes that are no whole character."""
@@ -38,7 +42,7 @@ _texts = msgspec.json.Decoder(str | list[str] | None)
 _number = msgspec.json.Decoder(int | None, strict=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class ResumeLimits:
     """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings, tokens at least."""
 
@@ -54,7 +58,7 @@ class ResumeLimits:
         if gate.callers and gate.own:
             return None
         if gate.own:  # the gateway acts on it
-            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
+            info = copied(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
         stops = _stops(info.fields.get("stop"))
         if stops is None or not resumable(info, parsed=parsed):
             return None
@@ -65,12 +69,7 @@ class ResumeLimits:
         if least and stops:  # which are not looked for before the least of tokens: the seam would have to know
             return None
         included = lax_bool(info.fields.get("include_stop_str_in_output"))
-        allowed = [
-            pool.spec.preemption.max_hand_backs
-            for pool in routing_input.model.declared
-            if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK
-        ]
-        return cls(min(allowed, default=0), bound, Stopping(stops, included), least)
+        return cls(_hand_backs(routing_input.model.declared), bound, Stopping(stops, included), least)
 
 
 class Resumption:
@@ -79,7 +78,7 @@ class Resumption:
     @classmethod
     def of(cls, fleet: Fleet, routing_input: RoutingInput) -> Resumption:
         """Start with a request; chats of models with a reasoning parser cannot be resumed."""
-        parsed = any(hello.profile.reasoning_parser for hello in fleet.announced(routing_input.model.name))
+        parsed = fleet.render_facts(routing_input.model.name).parses_reasoning
         return cls(fleet, routing_input, ResumeLimits.of(routing_input, parsed=parsed))
 
     def __init__(self, fleet: Fleet, routing_input: RoutingInput, limits: ResumeLimits | None) -> None:
@@ -88,13 +87,20 @@ class Resumption:
         self._first = routing_input
         self._times = 0
         self._whole = b""
-        self.joiner = None if limits is None else StreamJoiner(limits.stopping)
+        self._joiner: StreamJoiner | None = None
         self.routing_input = self._with_mark(routing_input)
+
+    @property
+    def joiner(self) -> StreamJoiner | None:
+        """Joins the workers' parts, made when it is first needed; None where nobody can resume."""
+        if self._joiner is None and self._limits is not None:
+            self._joiner = StreamJoiner(self._limits.stopping)
+        return self._joiner
 
     @property
     def resumable(self) -> bool:
         """Another worker can resume what one hands back."""
-        return self.joiner is not None
+        return self._limits is not None
 
     @property
     def resumed(self) -> bool:
@@ -109,7 +115,7 @@ class Resumption:
     @property
     def stopped(self) -> bool:
         """The answer is complete, whatever its worker still sends."""
-        return self.joiner is not None and self.joiner.stopped
+        return self._joiner is not None and self._joiner.stopped
 
     def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Return the events to relay for a worker's events."""
@@ -128,21 +134,24 @@ class Resumption:
 
     def takes_back(self, answer: Answer | None) -> bool:
         """Note a whole answer; return whether its worker hands it back unfinished."""
-        if self.joiner is None or answer is None or answer.status != 200:
+        if answer is None or answer.status != 200 or (not self._times and _GIVEN_UP not in answer.body):
+            return False  # as nearly all: nothing is to be joined
+        joiner = self.joiner
+        if joiner is None:
             return False
         try:
-            self._whole = self.joiner.whole(answer.body)
+            self._whole = joiner.whole(answer.body)
         except (msgspec.DecodeError, KeyError, ValueError):  # not vLLM's shape: it is not resumed
             return False
-        return self._handed_back and not self.joiner.stopped
+        return joiner.handed_back and not joiner.stopped
 
     def joined(self, answer: Answer) -> Answer:
         """Return the last worker's whole answer, joined with what others produced before it."""
-        return replace(answer, body=self._whole) if self._times and answer.status == 200 else answer
+        return copied(answer, body=self._whole) if self._times and answer.status == 200 else answer
 
     @property
     def _handed_back(self) -> bool:
-        return self.joiner is not None and self.joiner.handed_back
+        return self._joiner is not None and self._joiner.handed_back
 
     @property
     def survives(self) -> bool:
@@ -175,14 +184,14 @@ class Resumption:
         least = (self._limits.least if self._limits else 0) - len(produced)
         body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
         prompt = self._prompt([*prompt_ids, *produced], budget)
-        return replace(self._first, body=body, prompt=prompt)
+        return copied(self._first, body=body, prompt=prompt)
 
     def _prompt(self, ids: list[int], budget: int) -> Prompt:
         """With keys of the produced tokens after the prompt's: the first worker may still hold these blocks."""
         first = self._first.prompt
         keyer = self._fleet.keyer(self._first.model.name, salt=self._first.salt)
         if keyer is None or not first.keys:
-            return replace(first, tokens=len(ids), max_tokens=budget)
+            return copied(first, tokens=len(ids), max_tokens=budget)
         keys = keyer.packed_keys(ids)
         return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT, adapter=first.adapter)
 
@@ -194,7 +203,7 @@ class Resumption:
             not self._times and "vllm_xargs" not in routing_input.info.fields
         )  # as nearly all: no need to parse it again
         body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
-        return replace(routing_input, body=body, sent=members)
+        return copied(routing_input, body=body, sent=members)
 
     @property
     def _allowed(self) -> int:
@@ -212,6 +221,13 @@ async def kept_ids(produced: Sequence[int], text: Text) -> int | None:
         if said is None or not said.endswith(REPLACEMENT):
             return None if said is None else end
     return len(produced)
+
+
+@known_of_tuples
+def _hand_backs(pools: Iterable[PrefixCachePool]) -> int:
+    """How often workers of these pools may hand an answer back: as often as each of those that do allows."""
+    handing = (pool.spec.preemption for pool in pools if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK)
+    return min((one.max_hand_backs for one in handing), default=0)
 
 
 def _stops(raw: Raw | None) -> list[str] | None:
@@ -240,6 +256,7 @@ def _count(raw: Raw | None) -> int | None:
     return number
 
 
+_GIVEN_UP: Final = HANDED_BACK.encode()
 PATH: Final = "/detokenize"
 SECONDS: Final = 5.0
 _JSON: Final = (("content-type", "application/json"),)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import Attempt
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
@@ -21,21 +22,22 @@ async def send_attempt(
     resumed: bool,
 ) -> Opened:
     """Send an attempt of a request; the rest of an answer (``resumed``) is always sent whole."""
-    continuing = None if resumed else routing_input.continuing
-    if (opened := await _answered(upstream, routing_input, attempt, url)) is not None:
+    continuing, held = None if resumed else routing_input.continuing, routing_input.rendering.held
+    if held is not None and (opened := await _answered(upstream, held, attempt, url)) is not None:
         return opened if continuing is None else continuing.answered(url, opened)
-    told = [*headers, *([] if continuing is None else continuing.headers(url))]
+    if continuing is None:
+        return await upstream.open(url, attempt.path, attempt.body, headers=headers, watch=attempt.watch)
+    told = [*headers, *continuing.headers(url)]
 
     async def send(body: bytes) -> Opened:
         return await upstream.open(url, attempt.path, body, headers=told, watch=attempt.watch)
 
-    return await (send(attempt.body) if continuing is None else continuing.send(url, attempt.body, send))
+    return await continuing.send(url, attempt.body, send)
 
 
-async def _answered(upstream: Upstream, routing_input: RoutingInput, attempt: Attempt, url: str) -> Opened | None:
-    """Have the worker answer that holds the request; None where none does, or no more: then it is sent again."""
-    held = routing_input.rendering.held
-    if held is None or not held.answer.take():
+async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str) -> Opened | None:
+    """Have the worker answer that holds the request; None where it does no more: then it is sent again."""
+    if not held.answer.take():
         return None
     if attempt.hooked or not held.serves(url, attempt.path, attempt.body):
         held.answer.close()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cachefleet_controlplane.gateway.attempts.answer_latency import LEAST_SECONDS, AnswerLatency, patience
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -53,6 +53,17 @@ class Waiting:
     predicted: Callable[[], float]
     elsewhere: Callable[[], bool]
     """Whether another worker would take the request now."""
+    began: float = 0.0
+    task: asyncio.Task[Any] | None = None
+    """What waits; None before it does."""
+    ended: bool = False
+    """It was cancelled as stalled."""
+
+    def end(self) -> None:
+        """Cancel what waits, once."""
+        if self.task is not None and not self.ended:
+            self.ended = True
+            self.task.cancel()
 
 
 Gone = Callable[[AbstractSet[str]], AbstractSet[str]]
@@ -66,25 +77,29 @@ class StalledAttempts:
         self._gone = gone
         self._clock = clock
         self._known: LruMap[str, _Known] = LruMap(MAX_WORKERS)
-        self._waiting: dict[Waiting, tuple[float, asyncio.Timeout]] = {}
+        self._waiting: dict[Waiting, None] = {}
         self._look_again: asyncio.TimerHandle | None = None
 
     async def bounded(self, attempt: Waiting, work: Awaitable[Opened]) -> Opened:
         """Return what comes of ``work``; STALLED where it was cancelled, which disconnects it."""
-        began, limit = self._clock(), asyncio.timeout(None)
+        task = attempt.task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        attempt.began = self._clock()
+        self._waiting[attempt] = None
+        self._schedule()
         try:
-            async with limit:
-                self._waiting[attempt] = began, limit
-                self._schedule()
-                opened = await work
-        except TimeoutError:
-            if not limit.expired():
+            opened = await work
+        except asyncio.CancelledError:
+            # It ends the attempt where nobody else has cancelled the task.
+            if task is None or not attempt.ended or task.uncancel() > before:
                 raise
             return Opened(Outcome.STALLED)
         finally:
             self._waiting.pop(attempt, None)
+        if task is not None and attempt.ended:  # its answer came in the same moment
+            task.uncancel()
         if opened.succeeded:
-            self._heard(attempt.worker).learn(self._clock() - began, stream=attempt.stream)
+            self._heard(attempt.worker).learn(self._clock() - attempt.began, stream=attempt.stream)
         return opened
 
     def heard(self, worker: str) -> None:
@@ -109,10 +124,10 @@ class StalledAttempts:
             return
         ended = 0
         for attempt in self._overdue()[:ASKED_AT_ONCE]:
-            limits = self._waiting.pop(attempt)
-            self._waiting[attempt] = limits  # behind those that were not asked for
+            del self._waiting[attempt]
+            self._waiting[attempt] = None  # behind those that were not asked for
             if ended < ENDED_AT_ONCE and attempt.elsewhere():
-                limits[1].reschedule(asyncio.get_running_loop().time())
+                attempt.end()
                 ended += 1
         self._schedule()
 
@@ -125,9 +140,8 @@ class StalledAttempts:
 
     def _silence(self, attempt: Waiting, now: float) -> float:
         """Seconds since anything came of its worker; 0 where it is being ended."""
-        began, limit = self._waiting[attempt]
         known = self._known.get(attempt.worker)
-        return 0.0 if limit.expired() else now - max(began, known.heard if known else began)
+        return 0.0 if attempt.ended else now - max(attempt.began, known.heard if known else attempt.began)
 
     def _patience(self, attempt: Waiting) -> float:
         known = self._known.get(attempt.worker)

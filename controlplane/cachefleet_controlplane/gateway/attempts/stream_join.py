@@ -27,7 +27,7 @@ _GIVEN_UP: Final = HANDED_BACK.encode()
 _TRANSFER: Final = "kv_transfer_params"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Stopping:
     """A request's stop strings; ``included``: they are part of the answer."""
 

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
-from cachefleet_controlplane.routing.scoring import needed_blocks
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_controlplane.workers.views import ServedModel

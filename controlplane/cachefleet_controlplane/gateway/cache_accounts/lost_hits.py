@@ -33,7 +33,7 @@ _UNKEYED: Final = frozenset({Rung.NONE, Rung.TEXT})
 """Rungs that give no block keys."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class _Answered:
     """An answered prompt whose blocks are known."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_runtime.known_results import known_of_tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Allowance:
 NOTHING: Final = Allowance()
 
 
+@known_of_tuples
 def allowance(pools: Iterable[PrefixCachePool]) -> Allowance:
     """Return what pools allow together; NOTHING unless every one enables continuation."""
     specs = [pool.spec.continuation for pool in pools]

@@ -23,6 +23,7 @@ from cachefleet_controlplane.wire.headers import AGENT_HEADERS, Header
 SESSION_HEADER: Final = b"x-cachefleet-session"
 STATE_HEADER: Final = b"x-cachefleet-session-state"
 MAX_NAME: Final = 256
+_AGENTS: Final = frozenset(header for header, _ in AGENT_HEADERS)
 _NAME: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_NAME)
 
 
@@ -108,9 +109,11 @@ def session_name(headers: Sequence[Header]) -> bytes:
 def _agent_session(headers: Sequence[Header]) -> bytes:
     """A name that no ``x-cachefleet-session`` can be; b"" without a usable header: agents do not know of us."""
     sent = dict(headers)
+    if _AGENTS.isdisjoint(sent):
+        return b""
     for header, thread in AGENT_HEADERS:
         session = sent.get(header, b"")
-        if _NAME.fullmatch(session):
+        if session and _NAME.fullmatch(session):
             return b" ".join((header, session, sent.get(thread, b"")[:MAX_NAME]))
     return b""
 

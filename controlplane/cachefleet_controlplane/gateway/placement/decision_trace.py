@@ -73,7 +73,7 @@ def _candidate(score: CandidateScore, *, chosen: bool) -> dict[str, object]:
     return {name: getattr(record, name) for name in _SHOWN_TO_TENANTS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Basis:
     """What a request's decisions rest on besides the fleet: its tenant, and how its prompt is known."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import Role
+from cachefleet_runtime.known_results import known_of_tuples
+
+_SPEAKING: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class HitThresholds:
     """The thresholds and pool roles that hold for all attempts of a request."""
 
@@ -30,16 +35,9 @@ class HitThresholds:
     @classmethod
     def of(cls, info: RequestInfo, model: ServedModel) -> HitThresholds:
         """Take the thresholds and roles from the pools of a model as declared; Prefill pools answer nothing."""
-        answering = [pool for pool in model.declared if pool.spec.role is not Role.PREFILL]
-        roles = {pool.spec.role for pool in model.declared}
-        return cls(
-            speaks=info.endpoint in {Endpoint.CHAT, Endpoint.COMPLETIONS},
-            own=info.threshold,
-            split={Role.PREFILL, Role.DECODE} <= roles,
-            thresholds={pool.key: pool.spec.hit.threshold for pool in answering},
-            decoding=frozenset(pool.key for pool in answering if pool.spec.role is Role.DECODE),
-            one_prompt=info.prompts == 1,
-        )
+        split, thresholds, decoding = _of_pools(model.declared)
+        speaks = info.endpoint in _SPEAKING
+        return cls(speaks, info.threshold, split, thresholds, decoding, info.prompts == 1)
 
     @property
     def callers(self) -> bool:
@@ -49,7 +47,7 @@ class HitThresholds:
     @property
     def ours(self) -> bool:
         """The gateway sets thresholds: a request without one of its own is sent 0."""
-        return self.split or any(threshold > 0 for threshold in self.thresholds.values())
+        return self.split or any(self.thresholds.values())
 
     def threshold(self, pool: str) -> float:
         """Return the threshold for a worker of that pool: the caller's, else the pool's, else 0."""
@@ -62,3 +60,12 @@ class HitThresholds:
     def decode_first(self, pool: str) -> bool:
         """Whether a Decode worker goes first (B16): the caller has the field, 0 included, or the pool a threshold."""
         return self.own is not None or self.threshold(pool) > 0
+
+
+@known_of_tuples
+def _of_pools(pools: Iterable[PrefixCachePool]) -> tuple[bool, Mapping[str, float], frozenset[str]]:
+    """Whether they are split, and of those that answer the thresholds and the Decode pools."""
+    answering = [pool for pool in pools if pool.spec.role is not Role.PREFILL]
+    decoding = frozenset(pool.key for pool in answering if pool.spec.role is Role.DECODE)
+    split = bool(decoding) and any(pool.spec.role is Role.PREFILL for pool in pools)
+    return split, {pool.key: pool.spec.hit.threshold for pool in answering}, decoding

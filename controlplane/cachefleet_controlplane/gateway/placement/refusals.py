@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
-from cachefleet_controlplane.routing.scoring import OUTPUT_TOKENS_COUNTED, needed_blocks
+from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
 from cachefleet_controlplane.workers.views import ServedModel
 

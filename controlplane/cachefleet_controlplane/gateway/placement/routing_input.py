@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -16,18 +16,19 @@ from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
+from cachefleet_controlplane.gateway.placement.prompt_knowledge import known_prompt
 from cachefleet_controlplane.gateway.placement.refusals import no_such_model
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
-from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.keying import Keying
 from cachefleet_controlplane.gateway.rendering.outgoing import Outgoing
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
-from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
+from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
 from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts, TokenEstimates
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.affinity import leaning
-from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
@@ -35,11 +36,10 @@ from cachefleet_controlplane.wire.json_members import Fields, encode
 from cachefleet_controlplane.workers.views import ServedModel
 
 NO_PROMPT: Final = Prompt()
-_TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
-"""Reasons for no ids where the text tells nothing either."""
+NOT_RENDERED: Final = Rendering()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class RoutingInput:
     """One request with all that a decision needs; may be decided on repeatedly."""
 
@@ -92,7 +92,7 @@ class RoutingInput:
         return self.fleet.route(self.model.name, self.prompt, exclude=exclude | others, duty=self.duty)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Answering:
     """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own."""
 
@@ -149,13 +149,20 @@ class RoutingInputBuilder:
         return served
 
     async def place(
-        self, info: RequestInfo, tenant: TenantRecord, *, keep_ids: bool = False, answering: Answering | None = None
+        self,
+        info: RequestInfo,
+        tenant: TenantRecord,
+        *,
+        model: ServedModel | None = None,
+        keep_ids: bool = False,
+        answering: Answering | None = None,
     ) -> RoutingInput:
         """Build the routing input of a tenant's request. ApiError where the model is not served.
 
-        ``keep_ids``: with the prompt's token ids, where they can be had. ``answering``: it will be sent to a worker.
+        ``model`` is what ``find`` found, if it was asked. ``keep_ids``: with the prompt's token ids, where they can be
+        had. ``answering``: it will be sent to a worker.
         """
-        model = self.find(info.model)
+        model = model or self.find(info.model)
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         gate = HitThresholds.of(info, model)
         fields = upstream_fields(info, model=model.upstream, salt=salt, gated=gate.ours)
@@ -163,24 +170,28 @@ class RoutingInputBuilder:
         body = encode(fields)
         began = self._clock()
         text = self._text(info, model, salt=salt)
-        workers = self._asked(model, text, continuing)
         preferred, sent_to = self._affinity.of(tenant.name, _name(model), info.cache_key)
-        before = RoutingInput(
-            *(self._fleet, info, model, body, len(fields), NO_PROMPT, Rendering(), 0.0, tenant, salt),
+        made = RoutingInput(
+            *(self._fleet, info, model, body, len(fields), NO_PROMPT, NOT_RENDERED, 0.0, tenant, salt),
             preferred=preferred,
             sent_to=sent_to,
             gate=gate,
             continuing=continuing,
         )
-        rendering = await self._render(before, workers, answering, keep_ids=keep_ids)
+        rendering = self._unasked(info)
+        if rendering is None:
+            workers = self._asked(model, text, continuing)
+            rendering = await self._render(made, workers, answering, keep_ids=keep_ids)
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)
-            body = await continuing.whole(body) if gate.split else body
-        seconds = self._clock() - began
-        learn = self._learner(info, model, rendering, text)
-        rendering, prompt = self._known(info, model, rendering, text)
-        prompt = replace(prompt, adapter=model.upstream) if model.is_adapter else prompt
-        return replace(before, body=body, prompt=prompt, rendering=rendering, render_seconds=seconds, learn=learn)
+            made.body = await continuing.whole(body) if gate.split else body
+        made.render_seconds = self._clock() - began
+        made.learn = self._learner(info, model, rendering, text)
+        facts = self._fleet.render_facts(model.name)
+        made.rendering, made.prompt = known_prompt(info, rendering, text, facts, longest=model.max_model_len)
+        if model.is_adapter:
+            made.prompt.adapter = model.upstream
+        return made
 
     def _continuing(
         self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str
@@ -222,40 +233,21 @@ class RoutingInputBuilder:
         guess = Prompt(text.tokens, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
         return self._fleet.renderers(model.name, guess)
 
-    def _known(
-        self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text
-    ) -> tuple[Rendering, Prompt]:
-        """What decisions rest on: blocks, else the text where it may be used, else load."""
-        longest = model.max_model_len
-        keyed = rendering.prompt
-        prompt = _prompt(info, keyed, text.measured(keyed.tokens), longest=longest)
-        if not self._fleet.indexed(model.name):
-            prompt = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
-        if prompt.knowledge is Knowledge.EXACT or not text.size or rendering.reason in _TEXTLESS:
-            return rendering, prompt
-        if prompt.tokens and longest is not None and prompt.tokens > longest:
-            return rendering, prompt  # the engine will refuse it
-        tokens = prompt.tokens or (text.tokens if longest is None else min(text.tokens, longest))
-        guess = replace(
-            _prompt(info, Keyed(tokens), prompt.chunks, longest=longest),
-            block_size=self._fleet.render_facts(model.name).block_size,
-            knowledge=Knowledge.APPROXIMATE,
-        )
-        return replace(rendering, rung=Rung.TEXT) if rendering.rung is Rung.NONE else rendering, guess
-
     @property
     def _blind(self) -> bool:
         """The policy looks at nothing of the prompt."""
         return self._fleet.policy is RoutingPolicy.ROUND_ROBIN
 
+    def _unasked(self, info: RequestInfo) -> Rendering | None:
+        """The rendering of a prompt that nobody is asked to render; None where somebody is."""
+        if self._blind:
+            return NOT_RENDERED
+        return None if self._knowledge is Knowledge.EXACT else self._renderer.switched_off(info)
+
     async def _render(
         self, before: RoutingInput, workers: Sequence[WorkerEndpoint], answering: Answering | None, *, keep_ids: bool
     ) -> Rendering:
-        if self._blind:
-            return Rendering()
         info, model, salt, body = before.info, before.model, before.salt, before.body
-        if self._knowledge is not Knowledge.EXACT:
-            return self._renderer.switched_off(info)
         first = render_ask(info)
         if first is not info:
             body, _ = upstream_body(first, model=model.upstream, salt=salt)
@@ -282,16 +274,3 @@ def _nobody(_: int) -> None:
 
 def _learn(estimates: TokenEstimates, model: str, size: int, tokens: int) -> None:
     estimates.learn(model, size=size, tokens=tokens)
-
-
-def _prompt(info: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:
-    """With the answer bounded so that it and the prompt are ``longest`` tokens, the most that any worker takes."""
-    most = info.max_tokens if longest is None else max(0, longest - keyed.tokens)
-    return Prompt(
-        tokens=keyed.tokens,
-        keys=keyed.keys,
-        block_size=keyed.block_size,
-        max_tokens=min(info.max_tokens, most),
-        knowledge=Knowledge.EXACT if keyed.block_size else Knowledge.LOAD,
-        chunks=chunks,
-    )

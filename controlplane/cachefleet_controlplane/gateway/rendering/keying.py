@@ -16,7 +16,7 @@ from cachefleet_core.prompt_keys import PromptKeys
 from cachefleet_core.request_bodies import token_ids
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Keyed:
     """A prompt's token count and the packed keys of its blocks; ``block_size`` is 0 where keys are not known."""
 

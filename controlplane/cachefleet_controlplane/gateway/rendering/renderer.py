@@ -17,6 +17,7 @@ from typing import Final
 
 from prometheus_client import Counter
 
+from cachefleet_controlplane.exposition import PendingCounts
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import Sending
@@ -51,9 +52,11 @@ from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFact
 from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
+from cachefleet_runtime.copies import copied
 
 WITH_IDS: Final = "&ids=1"
 KEPT: Final = "&keep=1"
+SWITCHED_OFF: Final = Rendering(reason=Reason.SWITCHED_OFF)
 
 
 class Renderer:
@@ -84,12 +87,8 @@ class Renderer:
         self._failures = Counter(
             "cachefleet_render_failures", "Attempts to learn ids that gave none", ["reason"], registry=metrics.registry
         )
-        self._bypasses = Counter(
-            "cachefleet_render_bypasses",
-            "Requests whose ids nobody is asked for",
-            ["reason"],
-            registry=metrics.registry,
-        )
+        bypasses = "cachefleet_render_bypasses", "Requests whose ids nobody is asked for", ["reason"]
+        self._bypasses = PendingCounts(Counter(*bypasses, registry=metrics.registry), metrics.registry)
 
     async def render(
         self,
@@ -131,11 +130,11 @@ class Renderer:
         """Return the result for a prompt that is not to be rendered, and count why."""
         if info.bypass is not None:
             return self._bypassed(info.bypass)
-        self._bypasses.labels(Reason.SWITCHED_OFF).inc()
-        return Rendering(reason=Reason.SWITCHED_OFF)
+        self._bypasses.add(Reason.SWITCHED_OFF)
+        return SWITCHED_OFF
 
     def _bypassed(self, bypass: Bypass) -> Rendering:
-        self._bypasses.labels(bypass).inc()
+        self._bypasses.add(bypass)
         return Rendering(reason=bypass)
 
     def _recall(self, name: bytes) -> Rendering | None:
@@ -297,4 +296,4 @@ def _given(info: RequestInfo, keying: Keying) -> Keyed | None:
 def render_ask(info: RequestInfo) -> RequestInfo:
     """Return the request with its first prompt alone."""
     fields = first_prompt(info)
-    return info if fields is info.fields else replace(info, fields=fields)
+    return info if fields is info.fields else copied(info, fields=fields)

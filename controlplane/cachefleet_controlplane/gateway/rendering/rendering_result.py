@@ -74,7 +74,7 @@ class KeptPrompt:
 NOT_KEPT: Final = KeptPrompt()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Rendering:
     """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
 

@@ -89,7 +89,7 @@ MAX_KEYERS: Final = 1024
 """Keyers cached, one for each model and salt: to make one costs more than the keys of a short prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Text:
     """A prompt's text: its size in bytes, and chunk keys with the estimated tokens of each chunk."""
 

@@ -44,7 +44,7 @@ class WorkerResponse(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Answer:
     """A worker's whole answer, with the headers that a client may see."""
 
@@ -119,7 +119,7 @@ class Stream:
             self._response.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class Opened:
     """The result of an attempt so far: its outcome, and at most one of answer and stream."""
 

@@ -75,7 +75,8 @@ def test_a_model_is_text(model: object) -> None:
 def test_everything_else_is_passed_on_as_it_is(body: dict[str, Any], endpoint: Endpoint) -> None:
     body.pop("model", None)
     private = {"cache_salt", "kv_transfer_params", "ec_transfer_params", "mm_payload", "data_parallel_rank"}
-    ours = private | {"return_token_ids", "stream_options", "vllm_xargs", "store"}
+    trusted = {"priority", "request_id", "session_id"}
+    ours = private | trusted | {"return_token_ids", "stream_options", "vllm_xargs", "store"}
     given_body = {name: value for name, value in body.items() if name not in ours}
     got = sent(given_body, endpoint)
     assert {name: value for name, value in got.items() if name not in ours} == given_body

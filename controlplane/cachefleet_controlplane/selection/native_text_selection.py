@@ -1,0 +1,72 @@
+"""Decisions by prompt text in native code, with the results of ``text_selection``.
+
+What was sent to each worker is looked up in the index of texts, and counts as blocks just sent there.
+
+Importing this module needs ``cachefleet_native``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPolicy
+from cachefleet_controlplane.selection.candidate_table import CandidateTable
+from cachefleet_controlplane.selection.candidate_tables import CandidateTables
+from cachefleet_controlplane.selection.native_choice import chosen
+from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.text_selection import TextSelector, blocks_of
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.registry import Registry
+
+_KNOWN: Final = bytes(8)
+"""Keys that no worker holds: that a prompt has any says that it is known."""
+
+
+class TextTable(CandidateTable):
+    """A table for decisions by text: what is guessed is not weighed more finely."""
+
+    def __init__(self, pools: Sequence[Pool], now: float, adapter: str = "") -> None:
+        super().__init__(pools, now, adapter, weighed=False)
+        self.senders = cachefleet_native.Candidates([worker.id for worker in self.candidates])
+        """The same candidates for the index of texts: each remembers where in one index it found them."""
+        self.followed: Sequence[int] = ()
+        """Versions of the workers when texts of older epochs were dropped last."""
+
+
+class NativeTextSelector(TextSelector):
+    """Keeps a table of candidates for each fleet; rare cases are decided in Python, as by ``NativeSelector``."""
+
+    def __init__(self, index: NativeIndex, registry: Registry) -> None:
+        super().__init__(index, registry)
+        self._native = index.native
+        self._empty = cachefleet_native.Index()
+        self._tables = CandidateTables(registry, TextTable)
+
+    def _decide(
+        self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str], duty: Duty
+    ) -> Decision:
+        usual = policy is RoutingPolicy.CACHE_AWARE and not exclude and bool(prompt.keys)
+        table = self._tables.of(model, prompt.adapter, duty, now) if usual else None
+        decision = None
+        if table is not None and table.candidates:
+            blocks = self._blocks(table, prompt)
+            sent = [(place, each) for place, each in enumerate(blocks) if each]
+            decision = chosen(self._empty, table, prompt, _KNOWN, sent=sent, matched=blocks, now=now)
+        return decision or super()._decide(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+
+    def _blocks(self, table: TextTable, prompt: Prompt) -> list[int]:
+        """Whole blocks of the prompt that each candidate was sent."""
+        if table.versions is not table.followed:  # only what raises a worker's version begins another epoch
+            table.followed = table.versions
+            for worker in table.candidates:
+                self._follow(worker)
+        try:
+            packed = self._native.match_packed(prompt.keys, table.senders)
+        except cachefleet_native.InternalError as error:
+            raise IndexDefectError(str(error)) from error
+        return [blocks_of(chunks, prompt) if chunks else 0 for chunks in table.unpack(packed)]

@@ -1,0 +1,106 @@
+"""Decisions by text in native code against those in Python, after every event of any history of a fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.text_selection import TextSelector
+from cachefleet_core.block_keys import pack_keys
+from tests.controlplane.fleets import MODEL, LiveFleet, pool, view
+from tests.controlplane.selection.test_native_selection import CHAINS, NAMES, WHO, BoardMachine, assert_alike
+
+pytest.importorskip("cachefleet_native")
+import cachefleet_native
+
+from cachefleet_controlplane.index.native_index import NativeIndex
+from cachefleet_controlplane.selection.native_selection import NativeSelector
+from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
+
+TEXTS = [
+    Prompt(
+        tokens=round(chunks * each) + extra,
+        block_size=16,
+        max_tokens=100,
+        knowledge=Knowledge.APPROXIMATE,
+        chunks=Chunks(pack_keys(line[:chunks]), each),
+    )
+    for line in CHAINS
+    for chunks, each, extra in ((12, 16.0, 0), (7, 33.3, 5), (1, 16.0, 1), (3, 4.5, 0))
+] + [
+    *(
+        Prompt(200, b"", 16, knowledge=Knowledge.APPROXIMATE, chunks=Chunks(pack_keys(CHAINS[0]), 16.0), adapter=name)
+        for name in ("a", "c")
+    ),
+    Prompt(200, block_size=16, knowledge=Knowledge.APPROXIMATE),
+    Prompt(200, knowledge=Knowledge.APPROXIMATE, chunks=Chunks(pack_keys(CHAINS[0]), 16.0)),
+]
+"""Some shorter than a chunk; the last where the block size is not known."""
+
+
+def text_fleet(*workers: str) -> LiveFleet:
+    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, text_selector=NativeTextSelector)
+    fleet.update_pools([view(pool(), workers)])
+    return fleet
+
+
+class TextMachine(BoardMachine):
+    """Whatever happens, what native code decides by text is what Python does."""
+
+    @initialize(bounds=st.just({}))
+    def begin(self, bounds: dict[str, Any]) -> None:
+        assert not bounds  # of the index of blocks, which decides nothing here
+        self.fleet = text_fleet()
+        assert isinstance(self.fleet._texts, NativeTextSelector)
+        self.plain = self.by_text = TextSelector(self.fleet._texts._index, self.fleet._registry)
+        self.by_text._texts = self.fleet._texts._texts  # what was sent to each is known once
+        self.links, self.inflight_requests, self.epochs = {}, [], 0
+        self.sequences = dict.fromkeys(WHO, 0)
+        self.declare(NAMES, [], role="Both", both=True)
+
+    @rule(prompt=st.sampled_from(TEXTS))
+    def send_text(self, prompt: Prompt) -> None:
+        self.send(prompt)
+
+    @invariant()
+    def every_decision_is_as_if_made_anew(self) -> None:
+        if hasattr(self, "fleet"):
+            for prompt in TEXTS:
+                assert_alike(self.fleet, self.by_text, prompt)
+            assert_alike(self.fleet, self.by_text, TEXTS[0], duty=Duty.PREFILL)
+            assert_alike(self.fleet, self.by_text, TEXTS[0], exclude=frozenset({"default/demo/demo-0"}))
+            assert_alike(self.fleet, self.by_text, TEXTS[0], policy=RoutingPolicy.LEAST_LOADED)
+
+
+TestTexts = TextMachine.TestCase
+TestTexts.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
+
+
+def test_nothing_is_left_to_python_where_nothing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = text_fleet("a", "b")
+    monkeypatch.setattr(TextSelector, "_candidates", None)
+    first = fleet.route(MODEL, TEXTS[0])
+    fleet.begin(first, TEXTS[0]).finish()
+    again = fleet.route(MODEL, TEXTS[0])
+    assert (first.reason, again.reason, again.worker) == (Reason.LOAD_ONLY, Reason.LONGEST_PREFIX, first.worker)
+
+
+def test_a_defect_of_the_index_of_texts_costs_the_guess_and_no_answer() -> None:
+    fleet = text_fleet("a")
+    fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
+    assert fleet.route(MODEL, TEXTS[0]).knowledge is Knowledge.APPROXIMATE
+    assert isinstance(fleet._texts, NativeTextSelector)
+    fleet._texts._native = _Defective()  # type: ignore[assignment]
+    decision = fleet.route(MODEL, TEXTS[0])
+    assert (decision.worker, decision.knowledge) == ("a", Knowledge.LOAD)
+
+
+class _Defective:
+    def match_packed(self, *_args: object, **_named: object) -> None:
+        raise cachefleet_native.InternalError("a defect")

@@ -1,0 +1,46 @@
+"""Copies of values, and results that are remembered."""
+
+from dataclasses import dataclass, field
+
+from cachefleet_runtime.copies import copied
+from cachefleet_runtime.known_results import MAX_KNOWN, known_of_tuples
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Point:
+    x: int
+    y: list[int]
+    name: str = field(default="", compare=False)
+
+
+def test_a_copy_differs_in_its_changes_alone() -> None:
+    point = Point(1, [2], "a")
+    moved = copied(point, x=3)
+    assert (moved, moved.name, moved.y is point.y) == (Point(3, [2]), "a", True)
+    assert point == Point(1, [2])
+
+
+def test_a_tuple_is_asked_about_once_and_other_values_each_time() -> None:
+    asked = []
+
+    @known_of_tuples
+    def total(values: object) -> int:
+        asked.append(values)
+        assert isinstance(values, tuple | list)
+        return sum(values)
+
+    same, listed = (1, 2), [1, 2]
+    assert [total(same), total(same), total(listed), total(listed)] == [3] * 4
+    assert asked == [same, listed, listed]
+    listed.append(5)
+    assert total(listed) == 8
+
+
+def test_it_keeps_what_it_remembers_bounded_and_alive() -> None:
+    @known_of_tuples
+    def first(values: object) -> int:
+        assert isinstance(values, tuple)
+        return int(values[0])
+
+    # Tuples made on the way are given up at once: were their identities used again, answers would be wrong.
+    assert [first((number, "x")) for number in range(3 * MAX_KNOWN)] == list(range(3 * MAX_KNOWN))
