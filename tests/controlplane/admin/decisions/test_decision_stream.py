@@ -78,7 +78,7 @@ async def test_a_decision_is_shown_to_all_viewers_and_written_out_once(
     made: list[str] = []
     event = decision_stream._event
 
-    def counted(record: DecisionRecord) -> str:
+    def counted(record: DecisionRecord) -> bytes:
         made.append(record.id)
         return event(record)
 
