@@ -11,6 +11,8 @@ from typing import Final
 DONE: Final = b"[DONE]"
 _DATA: Final = b"data:"
 _EVENT: Final = b"event:"
+_PLAIN: Final = b"\n\n"
+_CARRIAGE: Final = b"\r\n\r\n"
 _PRELUDES: Final = frozenset({b"response.created", b"response.queued", b"response.in_progress", b"ping"})
 _ENDS: Final = frozenset({b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"})
 
@@ -49,11 +51,13 @@ class EventSplitter:
 
     def _split(self, data: bytes | bytearray, scan: int) -> Generator[bytes, None, int]:
         """Give the whole events in ``data``, of which ``scan`` bytes hold no end; return where the rest begins."""
-        start = 0
-        while (end := _event_end(data, scan)) > 0:
+        start, plain = 0, data.find(_PLAIN, scan)
+        while (end := _event_end(data, scan, plain)) > 0:
             self._check(end - start)
             yield bytes(data[start:end])
             start = scan = end
+            if 0 <= plain < scan:
+                plain = data.find(_PLAIN, scan)
         return start
 
     def _check(self, size: int) -> None:
@@ -86,10 +90,13 @@ def is_end(event: bytes) -> bool:
     return event_data(event) == DONE or event_name(event) in _ENDS
 
 
-def _event_end(data: bytes | bytearray, start: int) -> int:
-    """Index at which the first event ends, blank line included; 0 where none does."""
-    plain = data.find(b"\n\n", start)
-    carriage = data.find(b"\r\n\r\n", start, len(data) if plain < 0 else plain + 1)
+def _event_end(data: bytes | bytearray, start: int, plain: int) -> int:
+    """Index at which the first event ends, blank line included; 0 where none does.
+
+    ``plain``: that of the first bare blank line, which is not looked for at each event, or it would be looked for in
+    the same bytes each time.
+    """
+    carriage = data.find(_CARRIAGE, start, len(data) if plain < 0 else plain + 1)
     if carriage >= 0:
-        return carriage + 4
-    return plain + 2 if plain >= 0 else 0
+        return carriage + len(_CARRIAGE)
+    return plain + len(_PLAIN) if plain >= 0 else 0

@@ -58,6 +58,12 @@ def test_a_long_event_in_many_pieces_is_whole() -> None:
     ]
 
 
+@pytest.mark.parametrize("event", [b"\r\n\r\n", b"\n\n", b"x\n\n\r\n\r\n"])
+def test_many_short_events_are_not_looked_for_in_the_same_bytes_each_time(event: bytes) -> None:
+    """A worker that wrote them would hold up everybody: it took seconds for so many."""
+    assert len(list(EventSplitter(1000).feed(event * 300_000))) >= 300_000
+
+
 @pytest.mark.parametrize(
     ("event", "data"),
     [

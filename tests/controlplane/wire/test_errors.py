@@ -50,3 +50,9 @@ def test_a_code_in_words_stands_in_place_of_the_status() -> None:
 @pytest.mark.parametrize("event", [b"", b"data: {}\n\n", b": x\n\n", b'data: {"choices":[]}\n\n', b"data: [DONE]\n\n"])
 def test_what_is_no_error(event: bytes) -> None:
     assert error_code(event) == 0
+
+
+@pytest.mark.parametrize("code", ["5" * 10, "5" * 5000, "\u00b2", "\u0663", "x"])
+def test_a_code_that_is_no_status_leaves_it_to_the_type(code: str) -> None:
+    event = json.dumps({"error": {"code": code, "type": "rate_limit_error", "message": "x"}})
+    assert error_code(b"data: %b\n\n" % event.encode()) == 429

@@ -42,6 +42,8 @@ _STATUS: Final = {
     "overloaded_error": 529,
 }
 """Statuses of errors that have a type in place of a code."""
+_DIGITS: Final = 9
+"""Of a code in a text, at most: any more are no status."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
@@ -123,7 +125,9 @@ def error_code(event: bytes) -> int:
         return 0
     if isinstance(told.code, int) and told.code:
         return told.code
-    return int(told.code) if isinstance(told.code, str) and told.code.isdigit() else _STATUS.get(told.type, 500)
+    if isinstance(told.code, str) and len(told.code) <= _DIGITS and told.code.isascii() and told.code.isdigit():
+        return int(told.code)
+    return _STATUS.get(told.type, 500)
 
 
 def error_message(body: bytes) -> str:
