@@ -10,6 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
+from cachefleet_local.fleet.port_promises import PortPromises, open_promises
+
 LOOPBACK: Final = "127.0.0.1"
 FIRST_CHOSEN: Final = 10_240
 TRIES: Final = 100
@@ -26,20 +28,35 @@ class PortError(Exception):
 def take_ports(wanted: Mapping[str, int]) -> dict[str, int]:
     """A free port for each name. PortError where a given one is taken.
 
-    0 means any, outside the range of outgoing connections where possible. All are held until the last is found, so
-    they differ. They are free again on return: the process that listens has to do so soon.
+    0 means any, outside the range of outgoing connections where possible, that is promised to nobody. All are held
+    until the last is found, so they differ. They are free again on return: the process that listens has to do so soon.
+    Meanwhile they are promised to this process, so no other one of this user chooses them.
     """
     with ExitStack() as held:
-        return {name: _bound(held, name, port) for name, port in sorted(wanted.items(), key=lambda item: -item[1])}
+        promises = held.enter_context(open_promises())
+        promises.clean()
+        first_given = sorted(wanted.items(), key=lambda item: -item[1])
+        return {name: _bound(held, promises, name, port) for name, port in first_given}
 
 
-def _bound(held: ExitStack, name: str, port: int) -> int:
+def _bound(held: ExitStack, promises: PortPromises, name: str, port: int) -> int:
     if port:
-        return _listening(held, name, port)
-    for chosen in _CHANCE.sample(range(FIRST_CHOSEN, _first_ephemeral()), TRIES):
+        given = _listening(held, name, port)
+        promises.renew(given)
+        return given
+    # Claimed before it is bound: a promised port is not touched, its process may begin to listen right now.
+    for chosen in filter(promises.claim, _CHANCE.sample(range(FIRST_CHOSEN, _first_ephemeral()), TRIES)):
         with suppress(PortError):
             return _listening(held, name, chosen)
-    return _listening(held, name, 0)
+    return _any_ephemeral(held, promises, name)
+
+
+def _any_ephemeral(held: ExitStack, promises: PortPromises, name: str) -> int:
+    for _ in range(TRIES):
+        port = _listening(held, name, 0)
+        if promises.claim(port):
+            return port
+    raise PortError(f"no port for the {name} is free")
 
 
 def _first_ephemeral() -> int:
