@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, cast
 
+from cachefleet_local.fleet.ports import take_ports
 from e2e.cluster import audit
 from e2e.cluster.api_server import ADMIN, ApiServer, Identity, StartError
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.certificates import Authority, Pair
-from e2e.cluster.processes import end, free_ports, spawn
+from e2e.cluster.processes import end, spawn
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
@@ -120,11 +121,11 @@ class ControlPlane(ApiServer):
     def _start(self) -> None:
         folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
         authority = Authority.made(folder, dt.datetime.now(dt.UTC))
-        ports = free_ports(3)
-        self.reach(f"https://{self.address}:{ports[2]}", folder, authority, own=folder)
+        ports = take_ports({"etcd": 0, "etcd peers": 0, "apiserver": 0})
+        self.reach(f"https://{self.address}:{ports['apiserver']}", folder, authority, own=folder)
         self._accounts = authority.key("service-accounts")
-        self._spawn("etcd", self._etcd(ports[0], ports[1]))
-        self._spawn("kube-apiserver", self._apiserver(ports[0], ports[2]))
+        self._spawn("etcd", self._etcd(ports["etcd"], ports["etcd peers"]))
+        self._spawn("kube-apiserver", self._apiserver(ports["etcd"], ports["apiserver"]))
         self._wait(lambda: self._answers("/readyz"), "kube-apiserver")
         if self.crds is not None and self.crds.exists():
             # Before the controllers, whose garbage collector looks for new kinds only each half minute.

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from e2e.cluster.processes import die_with_parent, free_ports
+from cachefleet_local.fleet.ports import take_ports
+from e2e.cluster.processes import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["cachefleet_operator.__main__", "e2e.cluster.operator_process"])
@@ -28,7 +29,7 @@ class OperatorProcess:
     """One operator. Use as a context manager; leaving it kills what still runs."""
 
     def __init__(self, kubeconfig: Path, log: Path, *, namespace: str, **settings: Any) -> None:
-        self.port = free_ports(1)[0]
+        self.port = take_ports({"operator": 0})["operator"]
         self.log = log
         chosen: dict[str, Any] = {
             "agent_image": "example.org/agent:1",

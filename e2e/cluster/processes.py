@@ -1,4 +1,4 @@
-"""Processes that die with their parent, and what they listen on."""
+"""Processes that die with their parent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +13,6 @@ from pathlib import Path
 STOP_SECONDS = 10.0
 LARGE_HEAPS = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """For programs in Go: a cluster of tests is small and has many requests, so memory is cheaper than processor time."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def spawn(command: Sequence[object], log: Path) -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core.engine import engine_arguments
+from cachefleet_local.fleet.port_promises import open_promises
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
 from e2e.engine import faulty
@@ -128,11 +129,16 @@ def running_vllm(options: VllmOptions, folder: Path, log: Path) -> Iterator[Vllm
 
 def _ports() -> dict[str, int]:
     """Each rank publishes at the next port, so events and replays are apart."""
-    while True:
-        ports = take_ports({"engine": 0, "events": 0, "replay": 0})
-        others = [ports[name] + rank for name in ("events", "replay") for rank in range(1, MAX_RANKS)]
-        if abs(ports["events"] - ports["replay"]) >= MAX_RANKS and all(map(_is_free, others)):
-            return ports
+    with open_promises() as promises:
+        while True:
+            ports = take_ports({"engine": 0, "events": 0, "replay": 0})
+            others = [ports[name] + rank for name in ("events", "replay") for rank in range(1, MAX_RANKS)]
+            if all(promises.claim(port) and _is_free(port) for port in others) and not _meet(ports):
+                return ports
+
+
+def _meet(ports: dict[str, int]) -> bool:
+    return abs(ports["events"] - ports["replay"]) < MAX_RANKS
 
 
 def _is_free(port: int) -> bool:

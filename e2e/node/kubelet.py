@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
+from cachefleet_local.fleet.ports import take_ports
 from e2e.cluster.certificates import Pair
-from e2e.cluster.processes import free_ports
 from e2e.node.network import ADDRESS, PODS
 
 NODE: Final = "cachefleet-node"
@@ -56,7 +56,7 @@ def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": ADDRESS,
-        "port": free_ports(1)[0],
+        "port": take_ports({"kubelet": 0})["kubelet"],
         "healthzPort": 0,
         "tlsCertFile": str(pki.serving.certificate),
         "tlsPrivateKeyFile": str(pki.serving.key),
@@ -90,14 +90,14 @@ def scheduler(binary: Path, kubeconfig: Path) -> list[object]:
 
 def proxy(binary: Path, folder: Path, *, kubeconfig: Path) -> list[object]:
     """The command line of a kube-proxy."""
-    health, metrics = free_ports(2)
+    ports = take_ports({"health": 0, "metrics": 0})
     configuration: dict[str, Any] = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": str(kubeconfig)},
         "hostnameOverride": NODE,
-        "healthzBindAddress": f"127.0.0.1:{health}",
-        "metricsBindAddress": f"127.0.0.1:{metrics}",
+        "healthzBindAddress": f"127.0.0.1:{ports['health']}",
+        "metricsBindAddress": f"127.0.0.1:{ports['metrics']}",
         "mode": "iptables",
         "clusterCIDR": PODS,
         "oomScoreAdj": 0,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import aiohttp
 import pytest
 
 from cachefleet_core.report_frames import Drain, Hello, Phase, Policy, Resync, Snapshot, Warm
+from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module
@@ -96,9 +96,7 @@ async def test_a_lost_control_plane_is_found_again_and_told_everything(
 
 
 async def test_a_control_plane_may_come_later(make_settings: Make, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = take_ports({"control plane": 0})["control plane"]
     async with side(make_settings(control_planes=f"ws://127.0.0.1:{port}")) as one:
         await ControlPlane().until(lambda: one.metric("connects_total", outcome="failed") >= 2)
         assert not one.registration.registered
