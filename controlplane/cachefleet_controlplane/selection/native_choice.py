@@ -84,6 +84,7 @@ def chosen(
         prefix_tokens=choice.longest if exact else 0,
         excess_seconds=choice.excess if exact else 0.0,
         paid_seconds=prompt.paid_seconds,
+        queue_seconds=(view.queued_tokens + view.inflight_tokens) / table.throughputs[first].tokens_per_second,
         leading=leading,
         scores=scores,
         at=now,
