@@ -25,6 +25,7 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.health import OPEN_PATHS, Handler, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import card
@@ -103,7 +104,7 @@ class Gateway:
         lost = LostHits(
             *(context.fleet, context.metrics, history or CacheHistory()),
             salt_version=admission.salt_version,
-            served=hot.served if hot else _nobody,
+            served=hot.served if hot else None,
             wall=wall_clock,
         )
         self._account = RequestAccount(context, record, admission.salt_version, lost, recorded)
@@ -164,8 +165,7 @@ class Gateway:
 
     def _admit(self) -> None:
         if self.under_way > self._bounds.requests:
-            retry = {"retry-after": str(RETRY_AFTER_SECONDS)}
-            raise ApiError(503, "Too many requests are under way.", headers=retry)
+            raise ApiError(503, "Too many requests are under way.", headers={"retry-after": str(RETRY_AFTER_SECONDS)})
 
     def _handler(self, scope: Scope) -> Handler:
         path, method = scope["path"], scope["method"]
@@ -186,10 +186,7 @@ class Gateway:
         admitted = admitted_request(scope)
         understood = partial(parser_of(scope), endpoint=endpoint, trusted=admitted.tenant.trusted)
         with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
-            info = await self.bodies.read(scope, receive, share, understood)
-            if trace.span is not None:
-                trace.span.phase("admission", trace.span.arrived, self._parts.clock())
-            work = self._answer(info, scope, reply, trace, began)
+            work = self._answer(await self.bodies.read(scope, receive, share, understood), scope, reply, trace, began)
             if not await while_present(work, receive, reply, scope.get(DEPARTURE)):
                 raise ClientGoneError
 
@@ -198,10 +195,13 @@ class Gateway:
         return DecisionTrace(self._new_id(), self._wall_clock(), model="", endpoint=endpoint, request_id=named)
 
     async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
+        if trace.span is not None:
+            trace.span.phase("admission", trace.span.arrived, self._parts.clock())
         model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model, memory=memory_of(scope))
+        del info  # from here on the exchange decides how much of it is kept, and how long
         headers = identified(headers, trace.id) if turn.named else headers
         continuing = held = None
         try:
@@ -209,7 +209,7 @@ class Gateway:
             routing_input = await self._input_builder.place(
                 turn.info, tenant, model=model, keep_ids=turn.keeps_ids, answering=answering
             )
-            continuing, held = routing_input.continuing, routing_input.rendering.held
+            continuing, held = routing_input.continuing, routing_input.rendering.held_answer
             trace.basis = Basis.of(routing_input)
             if trace.span is not None:
                 trace.span.phase("render", (now := self._parts.clock()) - routing_input.render_seconds, now)
@@ -217,15 +217,19 @@ class Gateway:
                 self._hot.note(routing_input)
             routing_input = turn.placed(routing_input, lambda: trace.decision)
             exchange = Exchange(self._parts, routing_input, reply=reply, trace=trace, began=began, turn=turn)
+            del routing_input
             await exchange.run(headers)
         finally:
             if held is not None:
-                held.answer.drop()
-            used = None if continuing is None else continuing.ended(trace.decision.url if trace.decision else "")
-            trace.continuation = with_handle(turn.outcome, used)
-            turn.outcome = turn.outcome and trace.continuation
-            if self._turns is not None:
-                self._turns.over(turn)
+                held.drop()
+            self._over(turn, trace, continuing)
+
+    def _over(self, turn: Turn, trace: DecisionTrace, continuing: Sending | None) -> None:
+        used = None if continuing is None else continuing.ended(trace.decision.url if trace.decision else "")
+        trace.continuation = with_handle(turn.outcome, used)
+        turn.outcome = turn.outcome and trace.continuation
+        if self._turns is not None:
+            self._turns.over(turn)
 
     async def _turn(
         self,
@@ -267,8 +271,8 @@ class Gateway:
         routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant)
         decision = trace.decision = foreseen(routing_input.gate, routing_input.decide())
         trace.basis = Basis.of(routing_input)
-        body = decision_body(trace.id, info, decision, routing_input.rendering)
-        await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
+        told = decision_body(trace.id, info, decision, routing_input.rendering)
+        await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], told)
 
     async def _models(self, scope: Scope, _: Receive, reply: Reply) -> None:
         name = scope["path"].removeprefix(MODELS_PATH).removeprefix("/")
@@ -294,7 +298,3 @@ class Gateway:
             return
         await self._turns.histories.deleted(tenant, response)
         await reply.whole(200, [JSON], msgspec.json.encode({"id": response, "object": "response", "deleted": True}))
-
-
-def _nobody(_keys: bytes, _blocks: int) -> None:
-    """Nobody wants to know what was served."""

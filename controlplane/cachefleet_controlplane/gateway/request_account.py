@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,7 +15,7 @@ from cachefleet_controlplane.gateway.request_spans import request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
-from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_records import LaterRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply, Scope
@@ -23,7 +24,7 @@ from cachefleet_core.tenancy import TenantId
 ARRIVED: Final = "cachefleet.arrived"
 """Member of the ASGI scope: when the request came, in monotonic seconds."""
 
-Record = Callable[[DecisionRecord], None]
+Record = Callable[[LaterRecord], None]
 
 
 class AccountedRequest:
@@ -98,8 +99,7 @@ class RequestAccount:
         if self._recorded is not None:
             request_recorder.record(self._recorded, trace)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
-        record = trace.record()
-        if decision is None or record is None:
+        if decision is None:
             return
         metrics.decision(
             policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
@@ -115,7 +115,7 @@ class RequestAccount:
             )
         if trace.shortfall is not None:
             metrics.shortfall(trace.shortfall.cause)
-        self._record(record)
+        self._record(LaterRecord(trace.id, partial(trace.told, decision)))
 
     def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:
         if self._context.tracer is not None:

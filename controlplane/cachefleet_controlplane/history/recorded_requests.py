@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.routing.decision import Decision
-
 OVERHEAD: Final = 400
 """Bytes of one request besides its keys, about."""
 
@@ -66,11 +64,3 @@ class RecordedRequests:
             if request.pool == pool:
                 found.append(request)
         return found[::-1]
-
-
-def queue_seconds(decision: Decision) -> float:
-    """The queue of the chosen worker as the decision reckons it: tokens to be computed before, over its rate."""
-    chosen = next((score for score in decision.leading if score.id == decision.id), None)
-    if chosen is None or not chosen.tokens_per_second:
-        return 0.0
-    return (chosen.queued_tokens + chosen.inflight_tokens) / chosen.tokens_per_second

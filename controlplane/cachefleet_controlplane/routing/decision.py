@@ -255,6 +255,8 @@ class Decision:
     """How much longer the chosen one's queue is than the shortest, where it was chosen for holding that."""
     paid_seconds: float = 0.0
     """Waiting that had paid for a copy of that prefix."""
+    queue_seconds: float = 0.0
+    """The chosen worker's queue: tokens to be computed before, over its rate; 0 where none was chosen."""
     leading: Sequence[CandidateScore] = ()
     """The candidates that ``later_scores.leading_places`` selects; may be computed when first read."""
     scores: Sequence[CandidateScore] = ()
@@ -289,4 +291,5 @@ def turned_away(decision: Decision, reason: Reason) -> Decision:
         predicted_tokens=0,
         loaded_tokens=0,
         uncached_tokens=decision.prompt_tokens,
+        queue_seconds=0.0,
     )

@@ -34,8 +34,10 @@ class LaterScores(Sequence[CandidateScore]):
         return iter(self._all())
 
     def _all(self) -> Sequence[CandidateScore]:
-        if self._make is not None:
-            self._made, self._make = self._make(), None
+        make = self._make
+        if make is not None:  # two threads may both make them: they are the same
+            self._made = make()
+            self._make = None
         return self._made
 
 

@@ -73,6 +73,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         prefix_tokens=prefix,
         excess_seconds=excess,
         paid_seconds=prompt.paid_seconds,
+        queue_seconds=(chosen.view.queued_tokens + chosen.view.inflight_tokens) / chosen.score.tokens_per_second,
         leading=leading,
         scores=scores,
         at=now,

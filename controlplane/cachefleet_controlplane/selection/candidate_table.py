@@ -110,7 +110,7 @@ class CandidateTable:
         self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates], rules)
         self.loads = cachefleet_native.Loads(len(self.candidates))
         self._learn()
-        self._sum_up()
+        self._sum_up(reported=True)
 
     def follow(self, now: float) -> bool:
         """Update rows that have changed; False where a new table is needed."""
@@ -172,7 +172,7 @@ class CandidateTable:
         else:
             for place in places:
                 self._set(place)
-        self._sum_up()
+        self._sum_up(reported=bool(moved))
 
     def _learn(self) -> None:
         """Pass all rows to native code: throughputs depend on all of them."""
@@ -208,9 +208,12 @@ class CandidateTable:
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error
 
-    def _sum_up(self) -> None:
-        self._least_room = min((row.certain_room for row in self.rows), default=float("inf"))
-        self.any_fresh = not all(row.view.stale for row in self.rows)
+    def _sum_up(self, *, reported: bool) -> None:
+        """``reported``: not only requests in flight have changed, which say nothing of who has a fresh report."""
+        if reported:
+            self.any_fresh = not all(row.view.stale for row in self.rows)
+        rooms = (row.certain_room for row in self.rows) if self.any_fresh else ()
+        self._least_room = min(rooms, default=float("inf"))
         self._next = min(self._until, default=float("inf"))
 
     def _due(self, member: int, now: float) -> float:

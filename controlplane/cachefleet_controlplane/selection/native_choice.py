@@ -57,9 +57,8 @@ def chosen(
     if any(map(seen.misjudged, table.strained(needed))):
         return None
     knowledge = prompt.knowledge if keys and (table.any_fresh or sent) else Knowledge.LOAD
-    first, count = choice.first, len(table.rows)
-    leading = LaterScores(min(LEADING, count), partial(seen.leading, first, choice.second))
-    scores = LaterScores(count, seen.all)
+    first = choice.first
+    leading, scores = seen.later(first, choice.second)
     if (reason := choice.reason) == _NO_FIT:
         if not seen.possible():
             return None
@@ -84,6 +83,7 @@ def chosen(
         prefix_tokens=choice.longest if exact else 0,
         excess_seconds=choice.excess if exact else 0.0,
         paid_seconds=prompt.paid_seconds,
+        queue_seconds=(view.queued_tokens + view.inflight_tokens) / table.throughputs[first].tokens_per_second,
         leading=leading,
         scores=scores,
         at=now,
@@ -168,6 +168,11 @@ class _Seen:
     def possible(self) -> bool:
         """Whether any worker could ever have room."""
         return any(could(row.view, needed=needed_blocks(self._prompt)) for row in self._rows)
+
+    def later(self, first: int, second: int | None) -> tuple[LaterScores, LaterScores]:
+        """The leading scores, and all, each when they are asked for."""
+        count = len(self._rows)
+        return LaterScores(min(LEADING, count), partial(self.leading, first, second)), LaterScores(count, self.all)
 
     def all(self) -> list[CandidateScore]:
         return [self.score(place) for place in range(len(self._rows))]

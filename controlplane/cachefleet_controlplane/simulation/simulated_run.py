@@ -7,7 +7,6 @@ from typing import Final
 
 from cachefleet_controlplane.fleet.backend import backend
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.history.recorded_requests import queue_seconds
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
@@ -91,7 +90,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         if decision.verdict is not Verdict.ROUTE:
             return self._refuse(request)
         waited = max(0.0, self._now - (START + request.at))
-        self._queues[request.number] = waited + queue_seconds(decision)
+        self._queues[request.number] = waited + decision.queue_seconds
         inflight = self._fleet.begin(decision, prompt)
         return Placed(decision.worker, inflight, decision.predicted_tokens), self._generation(request)
 

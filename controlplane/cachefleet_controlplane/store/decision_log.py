@@ -18,7 +18,7 @@ from typing import TypeVar
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.decision_feed import DecisionFeed
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
-from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord, LaterRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
 from cachefleet_controlplane.store.newest_first import newest_first
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -53,7 +53,7 @@ class DecisionLog:
         self._repository = repository
         self._metrics = metrics
         self._bounds = bounds or LogBounds()
-        self._waiting: dict[str, DecisionRecord] = {}
+        self._waiting: dict[str, LaterRecord] = {}
         self._arrived = asyncio.Event()
         self._opened = False
         self._unpruned = self._bounds.prune_every  # a bound that was lowered takes effect with the first write
@@ -67,9 +67,13 @@ class DecisionLog:
         """Whether the repository was opened, or failed to, at least once."""
         return self.problem != _NOT_OPENED
 
-    def record(self, record: DecisionRecord) -> None:
-        """Queue a record; it replaces one with the same id. Never waits, never fails."""
-        self.feed.publish(record)
+    def record(self, record: LaterRecord) -> None:
+        """Queue a record, which the thread that writes it makes, unless somebody looks at it before.
+
+        It replaces one with the same id. Never waits, never fails.
+        """
+        if len(self.feed):
+            self.feed.publish(record.made())
         self._waiting.pop(record.id, None)
         self._waiting[record.id] = record
         if len(self._waiting) > self._bounds.queue:
@@ -80,7 +84,7 @@ class DecisionLog:
     async def get(self, decision_id: str) -> DecisionRecord | None:
         """One record or None. StoreError where it is not queued and the repository does not answer."""
         if waiting := self._waiting.get(decision_id):
-            return waiting
+            return waiting.made()
         return await self._read(lambda: self._repository.get(decision_id))
 
     async def recent(
@@ -92,10 +96,15 @@ class DecisionLog:
         ``whole`` asks for all.
         """
 
-        async def read(most: int, cursor: str | None) -> list[DecisionRecord]:
-            return await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
+        async def read(most: int, cursor: str | None) -> list[LaterRecord]:
+            stored = await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
+            return [LaterRecord.of(record) for record in stored]
 
-        return await newest_first(self._waiting, wanted.matches, read, limit=limit, before=before, whole=whole)
+        def matches(record: LaterRecord) -> bool:
+            return wanted.matches(record.made())
+
+        found = await newest_first(self._waiting, matches, read, limit=limit, before=before, whole=whole)
+        return [record.made() for record in found]
 
     async def run(self) -> None:
         """Write queued records until cancelled; then flush once and close the repository."""
@@ -142,15 +151,15 @@ class DecisionLog:
             self._works()
         self._forget(batch)
 
-    def _save(self, batch: list[DecisionRecord]) -> None:
-        self._repository.save(batch)
+    def _save(self, batch: list[LaterRecord]) -> None:
+        self._repository.save([record.made() for record in batch])
         self._unpruned += len(batch)
         if self._unpruned >= self._bounds.prune_every:
             while self._repository.prune():
                 pass
             self._unpruned = 0
 
-    def _forget(self, batch: list[DecisionRecord]) -> None:
+    def _forget(self, batch: list[LaterRecord]) -> None:
         for record in batch:
             if self._waiting.get(record.id) is record:  # else it was replaced while this was written
                 del self._waiting[record.id]

@@ -5,6 +5,7 @@ No prompt, token id, salt or credential has a field here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, ClassVar, Final
@@ -159,3 +160,24 @@ class DecisionRecord:
     """A ``turn_plan.TurnOutcome``; None where the request names no conversation."""
     request_id: str | None = None
     """The client's ``x-request-id``; None where it sent none that can be kept."""
+
+
+class LaterRecord:
+    """A record that is made when it is first looked at, by whichever thread does; made twice, it is the same."""
+
+    __slots__ = ("_make", "id")
+
+    def __init__(self, decision_id: str, make: Callable[[], DecisionRecord]) -> None:
+        self.id = decision_id
+        self._make = make
+
+    @classmethod
+    def of(cls, record: DecisionRecord) -> LaterRecord:
+        """One that is made already."""
+        return cls(record.id, lambda: record)
+
+    def made(self) -> DecisionRecord:
+        """The record."""
+        record = self._make()
+        self._make = lambda: record
+        return record

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Table, case, delete, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database
@@ -88,8 +88,11 @@ class SqlDecisions:
 
     def prune(self) -> int:
         """Delete at most _PRUNE_ROWS of the oldest beyond ``max_rows``; their number."""
-        newest_out = select(_seq).order_by(_seq.desc()).offset(self._max_rows).limit(1).scalar_subquery()
-        batch = select(_seq).where(_seq <= newest_out).order_by(_seq).limit(_PRUNE_ROWS)
+        # Counted by an index: rows are large, and to look for the first one beyond would read all of them.
+        rows = select(func.count().label("n")).select_from(_decisions).subquery().c.n
+        excess = case((rows > self._max_rows, rows - self._max_rows), else_=0)
+        most = select(case((excess < _PRUNE_ROWS, excess), else_=_PRUNE_ROWS)).scalar_subquery()
+        batch = select(_seq).order_by(_seq).limit(most)
         with self._database.transaction(write=True) as connection:
             result = connection.execute(delete(_decisions).where(_seq.in_(batch)))
         return result.rowcount

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -37,7 +38,7 @@ async def newest_first(
     queued, names, held = before in waiting, list(waiting), dict(waiting)
     cursor = None if queued else before
     older = names if before is None else names[: names.index(before)] if queued else []
-    found = [one for name in reversed(older) if matches(one := held[name])][:limit]
+    found = list(islice((one for name in reversed(older) if matches(one := held[name])), limit))
     try:
         # More, as those that wait may be stored meanwhile, the newer ones, too.
         stored = await read(limit + len(names), cursor)

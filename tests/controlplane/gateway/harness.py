@@ -303,7 +303,7 @@ async def front(
             admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
-            record=records.append,
+            record=lambda record: records.append(record.made()),
             bounds=bounds,
             sockets=sockets,
             turns=continued,

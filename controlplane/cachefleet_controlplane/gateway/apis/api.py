@@ -72,7 +72,7 @@ class Api(Protocol):
         ...
 
 
-_MEDIA_IN: Final = frozenset({"messages", "input"})
+_MEDIA_IN: Final = ("messages", "input")
 
 
 class PassingTransformer:
@@ -99,8 +99,9 @@ class PassingApi:
         if not salt:
             return
         fields["cache_salt"] = Raw(encode(salt))
-        for name in _MEDIA_IN & fields.keys():
-            fields[name] = with_own_names(fields[name], salt=salt)
+        for name in _MEDIA_IN:
+            if name in fields:
+                fields[name] = with_own_names(fields[name], salt=salt)
 
     def usage(self, body: bytes) -> Usage | None:
         return read_usage(body)

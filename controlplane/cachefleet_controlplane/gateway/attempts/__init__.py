@@ -1,6 +1,7 @@
 """Sends a request to workers: which attempt comes next, its body, and one answer out of several workers' parts.
 
 answer_latency       how long a worker usually takes, and from when on it is overdue
+attempt_failures     what a client is told where no attempt gave an answer
 attempt_plan         threshold, prefill and body of the next attempt
 gateway_context      what the exchanges of all requests share
 exchange             one request from its body to its last byte

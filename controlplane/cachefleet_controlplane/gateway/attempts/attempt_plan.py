@@ -48,6 +48,7 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, Verdict
 from cachefleet_controlplane.wire.json_members import edited, encode
+from cachefleet_runtime.copies import copied
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
@@ -167,6 +168,10 @@ class AttemptPlanner:
             hooked=first and (routing_input.gate.callers or (mode.watched and mode.threshold is not None)),
         )
         return self.attempt
+
+    def begun(self) -> None:
+        """The answer has begun: what was sent for it is not needed again."""
+        self.attempt = copied(self.attempt, body=b"")
 
     def outcome(self, opened: Opened) -> tuple[Outcome, Refusal | None]:
         """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""

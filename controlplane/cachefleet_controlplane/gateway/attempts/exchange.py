@@ -9,6 +9,7 @@ from typing import TypeVar
 from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
+from cachefleet_controlplane.gateway.attempts.attempt_failures import failure
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
@@ -30,7 +31,6 @@ from cachefleet_controlplane.wire.http_exchange import Reply
 
 T = TypeVar("T")
 
-_KEY_REFUSED = "The worker does not take the gateway's own key. Your API key is not at fault; an operator has to look."
 _SENT = frozenset({State.WAITING, State.RELAYING})
 """An attempt is under way."""
 
@@ -107,7 +107,7 @@ class Exchange:
             case Action.REFUSE:
                 await self._refuse()
             case Action.FAIL:
-                await self._fail(_failure(self._outcome, self._opened))
+                await self._fail(failure(self._outcome, self._opened))
             case Action.BREAK:
                 error = ApiError(502, "The worker's answer broke off.")
                 await self._reply.broken(error, sequence=self._transformer.sequence if self._transformer else 0)
@@ -180,12 +180,20 @@ class Exchange:
                 self._routing_input.info, self._context.fingerprints.of(chosen.url)
             )
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
+            self._forget()
         transformer = self._transformer
         try:
             return await self._pump(stream, transformer, chosen.full_name)
         finally:  # also where the client has disconnected
             self._trace.usage = self._possible(transformer.usage)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
+
+    def _forget(self) -> None:
+        """Once a stream is open keep no copy of the prompt: thousands may be, for long."""
+        self._planner.begun()
+        self._resuming.begun()
+        self._placement.routing_input = self._routing_input = self._resuming.routing_input
+        self._turn.begun(self._routing_input.info)
 
     def _usage_in(self, body: bytes) -> Usage | None:
         return self._possible(self._api.usage(body))
@@ -285,15 +293,3 @@ def _prefilled(opened: Opened) -> bool:
     return opened.outcome is Outcome.FIRST_EVENT or (
         opened.outcome is Outcome.ANSWERED and answer is not None and answer.status == 200
     )
-
-
-def _failure(outcome: Outcome, opened: Opened) -> ApiError:
-    if opened.outcome is Outcome.KEY_REFUSED:
-        return ApiError(502, _KEY_REFUSED, code="worker_key_refused")
-    if outcome is Outcome.UNREADABLE:
-        return ApiError(500, "The worker's answer could not be read.")
-    if outcome is Outcome.PREFILL_LOST and opened.outcome is not Outcome.SILENT:
-        return ApiError(502, "No Prefill worker could be reached that computes the prompt.")
-    if opened.outcome is Outcome.SILENT:
-        return ApiError(504, "The worker did not answer in time.")
-    return ApiError(502, "The worker's answer could not be relayed.")

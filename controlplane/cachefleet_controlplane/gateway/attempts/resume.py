@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, marked, rest_body, resumable
+from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, carried, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
@@ -160,6 +160,15 @@ class Resumption:
         if joiner is None or limits is None or not joiner.can_resume or joiner.ended:
             return False
         return limits.stopping.included or not limits.stopping.stops
+
+    def begun(self) -> None:
+        """The answer has begun: forget of the request what only asking for its beginning needs."""
+        first = self._first
+        info = copied(first.info, fields={})
+        rendering = copied(first.rendering, held=None)
+        body = b"" if self._limits is None else carried(first.body)
+        self._first = copied(first, info=info, body=body, rendering=rendering)
+        self.routing_input = copied(self.routing_input, info=info, body=b"", rendering=rendering)
 
     async def go_on(self, text: Text) -> bool:
         """Set ``routing_input`` to ask for the rest of the answer; False where that is not possible."""

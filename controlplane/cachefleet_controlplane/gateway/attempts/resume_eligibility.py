@@ -99,6 +99,11 @@ def unmarked(body: bytes) -> bytes:
     return _encode(fields)
 
 
+def carried(body: bytes) -> bytes:
+    """Return what ``rest_body`` takes of a body: all but the prompt, mostly."""
+    return _encode({name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED})
+
+
 def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int, least: int = 0) -> bytes:
     """Return the body for the rest of an answer; ``body`` was the first worker's, ``budget`` are the tokens left, of
     which ``least`` must come before the answer may end.

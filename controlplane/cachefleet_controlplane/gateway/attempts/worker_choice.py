@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
@@ -74,14 +75,14 @@ class Placement:
 
     def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
         """What is known of an attempt while it waits for the first byte of the worker chosen."""
+        stream, elsewhere = self.routing_input.info.stream, partial(self._elsewhere, chosen, excluded)
+        return Waiting(chosen.full_name, stream, partial(_predicted, chosen), elsewhere)
 
-        def elsewhere() -> bool:
-            if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
-                return False
-            return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
-
-        stream = self.routing_input.info.stream
-        return Waiting(chosen.full_name, stream, predicted=lambda: _predicted(chosen), elsewhere=elsewhere)
+    def _elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
+        """Whether another worker than the one chosen would take the request now."""
+        if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
+            return False
+        return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
 
     async def wait(self, excluded: frozenset[str]) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""

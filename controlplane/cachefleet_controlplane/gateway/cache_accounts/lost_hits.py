@@ -58,10 +58,10 @@ class LostHits:
         history: CacheHistory,
         *,
         salt_version: Callable[[TenantId], int],
-        served: Callable[[bytes, int], None],
+        served: Callable[[bytes, int], None] | None,
         wall: Callable[[], float],
     ) -> None:
-        """``served`` is told of each prompt's packed keys and how many of its first blocks came from cache."""
+        """``served``, if any, is told of each prompt's packed keys and how many of its first blocks came from cache."""
         self._fleet = fleet
         self._metrics = metrics
         self._history = history
@@ -155,7 +155,8 @@ class LostHits:
                 logger.exception("the index failed; why blocks are gone is not known", extra={"worker": where.worker})
                 gone = LostCause.UNKNOWN
         self._seen.note(keys, Computed(decision.id, self._fleet.losses.now()), served=served)
-        self._served(keys, served)
+        if self._served is not None:
+            self._served(keys, served)
         return blocks, gone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
-from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests, queue_seconds
+from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 
 
 def record(recorded: RecordedRequests, trace: DecisionTrace) -> None:
@@ -22,6 +22,6 @@ def record(recorded: RecordedRequests, trace: DecisionTrace) -> None:
             usage.cached_tokens,
             usage.completion_tokens or 0,
             trace.ttft_seconds,
-            (trace.queued_seconds or 0.0) + queue_seconds(decision),
+            (trace.queued_seconds or 0.0) + decision.queue_seconds,
         )
     )

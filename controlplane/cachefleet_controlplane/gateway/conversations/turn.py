@@ -68,6 +68,10 @@ class Turn(Protocol):
         """Plan the turn; ``served`` returns who answered. Return the routing input with the worker to prefer."""
         ...
 
+    def begun(self, info: RequestInfo) -> None:
+        """The answer's stream has begun; ``info`` is the request without its members."""
+        ...
+
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Return events for the client, edited where need be; commits before it returns the last one."""
         ...
@@ -91,6 +95,9 @@ class PlainTurn:
 
     def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:  # noqa: ARG002 # as Turn has it
         return routing_input
+
+    def begun(self, info: RequestInfo) -> None:
+        self.info = info
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         return events
@@ -152,6 +159,9 @@ class NamedTurn:
         self.served = served
         self.outcome = self._settling.planned(self, routing_input)
         return replace(routing_input, preferred=self.thread.preferred or routing_input.preferred)
+
+    def begun(self, info: RequestInfo) -> None:
+        """Keep the request: what is committed has its input."""
 
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Note errors and tool calls in events; commit before the last one is returned."""

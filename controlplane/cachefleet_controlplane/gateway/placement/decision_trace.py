@@ -152,10 +152,6 @@ class DecisionTrace:
         """Return the headers of an attempt that begins now, and is sent to ``url``."""
         return headers if self.span is None else self.span.leg(headers, began, url)
 
-    def record(self) -> DecisionRecord | None:
-        """Return the record of the last decision; None where the request ended before one was made."""
-        return None if self.decision is None else self.told(self.decision)
-
     def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
         """Return the record of that decision with its leading candidates, or with all (``whole``)."""
         scores = decision.scores if whole else decision.leading

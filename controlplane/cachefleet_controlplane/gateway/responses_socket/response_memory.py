@@ -119,6 +119,9 @@ class RememberedTurn:
         """As the turn."""
         return self._turn.placed(routing_input, served)
 
+    def begun(self, info: RequestInfo) -> None:
+        """Keep the request: what is remembered has its input."""
+
     async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """As the turn, then keep the response that the last event tells."""
         if self._warm_up is not None:

@@ -56,6 +56,8 @@ def within(usage: Usage | None, *, longest: int | None, prompts: int = 1, choice
         return None
     possible = (longest or LONGEST) * max(1, prompts)
     prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+    if prompt <= possible and (cached or 0) <= prompt and (completion or 0) <= possible * max(1, choices):
+        return usage
     prompt = min(prompt, possible)
     return Usage(
         prompt_tokens=prompt,

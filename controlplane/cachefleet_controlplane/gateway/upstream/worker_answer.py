@@ -58,7 +58,7 @@ class Answer:
 
 
 class Stream:
-    """A worker's answer that has begun, read event by event; ``first`` are the events already read."""
+    """A worker's answer that has begun, read event by event; ``first`` are those already read, until ``more`` is."""
 
     def __init__(self, response: WorkerResponse, splitter: EventSplitter) -> None:
         self._response = response
@@ -77,11 +77,12 @@ class Stream:
 
         With a ``watch``: until it has decided, which may be that the worker's gate refused the request.
         """
-        begun = False
-        while self.outcome is None and not begun and len(self.first) < MAX_HELD_EVENTS:
+        held, begun = list[bytes](), False
+        while self.outcome is None and not begun and len(held) < MAX_HELD_EVENTS:
             events = await self.more()
             begun = _begun(events, watch)
-            self.first += events
+            held += events
+        self.first = held
         if any(error_code(event) >= 500 for event in self.first):
             return Outcome.SERVER_ERROR
         if watch and not begun and self.outcome is None:
@@ -94,7 +95,7 @@ class Stream:
 
     async def more(self) -> list[bytes]:
         """Return the next events; none once ``outcome`` is set."""
-        events: list[bytes] = []
+        self.first = events = list[bytes]()  # whoever has taken the first ones keeps them no longer than need be
         while not events and self.outcome is None:
             try:
                 data = await self._response.content.readany()

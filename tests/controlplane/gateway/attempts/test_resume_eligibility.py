@@ -9,7 +9,14 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, marked, rest_body, resumable, unmarked
+from cachefleet_controlplane.gateway.attempts.resume_eligibility import (
+    appended,
+    carried,
+    marked,
+    rest_body,
+    resumable,
+    unmarked,
+)
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -94,6 +101,14 @@ def test_the_rest_is_a_completion_of_what_there_is() -> None:
         "max_tokens": 49,
         "cache_hit_threshold": 0,
     }
+
+
+def test_what_is_kept_of_a_body_asks_for_the_same_rest_without_its_prompt() -> None:
+    sent = json.dumps(CHAT | {"temperature": 0.5, "stream": True, "max_tokens": 9, "stop": ["x"]}).encode()
+    kept = carried(sent)
+    rests = [rest_body(body, prompt_ids=[1, 2], produced=[3], budget=8) for body in (sent, kept)]
+    assert rests[0] == rests[1]
+    assert b"hello" not in kept
 
 
 @pytest.mark.parametrize(("least", "expected"), [(9, {"min_tokens": 9}), (0, {}), (-2, {})])

@@ -24,8 +24,7 @@ def test_a_record_has_few_candidates_and_says_how_many_more_there_were(
     candidates: int, kept: int, left_out: int
 ) -> None:
     decision = decide(Prompt(tokens=9), VIEWS[:candidates], RoutingPolicy.CACHE_AWARE, 1.0)
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).record()
-    assert record is not None
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).told(decision)
     assert (len(record.candidates), record.candidates_left_out) == (kept, left_out)
     assert [one.worker for one in record.candidates[:1]] == ([decision.worker] if decision.worker else [])
 
@@ -35,8 +34,8 @@ def test_a_record_asks_for_no_other_scores() -> None:
         raise AssertionError("asked for")
 
     decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, replace(decision, scores=LaterScores(20, refuse))).record()
-    assert record is not None
+    decision = replace(decision, scores=LaterScores(20, refuse))
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).told(decision)
     assert record.candidates_left_out == 20 - LEADING
 
 

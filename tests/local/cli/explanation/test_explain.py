@@ -90,9 +90,8 @@ def example() -> DecisionRecord:
         keys=prompt.keys,
         single=True,
     )
-    record = trace.record()
-    assert record is not None
-    return record
+    assert trace.decision is not None
+    return trace.told(trace.decision)
 
 
 def item(record: DecisionRecord) -> Item:

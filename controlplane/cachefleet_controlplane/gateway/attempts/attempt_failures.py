@@ -1,0 +1,26 @@
+"""What a client is told where a worker was asked and gave no answer that can be used. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.wire.errors import ApiError
+
+_KEY_REFUSED: Final = (
+    "The worker does not take the gateway's own key. Your API key is not at fault; an operator has to look."
+)
+
+
+def failure(outcome: Outcome, opened: Opened) -> ApiError:
+    """Return the error after ``outcome``, the last of any action; ``opened`` is what the last attempt brought."""
+    if opened.outcome is Outcome.KEY_REFUSED:
+        return ApiError(502, _KEY_REFUSED, code="worker_key_refused")
+    if outcome is Outcome.UNREADABLE:
+        return ApiError(500, "The worker's answer could not be read.")
+    if outcome is Outcome.PREFILL_LOST and opened.outcome is not Outcome.SILENT:
+        return ApiError(502, "No Prefill worker could be reached that computes the prompt.")
+    if opened.outcome is Outcome.SILENT:
+        return ApiError(504, "The worker did not answer in time.")
+    return ApiError(502, "The worker's answer could not be relayed.")
