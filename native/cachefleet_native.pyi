@@ -1,5 +1,5 @@
 from collections.abc import Collection, Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 API: Final[int]
 INTS_READ_DIRECTLY: Final[bool]
@@ -136,3 +136,9 @@ class Choice:
     def first_score(self) -> tuple[int, int, int, float, bool]: ...
     @property
     def second_score(self) -> tuple[int, int, int, float, bool] | None: ...
+
+@final
+class Transport:
+    def __new__(cls, *, threads: int = 1) -> Transport: ...
+    def fileno(self) -> int: ...
+    def take(self) -> list[tuple[int, Any]]: ...

@@ -13,11 +13,12 @@ mod json_bounds;
 mod keyer;
 mod loads;
 mod state;
+mod transport;
 
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 4;
+const API: u32 = 5;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,6 +30,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loads::Loads>()?;
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
+    module.add_class::<transport::Transport>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

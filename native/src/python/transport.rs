@@ -1,0 +1,41 @@
+//! `Transport`: the transport's threads, and what they tell Python.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::transport::completions::Completions;
+use crate::transport::threads::Threads;
+
+/// Makes the value that Python is told; runs with Python's lock.
+pub type Payload = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
+
+/// Completions of Python's: whom each is for, by the number that Python gave or was given, and what it is.
+pub type Told = Completions<(u64, Payload)>;
+
+/// The transport's threads; `take` returns what has happened, once the descriptor `fileno` is readable.
+#[pyclass(frozen)]
+pub struct Transport {
+    pub(super) threads: Threads,
+    pub(super) told: Arc<Told>,
+}
+
+#[pymethods]
+impl Transport {
+    #[new]
+    #[pyo3(signature = (*, threads = 1))]
+    fn new(threads: usize) -> io::Result<Self> {
+        Ok(Self { threads: Threads::start(threads)?, told: Arc::new(Completions::new()?) })
+    }
+
+    fn fileno(&self) -> RawFd {
+        self.told.descriptor()
+    }
+
+    /// A list of pairs: whom it is for, and what it is.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
+        self.told.take().into_iter().map(|(whom, payload)| Ok((whom, payload(py)?))).collect()
+    }
+}

@@ -1,0 +1,7 @@
+//! HTTP transport: a server, a client of workers, and a relay of streams between them, on threads of their own.
+//!
+//! Python decides; what happens here is told to it in batches (`completions`). No thread here takes Python's lock.
+
+pub mod completions;
+pub mod reply_body;
+pub mod threads;
