@@ -5,4 +5,5 @@
 pub mod completions;
 pub mod panics;
 pub mod reply_body;
+pub mod server;
 pub mod threads;
