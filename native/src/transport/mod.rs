@@ -7,3 +7,4 @@ pub mod panics;
 pub mod reply_body;
 pub mod server;
 pub mod threads;
+pub mod tls;

@@ -1,4 +1,6 @@
 //! The input and output of a connection: notes progress, and lingers where the connection ends.
+//!
+//! `Socket` is below TLS, where there is any, `Line` above it.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -15,6 +17,12 @@ const DISCARDED: usize = 8 * 1024;
 /// Reads of what is discarded before others get their turn.
 const AT_ONCE: usize = 16;
 
+/// A socket; notes whether the client takes what is written.
+pub struct Socket<IO> {
+    io: IO,
+    progress: Arc<Progress>,
+}
+
 /// A connection's bytes. Its shutdown says that nothing more comes, then discards input for as long as `linger`: a
 /// client that is still sending would else be reset before it has read its answer.
 pub struct Line<IO> {
@@ -30,7 +38,11 @@ impl<IO> Line<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
+impl<IO> Socket<IO> {
+    pub fn new(io: IO, progress: Arc<Progress>) -> Self {
+        Self { io, progress }
+    }
+
     fn noted<T>(&self, written: Poll<Result<T>>) -> Poll<Result<T>> {
         match written {
             Poll::Pending => self.progress.blocked(),
@@ -38,7 +50,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
         }
         written
     }
+}
 
+impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
     fn discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut discarded = [0; DISCARDED];
         for _ in 0..AT_ONCE {
@@ -50,6 +64,40 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, data);
+        self.noted(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, data);
+        self.noted(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
 
@@ -66,8 +114,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Line<IO> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(context, data);
-        self.noted(written)
+        Pin::new(&mut self.io).poll_write(context, data)
     }
 
     fn poll_write_vectored(
@@ -75,8 +122,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Line<IO> {
         context: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write_vectored(context, data);
-        self.noted(written)
+        Pin::new(&mut self.io).poll_write_vectored(context, data)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -20,15 +20,31 @@ enum Phase {
     Ending,
 }
 
+/// What has to be done with a connection when its time is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Tell the client to ask nothing more on it (HTTP/2).
+    Leave,
+    Cut,
+}
+
 /// One connection's progress; its parts note it, its driver reads it.
 pub(super) struct Progress {
     noted: Mutex<Noted>,
     /// Told when the connection has to be cut at once.
     pub(super) cut: Notify,
+    /// Told when something may be due that was not.
+    pub(super) begins: Notify,
 }
 
 struct Noted {
     phase: Phase,
+    /// Requests under way.
+    open: usize,
+    /// HTTP/2 is spoken: requests go on beside each other.
+    multiplexed: bool,
+    /// Since when the client knows that it is to ask nothing more.
+    left: Option<Instant>,
     blocked: Option<Instant>,
     ended: bool,
     counted: Option<Counted>,
@@ -36,19 +52,43 @@ struct Noted {
 
 impl Progress {
     pub(super) fn new(counted: Counted) -> Self {
-        let noted = Noted { phase: Phase::Head(Instant::now()), blocked: None, ended: false, counted: Some(counted) };
-        Self { noted: Mutex::new(noted), cut: Notify::new() }
+        let noted = Noted {
+            phase: Phase::Head(Instant::now()),
+            open: 0,
+            multiplexed: false,
+            left: None,
+            blocked: None,
+            ended: false,
+            counted: Some(counted),
+        };
+        Self { noted: Mutex::new(noted), cut: Notify::new(), begins: Notify::new() }
+    }
+
+    /// HTTP/2 is spoken from now on.
+    pub(super) fn multiplexed(&self) {
+        self.lock().multiplexed = true;
+    }
+
+    /// The client was told to ask nothing more.
+    pub(super) fn left(&self) {
+        self.lock().left.get_or_insert_with(Instant::now);
     }
 
     /// A request's head is there.
     pub(super) fn begun(&self) {
-        self.lock().phase = Phase::Busy;
+        let mut noted = self.lock();
+        if noted.multiplexed && noted.phase != Phase::Busy {
+            self.begins.notify_one();
+        }
+        noted.open += 1;
+        noted.phase = Phase::Busy;
     }
 
     /// An answer is written, but for what the client has yet to take.
     pub(super) fn answered(&self) {
         let mut noted = self.lock();
-        if noted.phase == Phase::Busy {
+        noted.open = noted.open.saturating_sub(1);
+        if noted.phase == Phase::Busy && noted.open == 0 {
             noted.phase = Phase::Idle(Instant::now());
         }
     }
@@ -57,7 +97,7 @@ impl Progress {
     pub(super) fn read(&self, bytes: usize) {
         let mut noted = self.lock();
         noted.ended |= bytes == 0;
-        if matches!(noted.phase, Phase::Idle(_)) {
+        if matches!(noted.phase, Phase::Idle(_)) && !noted.multiplexed {
             noted.phase = Phase::Head(Instant::now());
         }
     }
@@ -87,22 +127,45 @@ impl Progress {
         noted.counted.take()
     }
 
-    /// Until when the connection may stay as it is; None for as long as it likes.
-    pub(super) fn deadline(&self, bounds: &Bounds, stage: Stage) -> Option<Instant> {
+    /// Until when the connection may stay as it is, and what then; None for as long as it likes.
+    pub(super) fn due(&self, bounds: &Bounds, stage: Stage) -> Option<(Instant, Due)> {
         let noted = self.lock();
         if let Some(since) = noted.blocked {
-            return Some(since + bounds.send);
+            return Some((since + bounds.send, Due::Cut));
         }
-        match (noted.phase, stage) {
-            (Phase::Busy | Phase::Ending, _) => None,
-            (Phase::Head(since), Stage::Stopping(at)) => Some((since.max(at) + bounds.settle).min(since + bounds.head)),
-            (Phase::Head(since), _) => Some(since + bounds.head),
-            (Phase::Idle(since), Stage::Stopping(_)) => Some(since + bounds.settle),
-            (Phase::Idle(since), _) => Some(since + bounds.idle),
+        match noted.phase {
+            Phase::Ending => None,
+            Phase::Busy if noted.multiplexed && stage != Stage::Open && noted.left.is_none() => {
+                Some((Instant::now(), Due::Leave))
+            }
+            Phase::Busy => None,
+            Phase::Head(since) => Some((head_until(since, bounds, stage), Due::Cut)),
+            Phase::Idle(since) if noted.multiplexed => Some(noted.idle_until(since, bounds, stage)),
+            Phase::Idle(since) if matches!(stage, Stage::Stopping(_)) => Some((since + bounds.settle, Due::Cut)),
+            Phase::Idle(since) => Some((since + bounds.idle, Due::Cut)),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn head_until(since: Instant, bounds: &Bounds, stage: Stage) -> Instant {
+    match stage {
+        Stage::Stopping(at) => (since.max(at) + bounds.settle).min(since + bounds.head),
+        _ => since + bounds.head,
+    }
+}
+
+impl Noted {
+    /// For HTTP/2: its last answers may be on their way still, where the client takes its time.
+    fn idle_until(&self, since: Instant, bounds: &Bounds, stage: Stage) -> (Instant, Due) {
+        match (self.left, stage) {
+            (None, Stage::Open) => (since + bounds.idle, Due::Leave),
+            (None, _) => (Instant::now(), Due::Leave),
+            (Some(left), Stage::Stopping(at)) => (since.max(left).max(at) + bounds.settle, Due::Cut),
+            (Some(left), _) => (since.max(left) + bounds.send, Due::Cut),
+        }
     }
 }
