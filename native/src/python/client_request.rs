@@ -26,6 +26,7 @@ pub struct ClientRequest {
     head: Parts,
     body: RequestBody,
     ends: Arc<Ends>,
+    secure: bool,
     event_loop: Handle,
     reply: Mutex<Progress>,
     cut: Cut,
@@ -43,8 +44,8 @@ type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
 
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
-        let Asked { key, head, body, ends, event_loop, answer, cut } = asked;
-        Self { key, head, body, ends, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+        let Asked { key, head, body, ends, secure, event_loop, answer, cut } = asked;
+        Self { key, head, body, ends, secure, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
     }
 
     /// Writes the answer's body; None unless that has been started.
@@ -112,7 +113,7 @@ impl ClientRequest {
         scope.set_item(intern!(py, "http_version"), version(py, self.head.version))?;
         scope.set_item(intern!(py, "client"), (&self.ends.client.0, self.ends.client.1))?;
         scope.set_item(intern!(py, "server"), (&self.ends.server.0, self.ends.server.1))?;
-        scope.set_item(intern!(py, "scheme"), intern!(py, "http"))?;
+        scope.set_item(intern!(py, "scheme"), if self.secure { intern!(py, "https") } else { intern!(py, "http") })?;
         scope.set_item(intern!(py, "root_path"), intern!(py, ""))?;
         scope.set_item(intern!(py, "method"), method_name(py, method))?;
         scope.set_item(intern!(py, "path"), uri.path())?;

@@ -70,6 +70,12 @@ impl Server {
         self.0.listen(unsafe { TcpListener::from_raw_fd(descriptor) })
     }
 
+    /// Serves connections that come from now on by TLS, with this certificate and private key (PEM). `ValueError` where
+    /// they cannot be used; what was presented before stays.
+    fn present(&self, certificate: &[u8], key: &[u8]) -> PyResult<()> {
+        self.0.present(certificate, key).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
     /// From now on each answer that begins says `connection: close`.
     fn leave(&self) {
         self.0.leave();

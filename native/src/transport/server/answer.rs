@@ -40,8 +40,16 @@ enum Kind {
     Passed(Incoming),
 }
 
-/// Notes at its end that a request was answered.
-pub struct Over(pub Arc<Connection>);
+/// A request under way; notes at its end that it was answered.
+pub struct Over(Arc<Connection>);
+
+impl Over {
+    /// A request has begun.
+    pub fn new(connection: &Arc<Connection>) -> Self {
+        connection.progress.begun();
+        Self(Arc::clone(connection))
+    }
+}
 
 impl Drop for Over {
     fn drop(&mut self) {

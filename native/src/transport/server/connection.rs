@@ -1,23 +1,40 @@
 //! Drives one connection until it ends, its deadline passes, or it is cut.
 
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep_until;
+use tokio_rustls::TlsAcceptor;
 
-use super::exchange::exchange;
-use super::line::Line;
-use super::progress::Progress;
+use super::exchange::{exchange, exchange_on_stream};
+use super::line::{Line, Socket};
+use super::progress::{Due, Progress};
+use super::streams::Streams;
 use super::{Bounds, Counted, Shared, Stage};
+use crate::transport::tls::HTTP2;
 
 /// Bytes of a request's head; heads have at most 100 fields, which is hyper's own bound.
-const HEAD_BYTES: usize = 64 * 1024;
+const HEAD_BYTES: u32 = 64 * 1024;
+
+/// Requests at once on a connection of HTTP/2.
+const STREAMS: u32 = 256;
+/// Bytes of a request's body, and of all of a connection's, that may come before they are read.
+const STREAM_WINDOW: u32 = 128 * 1024;
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// Bytes of an answer that wait for a client's windows.
+const SEND_BYTES: usize = 64 * 1024;
+/// Streams that a client may open and reset before they are looked at, and errors of its streams, before it is cut.
+const RESETS: usize = 20;
+const ERRORS: usize = 1024;
+/// A client that is silent is asked whether it is there; it has as long to answer.
+const PING: Duration = Duration::from_secs(20);
 
 /// Addresses and ports of the two ends of a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,50 +58,113 @@ pub struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) progress: Arc<Progress>,
     pub(super) ends: Arc<Ends>,
+    /// TLS is spoken.
+    pub(super) secure: bool,
 }
 
-/// Serves HTTP/1 on a connection.
+/// Serves a connection: HTTP/1, or behind TLS what the client prefers of HTTP/2 and HTTP/1.
 pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, ends: Ends, counted: Counted) {
     let shared = Arc::clone(&counted.0);
     let progress = Arc::new(Progress::new(counted));
-    let line = Line::new(io, Arc::clone(&progress), shared.bounds.linger);
-    let connection =
-        Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress), ends: Arc::new(ends) });
-    let serving = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_header_size(HEAD_BYTES)
-        .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(line), service_fn(move |request| exchange(Arc::clone(&connection), request)))
-        .with_upgrades();
-    drive(serving, &shared, &progress).await;
-    drop(progress.handed_over()); // whoever holds on to one of its requests is not waited for
+    let socket = Socket::new(io, Arc::clone(&progress));
+    let tls = shared.presented.now();
+    let (ends, secure) = (Arc::new(ends), tls.is_some());
+    let connection = Arc::new(Connection { shared, progress, ends, secure });
+    match tls {
+        None => serve_http1(socket, &connection).await,
+        Some(config) => serve_tls(socket, config, &connection).await,
+    }
+    drop(connection.progress.handed_over()); // whoever holds on to one of its requests is not waited for
 }
 
-/// Returns when `serving` ends, or has to.
-async fn drive(serving: impl Future<Output = hyper::Result<()>>, shared: &Shared, progress: &Progress) {
+/// The handshake counts to the time of the first head.
+async fn serve_tls<IO>(io: IO, config: Arc<ServerConfig>, connection: &Arc<Connection>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = TlsAcceptor::from(config).accept(io);
+    let Some(Ok(stream)) = drive(handshake, connection, |_| {}).await else { return };
+    if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
+        serve_http2(stream, connection).await;
+    } else {
+        serve_http1(stream, connection).await;
+    }
+}
+
+async fn serve_http1<IO>(io: IO, connection: &Arc<Connection>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let own = Arc::clone(connection);
+    let serving = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_header_size(HEAD_BYTES as usize)
+        .max_buf_size(HEAD_BYTES as usize)
+        .serve_connection(line(io, connection), service_fn(move |request| exchange(Arc::clone(&own), request)))
+        .with_upgrades();
+    drive(serving, connection, |_| {}).await;
+}
+
+async fn serve_http2<IO>(io: IO, connection: &Arc<Connection>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    connection.progress.multiplexed();
+    let own = Arc::clone(connection);
+    let serving = http2::Builder::new(Streams(connection.shared.bounds.send))
+        .timer(TokioTimer::new())
+        .max_header_list_size(HEAD_BYTES)
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BYTES)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(ERRORS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .serve_connection(
+            line(io, connection),
+            service_fn(move |request| exchange_on_stream(Arc::clone(&own), request)),
+        );
+    drive(serving, connection, http2::Connection::graceful_shutdown).await;
+}
+
+fn line<IO>(io: IO, connection: &Connection) -> TokioIo<Line<IO>> {
+    TokioIo::new(Line::new(io, Arc::clone(&connection.progress), connection.shared.bounds.linger))
+}
+
+/// What `serving` returns; None where it has to end. `leave` has it tell the client to ask nothing more.
+async fn drive<F: Future>(serving: F, connection: &Connection, leave: impl Fn(Pin<&mut F>)) -> Option<F::Output> {
+    let (progress, bounds) = (&connection.progress, &connection.shared.bounds);
     let mut serving = pin!(serving);
-    let mut stage = shared.stage.subscribe();
-    let mut timer = pin!(sleep_until(wake_at(progress, &shared.bounds, *stage.borrow_and_update()).into()));
+    let mut stage = connection.shared.stage.subscribe();
+    let mut timer = pin!(sleep_until(wake_at(progress, bounds, *stage.borrow_and_update()).into()));
     loop {
         tokio::select! {
             biased;
             // An error is the client's: it is gone, or has had its answer.
-            _ = &mut serving => return,
-            () = progress.cut.notified() => return,
+            served = &mut serving => return Some(served),
+            () = progress.cut.notified() => return None,
+            () = progress.begins.notified() => {}
             _ = stage.changed() => {}
             () = &mut timer => {}
         }
         let now = *stage.borrow_and_update();
-        if now == Stage::Cut || progress.deadline(&shared.bounds, now).is_some_and(|at| at <= Instant::now()) {
-            return;
+        match progress.due(bounds, now).filter(|(at, _)| *at <= Instant::now()) {
+            Some((_, Due::Leave)) if now != Stage::Cut => {
+                leave(serving.as_mut());
+                progress.left();
+            }
+            None if now != Stage::Cut => {}
+            _ => return None,
         }
-        timer.as_mut().reset(wake_at(progress, &shared.bounds, now).into());
+        timer.as_mut().reset(wake_at(progress, bounds, now).into());
     }
 }
 
 /// Returns once a client has taken nothing for too long, on a connection that goes on as something else than HTTP.
 pub(super) async fn stuck(progress: &Progress, bounds: &Bounds) {
-    while progress.deadline(bounds, Stage::Open).is_none_or(|at| at > Instant::now()) {
+    while progress.due(bounds, Stage::Open).is_none_or(|(at, _)| at > Instant::now()) {
         sleep_until(wake_at(progress, bounds, Stage::Open).into()).await;
     }
 }
@@ -93,5 +173,5 @@ pub(super) async fn stuck(progress: &Progress, bounds: &Bounds) {
 fn wake_at(progress: &Progress, bounds: &Bounds, stage: Stage) -> Instant {
     let phase = if matches!(stage, Stage::Stopping(_)) { bounds.settle } else { bounds.head };
     let latest = Instant::now() + phase.min(bounds.send);
-    progress.deadline(bounds, stage).map_or(latest, |at| at.min(latest))
+    progress.due(bounds, stage).map_or(latest, |(at, _)| at.min(latest))
 }

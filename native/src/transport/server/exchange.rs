@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use tokio::runtime::Handle;
@@ -12,7 +13,11 @@ use tokio::sync::oneshot;
 use super::answer::{Answer, AnswerBody, Over};
 use super::connection::{Connection, Ends};
 use super::request_body::{RequestBody, begin, feed};
+use super::streams::{Pace, StreamBody};
 use super::{Shared, Stage, websocket};
+
+/// Header fields of a request of HTTP/2; hyper bounds those of HTTP/1.
+const HEAD_FIELDS: usize = 100;
 
 /// A request that the application is asked.
 pub struct Asked {
@@ -21,18 +26,26 @@ pub struct Asked {
     pub head: Parts,
     pub body: RequestBody,
     pub ends: Arc<Ends>,
+    /// It came over TLS.
+    pub secure: bool,
     pub event_loop: Handle,
     pub answer: oneshot::Sender<Answer>,
     pub cut: Cut,
 }
 
-/// Cuts a request's connection.
-pub struct Cut(Arc<Connection>);
+/// Cuts off a client: its connection, or with HTTP/2 the request's stream.
+pub enum Cut {
+    Connection(Arc<Connection>),
+    Stream(Arc<Pace>),
+}
 
 impl Cut {
-    /// Ends the connection at once.
+    /// Cuts at once.
     pub fn cut(&self) {
-        self.0.progress.cut.notify_one();
+        match self {
+            Self::Connection(connection) => connection.progress.cut.notify_one(),
+            Self::Stream(pace) => pace.cut(),
+        }
     }
 }
 
@@ -68,21 +81,55 @@ impl Drop for Presence {
 /// # Errors
 /// The client is gone.
 pub async fn exchange(connection: Arc<Connection>, request: Request<Incoming>) -> hyper::Result<Response<AnswerBody>> {
-    connection.progress.begun();
-    let over = Over(Arc::clone(&connection));
-    let answered = connection.shared.panics.caught(answered(&connection, request, over)).await;
-    answered.unwrap_or_else(|| {
-        let over = Over(Arc::clone(&connection));
-        Ok(failed().response(over, None, true))
-    })
+    let cut = Cut::Connection(Arc::clone(&connection));
+    caught(&connection, request, cut).await
+}
+
+/// Has a request of HTTP/2 answered, in the task of its stream.
+///
+/// # Errors
+/// The client is gone.
+pub async fn exchange_on_stream(
+    connection: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> hyper::Result<Response<StreamBody<AnswerBody>>> {
+    let pace = Pace::own();
+    name_host(&mut request);
+    let response = if request.headers().len() > HEAD_FIELDS {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        Answer::text(status, "Request Header Fields Too Large").response(Over::new(&connection), None, false)
+    } else {
+        caught(&connection, request, Cut::Stream(Arc::clone(&pace))).await?
+    };
+    Ok(response.map(|body| StreamBody::new(body, pace)))
+}
+
+/// Has a request of HTTP/2 say its host where one of HTTP/1 does.
+fn name_host(request: &mut Request<Incoming>) {
+    let authority = request.uri().authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        request.headers_mut().entry(HOST).or_insert(host);
+    }
+}
+
+async fn caught(
+    connection: &Arc<Connection>,
+    request: Request<Incoming>,
+    cut: Cut,
+) -> hyper::Result<Response<AnswerBody>> {
+    let over = Over::new(connection);
+    let alone = matches!(cut, Cut::Connection(_));
+    let answered = connection.shared.panics.caught(answered(connection, request, over, cut)).await;
+    answered.unwrap_or_else(|| Ok(failed().response(Over::new(connection), None, alone)))
 }
 
 async fn answered(
     connection: &Arc<Connection>,
     request: Request<Incoming>,
     over: Over,
+    cut: Cut,
 ) -> hyper::Result<Response<AnswerBody>> {
-    let shared = &connection.shared;
+    let (shared, alone) = (&connection.shared, matches!(cut, Cut::Connection(_)));
     if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
         return Ok(websocket::pass(path, connection, request, over).await);
     }
@@ -90,12 +137,13 @@ async fn answered(
     let (body, mut rest) = begin(&head.headers, body).await?;
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
-    let (event_loop, cut) = (Handle::current(), Cut(Arc::clone(connection)));
+    let event_loop = Handle::current();
     shared.app.asked(Asked {
         key: presence.key,
         head,
         body,
         ends: Arc::clone(&connection.ends),
+        secure: connection.secure,
         event_loop,
         answer,
         cut,
@@ -105,7 +153,7 @@ async fn answered(
         answer = &mut answering => answer,
         () = feed(&mut rest, &*shared.app) => unreachable!("feeding goes on for ever"),
     };
-    let last = answer.is_err() || rest.is_some() || shared.stage() != Stage::Open;
+    let last = alone && (answer.is_err() || rest.is_some() || shared.stage() != Stage::Open);
     Ok(answer.unwrap_or_else(|_| failed()).response(over, Some(presence), last))
 }
 

@@ -1,6 +1,7 @@
-//! HTTP/1 server: connections, their deadlines, and a shutdown in steps. What a request asks is left to an `App`.
+//! HTTP server: connections, their deadlines, and a shutdown in steps. What a request asks is left to an `App`.
 //!
 //! `exchange` is one request and its answer, `connection` drives one connection, `line` is its input and output.
+//! HTTP/2 is spoken behind TLS alone; its requests are `streams`.
 
 mod answer;
 mod connection;
@@ -9,6 +10,7 @@ mod line;
 mod listener;
 mod progress;
 mod request_body;
+mod streams;
 mod websocket;
 
 pub use answer::{Answer, AnswerKind};
@@ -28,6 +30,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::panics::Panics;
+use super::tls::{Presented, Unusable};
 
 /// What answers requests; its methods are called by the transport's threads, and must not block.
 pub trait App: Send + Sync + 'static {
@@ -84,6 +87,7 @@ pub struct Shared {
     bounds: Bounds,
     websockets: Option<PathBuf>,
     panics: Arc<Panics>,
+    presented: Presented,
     stage: watch::Sender<Stage>,
     keys: AtomicU64,
     connections: AtomicUsize,
@@ -133,8 +137,17 @@ impl Server {
     ) -> Self {
         let (stage, _) = watch::channel(Stage::Open);
         let (keys, connections) = (AtomicU64::new(0), AtomicUsize::new(0));
-        let shared = Shared { app, bounds, websockets, panics, stage, keys, connections };
+        let presented = Presented::default();
+        let shared = Shared { app, bounds, websockets, panics, presented, stage, keys, connections };
         Self { shared: Arc::new(shared), event_loops: event_loops.into(), listening: Mutex::default() }
+    }
+
+    /// Serves connections that come from now on by TLS, with this certificate and private key (PEM).
+    ///
+    /// # Errors
+    /// They cannot be used; what was presented before stays.
+    pub fn present(&self, certificate: &[u8], key: &[u8]) -> Result<(), Unusable> {
+        self.shared.presented.present(certificate, key)
     }
 
     /// Takes connections from a socket that listens; connections go to the event loops by turns.
