@@ -21,7 +21,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     assert scope["type"] == "websocket"
     assert (await receive())["type"] == "websocket.connect"
     if scope["path"] == "/refused":
-        return await send({"type": "websocket.close"})
+        await send({"type": "websocket.close"})
+        return
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":
         await send({"type": "websocket.send", "text": message["text"]})
