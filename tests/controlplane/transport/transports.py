@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cachefleet_controlplane.http_server import http_server
+from tests.controlplane.gateway.harness import Front, Worker, front
 from tests.controlplane.transport.raw_client import Connection, connected
 
 TRANSPORTS: Final = ("python", "native")
@@ -49,6 +50,26 @@ def made(transport: str, app: Application, **bounds: Any) -> Server:
     assert transport == "python"
     given = {"host": "127.0.0.1", "port": 0, "head_seconds": HEAD_SECONDS, "drain_seconds": 1.0, **bounds}
     return http_server(app, **given)
+
+
+@dataclass
+class Gate:
+    """A gateway before workers, and where it is."""
+
+    front: Front
+    port: int
+
+    async def connect(self, *, receive_bytes: int = 0) -> Connection:
+        """A new connection; its user closes it."""
+        return await connected(self.port, receive_bytes=receive_bytes)
+
+
+@asynccontextmanager
+async def gateway(transport: str, *workers: Worker, **options: Any) -> AsyncIterator[Gate]:
+    """A gateway before these workers; options as those of ``front``."""
+    assert transport == "python"
+    async with front(workers, **options) as made:
+        yield Gate(made, int(made.url.rsplit(":", 1)[1]))
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 _HEAD_BYTES: Final = 1 << 20
 
@@ -34,12 +34,19 @@ class FakeRawWorker:
 
     answers: list[list[Step]] = field(default_factory=list)
     url: str = ""
+    path: bytes = b""
+    """The path that ``answers`` are for; "" for all."""
+    others: list[Step] = field(default_factory=list)
+    """Answers requests for another path."""
     early: bool = False
     """Answer after a request's head, and read its body afterwards."""
     connections: int = 0
+    answered: int = 0
     requests: list[bytes] = field(default_factory=list)
     by_connection: list[int] = field(default_factory=list)
     """Of each request, the number of its connection."""
+    steps: int = 0
+    """Taken so far, of all answers."""
     left: int = 0
     """Connections that the client has ended."""
     open: int = 0
@@ -64,7 +71,7 @@ class FakeRawWorker:
         """Serve one request; whether the connection goes on."""
         head = await reader.readuntil(b"\r\n\r\n")
         body = b"" if self.early else await _body(reader, head)
-        steps = self.answers[min(len(self.requests), len(self.answers) - 1)]
+        steps = self._answer(head.split(b" ")[1])
         self.requests.append(head + body)
         self.by_connection.append(number)
         for step in steps:
@@ -78,7 +85,14 @@ class FakeRawWorker:
             self.idle.set()
         return True
 
+    def _answer(self, path: bytes) -> list[Step]:
+        if self.path and path != self.path:
+            return self.others
+        before, self.answered = self.answered, self.answered + 1
+        return self.answers[min(before, len(self.answers) - 1)]
+
     async def _step(self, step: Step, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        self.steps += 1
         match step:
             case bytes():
                 writer.write(step)
@@ -112,9 +126,9 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def fake_raw_worker(*answers: Iterable[Step], early: bool = False) -> AsyncIterator[FakeRawWorker]:
-    """One on a port of its own, with these answers."""
-    worker = FakeRawWorker([list(answer) for answer in answers], early=early)
+async def fake_raw_worker(*answers: Iterable[Step], **options: Any) -> AsyncIterator[FakeRawWorker]:
+    """One on a port of its own, with these answers; options as its other members."""
+    worker = FakeRawWorker([list(answer) for answer in answers], **options)
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
