@@ -66,7 +66,7 @@ class Probe:
         """What the request's head says, after its body is in."""
         body = await read_body(scope, receive, limit=self.limit, seconds=60)
         names = ("method", "path", "raw_path", "query_string", "http_version", "scheme")
-        told = {name: _text(scope[name]) for name in names} | {"body": _text(body)}
+        told: dict[str, Any] = {name: _text(scope[name]) for name in names} | {"body": _text(body)}
         told["headers"] = [[_text(name), _text(value)] for name, value in scope["headers"]]
         await reply.whole(200, [(b"content-type", b"application/json")], msgspec.json.encode(told))
 

@@ -157,7 +157,7 @@ async def test_a_client_that_leaves_before_its_answer_frees_the_worker_at_once(
 
 @LEAVES
 async def test_a_client_that_leaves_within_its_stream_frees_the_worker_at_once(transport: str, leave: Any) -> None:
-    steps = (head(STREAM, CHUNKED), chunk(FIRST), End.SILENCE)
+    steps: tuple[Step, ...] = (head(STREAM, CHUNKED), chunk(FIRST), End.SILENCE)
     async with _worker(*steps) as worker, gateway(transport, worker) as gate:
         async with await gate.connect() as connection:
             await connection.send(_chat(stream=True))
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_within_its_stream_frees_the_worker_at_once(t
 
 async def test_a_client_that_does_not_read_frees_its_worker(transport: str) -> None:
     bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=10, send_seconds=0.3)
-    flood = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
+    flood: tuple[Step, ...] = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
     async with _worker(*flood) as worker, gateway(transport, worker, bounds=bounds) as gate:
         async with await gate.connect(receive_bytes=4096) as connection:
             await connection.send(_chat(stream=True))
@@ -180,7 +180,7 @@ async def test_a_client_that_does_not_read_frees_its_worker(transport: str) -> N
 
 
 async def test_a_client_that_reads_slowly_slows_its_worker(transport: str) -> None:
-    flood = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
+    flood: tuple[Step, ...] = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
     async with _worker(*flood) as worker, gateway(transport, worker) as gate:
         async with await gate.connect(receive_bytes=4096) as connection:
             await connection.send(_chat(stream=True))
@@ -219,7 +219,7 @@ async def test_an_attempt_that_breaks_before_its_answer_is_retried_elsewhere(tra
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(transport: str) -> None:
-    steps = (head(STREAM, CHUNKED), chunk(FIRST), 0.01, End.RESET)
+    steps: tuple[Step, ...] = (head(STREAM, CHUNKED), chunk(FIRST), 0.01, End.RESET)
     async with _worker(*steps) as worker, gateway(transport, worker) as gate:
         response = await _asked(gate, _chat(stream=True))
         assert response.body.startswith(FIRST)

@@ -12,6 +12,7 @@ from tests.controlplane.transport.workers.fake_raw_worker import (
     JSON,
     STREAM,
     End,
+    Step,
     chunk,
     fake_raw_worker,
     head,
@@ -61,7 +62,7 @@ async def test_a_body_of_any_size_is_sent_whole(transport: str, size: int) -> No
     assert len(worker.requests[0].split(b"\r\n\r\n", 1)[1]) == size
 
 
-SOUND = {
+SOUND: dict[str, tuple[list[Step], Came | None]] = {
     "length": ([whole(b'{"a":1}')], _whole(b'{"a":1}')),
     "empty": ([whole(b"")], _whole(b"")),
     "chunked": ([head(JSON, CHUNKED), chunk(b"{"), chunk(b"}"), chunk(b"")], _whole(b"{}")),
@@ -114,7 +115,7 @@ async def test_a_sound_answer(transport: str, name: str) -> None:
     assert await answered(transport, *steps) == (expected or _streamed(b"data: 1\n\n", b"data: 2"))
 
 
-UNSOUND = {
+UNSOUND: dict[str, tuple[list[Step], Came | None]] = {
     "nothing": [End.CLOSE],
     "a reset": [End.RESET],
     "half a head": [b"HTTP/1.1 200 OK\r\ncontent-le", End.CLOSE],
@@ -181,12 +182,12 @@ async def test_a_worker_that_says_nothing_more_is_silent(transport: str, steps: 
 
 
 async def test_a_stream_that_says_nothing_more_is_silent(transport: str) -> None:
-    steps = [head(STREAM, CHUNKED), chunk(EVENTS[0]), End.SILENCE]
+    steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENTS[0]), End.SILENCE]
     assert await answered(transport, *steps, idle_seconds=0.2) == _streamed(EVENTS[0], end=Outcome.SILENT)
 
 
 async def test_a_slow_answer_is_no_silent_one(transport: str) -> None:
-    drip = [step for byte in whole(b'{"a":1}') for step in (bytes([byte]), 0.003)]
+    drip: list[Step] = [step for byte in whole(b'{"a":1}') for step in (bytes([byte]), 0.003)]
     assert await answered(transport, *drip, idle_seconds=0.3) == _whole(b'{"a":1}')
 
 
@@ -196,9 +197,9 @@ async def test_a_worker_that_answers_before_the_body_is_in(transport: str) -> No
 
 
 async def test_an_event_that_is_too_long_is_oversized(transport: str) -> None:
-    endless = [head(STREAM, CHUNKED), chunk(EVENTS[0]), *[chunk(b"data: " + b"x" * MIB)] * 9, End.SILENCE]
+    endless: list[Step] = [head(STREAM, CHUNKED), chunk(EVENTS[0]), *[chunk(b"data: " + b"x" * MIB)] * 9, End.SILENCE]
     assert await answered(transport, *endless) == _streamed(EVENTS[0], end=Outcome.OVERSIZED)
-    first = [head(STREAM, CHUNKED), *[chunk(b"x" * MIB)] * 9, End.SILENCE]
+    first: list[Step] = [head(STREAM, CHUNKED), *[chunk(b"x" * MIB)] * 9, End.SILENCE]
     assert await answered(transport, *first) == Came(Outcome.OVERSIZED)
 
 

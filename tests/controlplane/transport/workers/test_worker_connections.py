@@ -115,13 +115,13 @@ async def test_a_stream_that_breaks_at_any_byte_tells_its_whole_events(transport
 
 
 async def test_after_done_a_break_is_no_failure(transport: str) -> None:
-    steps = [head(STREAM, CHUNKED), chunk(EVENT), chunk(b"data: [DONE]\n\n"), 0.02, End.RESET]
+    steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENT), chunk(b"data: [DONE]\n\n"), 0.02, End.RESET]
     async with fake_raw_worker(steps) as worker, upstream_of(transport) as upstream:
         assert (await came(upstream, worker)).end is Outcome.FINISHED
 
 
 async def test_a_stream_that_is_left_is_cut_at_once(transport: str) -> None:
-    steps = [head(STREAM, CHUNKED), chunk(EVENT), End.SILENCE]
+    steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENT), End.SILENCE]
     async with fake_raw_worker(steps) as worker, upstream_of(transport) as upstream:
         begun = await opened(upstream, worker)
         assert begun.stream is not None
@@ -152,7 +152,7 @@ async def test_who_waits_only_so_long_cuts_it(transport: str) -> None:
 
 
 async def test_who_does_not_wait_for_a_stream_cuts_it(transport: str) -> None:
-    steps = [head(STREAM, CHUNKED), chunk(EVENT), End.SILENCE]
+    steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENT), End.SILENCE]
     async with fake_raw_worker(steps) as worker, upstream_of(transport) as upstream:
         begun = await opened(upstream, worker)
         reading = asyncio.create_task(rest(begun))
