@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::transport::completions::Completions;
+use crate::transport::panics::Panics;
 use crate::transport::threads::Threads;
 
 /// Makes the value that Python is told; runs with Python's lock.
@@ -20,6 +21,7 @@ pub type Told = Completions<(u64, Payload)>;
 pub struct Transport {
     pub(super) threads: Threads,
     pub(super) told: Arc<Told>,
+    pub(super) panics: Arc<Panics>,
 }
 
 #[pymethods]
@@ -27,7 +29,13 @@ impl Transport {
     #[new]
     #[pyo3(signature = (*, threads = 1))]
     fn new(threads: usize) -> io::Result<Self> {
-        Ok(Self { threads: Threads::start(threads)?, told: Arc::new(Completions::new()?) })
+        Ok(Self { threads: Threads::start(threads)?, told: Arc::new(Completions::new()?), panics: Arc::default() })
+    }
+
+    /// Requests that failed because of a panic.
+    #[getter]
+    fn panics(&self) -> u64 {
+        self.panics.count()
     }
 
     fn fileno(&self) -> RawFd {

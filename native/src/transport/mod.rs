@@ -3,5 +3,7 @@
 //! Python decides; what happens here is told to it in batches (`completions`). No thread here takes Python's lock.
 
 pub mod completions;
+pub mod panics;
 pub mod reply_body;
+pub mod server;
 pub mod threads;
