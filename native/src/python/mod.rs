@@ -14,6 +14,7 @@ mod keyer;
 mod loads;
 mod state;
 mod transport;
+mod worker_call;
 
 use pyo3::prelude::*;
 
@@ -31,6 +32,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
     module.add_class::<transport::Transport>()?;
+    module.add_class::<worker_call::WorkerClient>()?;
+    module.add_class::<worker_call::WorkerCall>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
