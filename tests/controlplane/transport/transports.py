@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cachefleet_controlplane.http_server import http_server
+from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
+from cachefleet_core.native import lacking
 from tests.controlplane.gateway.harness import Front, Worker, front
 from tests.controlplane.transport.raw_client import Connection, connected
 
@@ -42,7 +44,12 @@ class Served:
 
 def missing(transport: str) -> str:
     """Why a transport cannot be tried here; "" where it can."""
-    return "the native transport is not there yet" if transport == "native" else ""
+    return lacking() if transport == "native" else ""
+
+
+def chosen(transport: str) -> Transport:
+    """A transport of that name, as a context manager."""
+    return choose_transport("native" if transport == "native" else "python")
 
 
 def made(transport: str, app: Application, **bounds: Any) -> Server:

@@ -11,6 +11,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
 from cachefleet_controlplane.wire.headers import Header
+from tests.controlplane.transport.transports import chosen
 from tests.controlplane.transport.workers.fake_raw_worker import FakeRawWorker, Step, fake_raw_worker
 
 PATH: Final = "/v1/chat/completions"
@@ -33,8 +34,8 @@ class Came:
 @asynccontextmanager
 async def upstream_of(transport: str, **bounds: Any) -> AsyncIterator[Upstream]:
     """A client of workers."""
-    assert transport == "python"
-    async with Upstream(**{"connect_seconds": 5.0, "idle_seconds": 30.0, **bounds}) as upstream:
+    given = {"connect_seconds": 5.0, "idle_seconds": 30.0, **bounds}
+    async with chosen(transport) as native, Upstream(**given, native=native.completions) as upstream:
         yield upstream
 
 

@@ -115,7 +115,7 @@ async def test_a_sound_answer(transport: str, name: str) -> None:
     assert await answered(transport, *steps) == (expected or _streamed(b"data: 1\n\n", b"data: 2"))
 
 
-UNSOUND: dict[str, tuple[list[Step], Came | None]] = {
+UNSOUND: dict[str, list[Step]] = {
     "nothing": [End.CLOSE],
     "a reset": [End.RESET],
     "half a head": [b"HTTP/1.1 200 OK\r\ncontent-le", End.CLOSE],
