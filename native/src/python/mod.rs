@@ -4,6 +4,7 @@
 
 mod candidates;
 mod choice;
+mod client_request;
 mod digest;
 mod errors;
 mod frames;
@@ -12,6 +13,7 @@ mod ints;
 mod json_bounds;
 mod keyer;
 mod loads;
+mod server;
 mod state;
 mod transport;
 mod worker_call;
@@ -34,6 +36,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<client_request::ClientRequest>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -6,4 +6,5 @@ pub mod client;
 pub mod completions;
 pub mod panics;
 pub mod reply_body;
+pub mod server;
 pub mod threads;

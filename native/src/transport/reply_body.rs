@@ -1,9 +1,9 @@
 //! Body of an answer to a client: whoever writes is told when too much waits, and when the client is gone.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -18,7 +18,19 @@ pub const HIGH_WATER: usize = 64 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
-/// Writes a body; clones write the same one, which ends with the last of them.
+/// The writers of a body are gone, and none has said that it is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abandoned;
+
+impl fmt::Display for Abandoned {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the answer was abandoned")
+    }
+}
+
+impl std::error::Error for Abandoned {}
+
+/// Writes a body; clones write the same one, which ends with the last of them, and breaks off unless one has `end`ed it.
 #[derive(Clone)]
 pub struct ReplySender {
     pieces: UnboundedSender<Bytes>,
@@ -35,6 +47,7 @@ pub struct ReplyBody {
 struct Waiting {
     bytes: AtomicUsize,
     less: Notify,
+    whole: AtomicBool,
 }
 
 /// Makes a body and its writer.
@@ -54,6 +67,11 @@ impl ReplySender {
         let waits = self.waiting.bytes.fetch_add(piece.len(), Ordering::AcqRel) + piece.len();
         self.pieces.send(piece).map_err(|_| Gone)?;
         Ok(waits < HIGH_WATER)
+    }
+
+    /// Says that the body is whole once all its writers are gone.
+    pub fn end(&self) {
+        self.waiting.whole.store(true, Ordering::Release);
     }
 
     /// Returns once less waits than `HIGH_WATER`.
@@ -96,20 +114,22 @@ impl Drop for ReplyBody {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Abandoned;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
         let piece = std::task::ready!(self.pieces.poll_recv(context));
-        Poll::Ready(piece.map(|piece| {
-            let before = self.waiting.bytes.fetch_sub(piece.len(), Ordering::AcqRel);
-            if before >= HIGH_WATER {
-                self.waiting.less.notify_waiters();
-            }
-            Ok(Frame::data(piece))
-        }))
+        let Some(piece) = piece else {
+            let whole = self.waiting.whole.load(Ordering::Acquire);
+            return Poll::Ready(if whole { None } else { Some(Err(Abandoned)) });
+        };
+        let before = self.waiting.bytes.fetch_sub(piece.len(), Ordering::AcqRel);
+        if before >= HIGH_WATER {
+            self.waiting.less.notify_waiters();
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -122,7 +142,7 @@ mod tests {
     use bytes::Bytes;
     use http_body_util::BodyExt;
 
-    use super::{Gone, HIGH_WATER, reply_body};
+    use super::{Abandoned, Gone, HIGH_WATER, reply_body};
 
     #[tokio::test]
     async fn says_when_too_much_waits_and_when_it_does_no_more() {
@@ -143,8 +163,12 @@ mod tests {
     async fn ends_with_the_last_writer_and_tells_that_the_client_is_gone() {
         let (sender, body) = reply_body();
         sender.push(Bytes::from_static(b"a")).unwrap();
+        sender.end();
         drop(sender);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "a");
+        let (sender, body) = reply_body();
+        drop(sender);
+        assert_eq!(body.collect().await.unwrap_err(), Abandoned);
         let (sender, body) = reply_body();
         assert!(!sender.is_gone());
         drop(body);
