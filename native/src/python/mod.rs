@@ -34,10 +34,10 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
     module.add_class::<transport::Transport>()?;
-    module.add_class::<server::Server>()?;
-    module.add_class::<client_request::ClientRequest>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<client_request::ClientRequest>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

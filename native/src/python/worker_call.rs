@@ -12,6 +12,7 @@ use pyo3::types::PyBytes;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, open};
 use crate::transport::panics::Panics;
@@ -45,9 +46,10 @@ impl WorkerClient {
         Ok(Self { client: Arc::new(Client::new(bounds)), transport })
     }
 
+    /// Sends a request, on the thread of the client `beside`. What comes of it is told to `number`: (status, fields,
+    /// data, whether that is all), or the name of a failure. `ValueError` for a request that this client does not send.
     #[expect(clippy::needless_pass_by_value, reason = "as pyo3 gives it")]
-    /// Sends a request. What comes of it is told to `number`: (status, fields, data, whether that is all), or the name
-    /// of a failure. `ValueError` for a request that this client does not send.
+    #[pyo3(signature = (number, url, path, headers, body, beside = None))]
     fn post(
         &self,
         number: u64,
@@ -55,6 +57,7 @@ impl WorkerClient {
         path: &str,
         headers: Vec<(PyBackedStr, PyBackedStr)>,
         body: &[u8],
+        beside: Option<&Bound<'_, ClientRequest>>,
     ) -> PyResult<WorkerCall> {
         let fields = headers.iter().map(|(name, value)| (&**name, &**value));
         let request = Request::post(url, path, fields, Bytes::copy_from_slice(body))
@@ -64,7 +67,7 @@ impl WorkerClient {
             number,
             told: Arc::clone(&transport.told),
             panics: Arc::clone(&transport.panics),
-            event_loop: transport.threads.next().clone(),
+            event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
             state: Mutex::new(State::Over),
         });
         let client = Arc::clone(&self.client);

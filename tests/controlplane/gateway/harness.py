@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 import aiohttp
 from msgspec.structs import replace
@@ -45,17 +46,21 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.transport.chosen_transport import choose_transport
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.native import Choice
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
 from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_time
 
+TRANSPORT: Final = cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
+"""What moves the bytes in these tests."""
 MODEL = "fake"
 BLOCK_SIZE = 16
 POOL = "default/demo"
@@ -271,7 +276,10 @@ async def front(
         metrics = Metrics()
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
-        upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
+        transport = await stack.enter_async_context(choose_transport(TRANSPORT))
+        upstream = await stack.enter_async_context(
+            Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions)
+        )
         credentials = _OneKey(key)
         options = GatewayOptions(
             render_seconds=render_seconds,
