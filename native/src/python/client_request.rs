@@ -1,5 +1,6 @@
 //! `ClientRequest`: a request of a client, and the answer to it.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -25,6 +26,7 @@ pub struct ClientRequest {
     key: u64,
     head: Parts,
     body: RequestBody,
+    client: SocketAddr,
     event_loop: Handle,
     reply: Mutex<Progress>,
     cut: Cut,
@@ -42,8 +44,8 @@ type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
 
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
-        let Asked { key, head, body, event_loop, answer, cut } = asked;
-        Self { key, head, body, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+        let Asked { key, head, body, client, event_loop, answer, cut } = asked;
+        Self { key, head, body, client, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
     }
 
     /// Writes the answer's body; None unless that has been started.
@@ -109,6 +111,7 @@ impl ClientRequest {
         let (method, uri) = (self.head.method.as_str(), &self.head.uri);
         scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
         scope.set_item(intern!(py, "http_version"), version(py, self.head.version))?;
+        scope.set_item(intern!(py, "client"), (self.client.ip().to_string(), self.client.port()))?;
         scope.set_item(intern!(py, "method"), method_name(py, method))?;
         scope.set_item(intern!(py, "path"), uri.path())?;
         scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;

@@ -1,5 +1,6 @@
 //! One request and its answer.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +21,7 @@ pub struct Asked {
     pub key: u64,
     pub head: Parts,
     pub body: RequestBody,
+    pub client: SocketAddr,
     pub event_loop: Handle,
     pub answer: oneshot::Sender<Answer>,
     pub cut: Cut,
@@ -90,7 +92,7 @@ async fn answered(
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
     let (event_loop, cut) = (Handle::current(), Cut(Arc::clone(connection)));
-    shared.app.asked(Asked { key: presence.key, head, body, event_loop, answer, cut });
+    shared.app.asked(Asked { key: presence.key, head, body, client: connection.client, event_loop, answer, cut });
     let answer = tokio::select! {
         biased;
         answer = &mut answering => answer,
