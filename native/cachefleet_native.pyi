@@ -146,6 +146,33 @@ class Transport:
     def take(self) -> list[tuple[int, Any]]: ...
 
 @final
+class WorkerClient:
+    def __new__(
+        cls,
+        transport: Transport,
+        *,
+        connect_seconds: float,
+        idle_seconds: float,
+        keep_alive_seconds: float,
+        max_answer_bytes: int,
+    ) -> WorkerClient: ...
+    def post(
+        self,
+        number: int,
+        url: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        beside: ClientRequest | None = None,
+    ) -> WorkerCall: ...
+    def close(self) -> None: ...
+
+@final
+class WorkerCall:
+    def more(self) -> None: ...
+    def cancel(self) -> None: ...
+
+@final
 class Server:
     def __new__(
         cls,

@@ -104,7 +104,7 @@ class ControlPlane:
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
-        self._upstream = upstream_of(settings, self.tls.workers)
+        self._upstream = upstream_of(settings, self.tls.workers, self.transport)
         self.conversations = conversation_parts(
             settings,
             fleet_key,

@@ -199,10 +199,10 @@ def transport_of(settings: Settings, metrics: Metrics) -> Transport:
     return transport
 
 
-def upstream_of(settings: Settings, tls: WorkerTls | None) -> Upstream:
+def upstream_of(settings: Settings, tls: WorkerTls | None, transport: Transport) -> Upstream:
     """The client of workers, within the settings' times."""
     connect, idle = settings.upstream_connect_seconds, settings.upstream_idle_seconds
-    return Upstream(connect_seconds=connect, idle_seconds=idle, tls=tls)
+    return Upstream(connect_seconds=connect, idle_seconds=idle, tls=tls, native=transport.completions)
 
 
 def tracer_of(environment: Mapping[str, str], metrics: Metrics) -> Tracer | None:

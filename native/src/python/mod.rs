@@ -16,6 +16,7 @@ mod loads;
 mod server;
 mod state;
 mod transport;
+mod worker_call;
 
 use pyo3::prelude::*;
 
@@ -33,6 +34,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
     module.add_class::<transport::Transport>()?;
+    module.add_class::<worker_call::WorkerClient>()?;
+    module.add_class::<worker_call::WorkerCall>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;

@@ -2,6 +2,7 @@
 //!
 //! Python decides; what happens here is told to it in batches (`completions`). No thread here takes Python's lock.
 
+pub mod client;
 pub mod completions;
 pub mod panics;
 pub mod reply_body;

@@ -54,12 +54,15 @@ from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.native import Choice
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
 from tests.controlplane.frames import sent
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_time
 
+TRANSPORT: Final = cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
+"""What moves the bytes in these tests."""
 MODEL = "fake"
 BLOCK_SIZE = 16
 POOL = "default/demo"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_TOLD: Final = 1024
 """Longest header of the plugin's."""
 _SUCCESS: Final = 200
@@ -27,13 +28,17 @@ class _Content(Protocol):
     async def readany(self) -> bytes: ...
 
 
+class _Headers(Protocol):
+    def get(self, name: str, default: str, /) -> str: ...
+
+
 class WorkerResponse(Protocol):
-    """A worker's response whose head has been read: aiohttp's, or that of a held request."""
+    """A worker's response whose head has been read: aiohttp's, native code's, or that of a held request."""
 
     @property
     def status(self) -> int: ...
     @property
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> _Headers: ...
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]: ...
     @property
@@ -161,7 +166,7 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
 def outcome_of(error: Exception) -> Outcome:
     """Return the attempt's outcome for a connection error."""
     match error:
-        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
+        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL() | ConnectionRefusedError():
             return Outcome.UNREACHABLE
         case TimeoutError():
             return Outcome.SILENT
