@@ -135,6 +135,7 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, Http
         send_seconds=settings.reply_send_seconds,
         websocket_bytes=settings.request_max_bytes,
         websocket=client_websocket(messages),
+        tls=plane.tls.public,
     )
     host, port = settings.gateway_host, settings.gateway_port
     gateway = public_server(plane.transport, plane.gateway, host=host, port=port, bounds=bounds)

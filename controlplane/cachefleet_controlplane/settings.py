@@ -53,6 +53,8 @@ class Settings(BaseSettings):
 
     tls_folder: Path | None = None
     """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified."""
+    gateway_tls_folder: Path | None = None
+    """Folder of tls.crt and tls.key: the gateway's port serves TLS."""
 
     # Where pools and their ready workers come from.
     pool_source: Literal["file", "kubernetes"] = "file"

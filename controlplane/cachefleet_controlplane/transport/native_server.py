@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +21,7 @@ from cachefleet_controlplane.http_server import START_SECONDS, HttpServer, http_
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.listening_sockets import listening_sockets
 from cachefleet_controlplane.transport.native_exchange import ClientRequest, NativeExchange
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from cachefleet_core.native import MODULE
 
@@ -40,6 +41,7 @@ class ServerBounds:
     send_seconds: float = 120.0
     websocket_bytes: int = 0
     websocket: type[RefusingWebSocket] = CautiousWebSocket
+    tls: ServedTls | None = None
 
 
 class NativeServer:
@@ -61,7 +63,7 @@ class NativeServer:
     def origin(self) -> str:
         """Where it is to listen."""
         host, port = self._address
-        return f"http://{host}:{port}"
+        return f"{'http' if self._bounds.tls is None else 'https'}://{host}:{port}"
 
     @property
     def connections(self) -> int:
@@ -90,18 +92,18 @@ class NativeServer:
 
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve until ``stop``; ``sockets`` listen already, and stay open. SystemExit where a port cannot be opened."""
-        try:
-            listening = [one.dup() for one in sockets] if sockets else await listening_sockets(*self._address)
-        except OSError as error:
-            self._port.set_exception(RuntimeError("the server stopped before it listened"))
-            self._port.exception()  # looked at, also where nobody waits
-            logger.error("%s", error)  # noqa: TRY400 - no trace of use
-            raise SystemExit(1) from error
         async with contextlib.AsyncExitStack() as stack:
-            for one in listening:
-                stack.callback(one.close)
-            websockets = await stack.enter_async_context(self._serving_websockets())
-            stack.enter_context(self._serving(websockets))
+            try:
+                listening = [one.dup() for one in sockets] if sockets else await listening_sockets(*self._address)
+                for one in listening:
+                    stack.callback(one.close)
+                websockets = await stack.enter_async_context(self._serving_websockets())
+                await stack.enter_async_context(self._serving(websockets))
+            except OSError as error:
+                self._port.set_exception(RuntimeError("the server stopped before it listened"))
+                self._port.exception()  # looked at, also where nobody waits
+                logger.error("%s", error)  # noqa: TRY400 - no trace of use
+                raise SystemExit(1) from error
             self._port.set_result(self._listen(listening))
             if self._leaving:
                 self._native.leave()
@@ -115,8 +117,8 @@ class NativeServer:
             self._native.listen(one.detach())
         return port
 
-    @contextlib.contextmanager
-    def _serving(self, websockets: Path | None) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _serving(self, websockets: Path | None) -> AsyncIterator[None]:
         requests, departures = self._completions.expect(self._asked), self._completions.expect(self._left)
         self._native = import_module(MODULE).Server(
             self._completions.native,
@@ -127,8 +129,10 @@ class NativeServer:
             send_seconds=self._bounds.send_seconds,
             websockets=None if websockets is None else str(websockets),
         )
+        tls = self._bounds.tls
         try:
-            yield
+            async with contextlib.nullcontext() if tls is None else tls.presenting(self._native.present):
+                yield
         finally:
             self._native.cut()
             self._completions.forget(requests)

@@ -35,4 +35,5 @@ def public_server(transport: Transport, app: Any, *, host: str, port: int, bound
         drain_seconds=bounds.drain_seconds,
         websocket_bytes=bounds.websocket_bytes,
         websocket=bounds.websocket,
+        tls=bounds.tls.context if bounds.tls else None,
     )
