@@ -48,6 +48,7 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
 from cachefleet_controlplane.transport.native_server import ServerBounds
 from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
@@ -230,7 +231,9 @@ def chat(text: str, **changes: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4} | changes
 
 
-def _server(transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain_seconds: float) -> PublicServer:
+def _server(
+    transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain_seconds: float, tls: ServedTls | None
+) -> PublicServer:
     messages = MessageBounds(seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds)
     served = ServerBounds(
         head_seconds=30,
@@ -238,6 +241,7 @@ def _server(transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain
         send_seconds=bounds.send_seconds,
         websocket_bytes=bounds.body_bytes,
         websocket=client_websocket(messages),
+        tls=tls,
     )
     return public_server(transport, gateway, host="127.0.0.1", port=0, bounds=served)
 
@@ -277,6 +281,7 @@ async def front(
     drain_seconds: float = 1,
     tracer: Tracer | None = None,
     transport: Choice | None = None,
+    tls: ServedTls | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs; over the transport that CACHEFLEET_TRANSPORT names, unless
     one is given.
@@ -326,9 +331,9 @@ async def front(
             hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
             new_id=lambda: f"d{next(numbers)}",
         )
-        server = _server(chosen, gateway, bounds, drain_seconds)
+        server = _server(chosen, gateway, bounds, drain_seconds, tls)
         serving = asyncio.create_task(server.serve())
-        url = f"http://127.0.0.1:{await server.listening()}"
+        url = f"{server.origin.rpartition(':')[0]}:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
         made = Front(
             *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),

@@ -136,7 +136,10 @@ async def test_a_client_that_opens_and_resets_without_end_is_cut(client: Http2Cl
 async def test_a_stream_whose_client_takes_nothing_ends_alone(
     probe: Probe, tmp_path: Path, path: str, body: bytes
 ) -> None:
-    async with secured("native", probe, tmp_path, send_seconds=0.4) as side, http2(side, window=1000, reads=False) as client:
+    async with (
+        secured("native", probe, tmp_path, send_seconds=0.4) as side,
+        http2(side, window=1000, reads=False) as client,
+    ):
         slow = await client.ask(path, body)
         await client.until(lambda: len(client.exchanges[slow].body) == 1000)
         while not (answer := client.exchanges[slow]).over:
@@ -166,13 +169,16 @@ async def test_a_server_that_leaves_says_so_and_ends_what_is_under_way(side: Sec
 
 
 async def test_a_server_that_stops_waits_for_nobody_who_asks_nothing(probe: Probe, tmp_path: Path) -> None:
-    async with secured("native", probe, tmp_path, drain_seconds=30.0) as side:
-        async with http2(side) as silent, http2(side) as idle:
-            await idle.asked("/echo")
-            async with asyncio.timeout(15):
-                side.server.stop()
-                await idle.until(lambda: idle.closed)
-                await silent.until(lambda: silent.closed)
+    async with (
+        secured("native", probe, tmp_path, drain_seconds=30.0) as side,
+        http2(side) as silent,
+        http2(side) as idle,
+    ):
+        await idle.asked("/echo")
+        async with asyncio.timeout(15):
+            side.server.stop()
+            await idle.until(lambda: idle.closed)
+            await silent.until(lambda: silent.closed)
 
 
 async def test_an_idle_connection_ends_with_word_of_it(probe: Probe, tmp_path: Path) -> None:
