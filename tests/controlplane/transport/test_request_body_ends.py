@@ -135,17 +135,19 @@ async def test_an_old_client_is_not_told_to_continue(side: Served) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"some"])
-async def test_a_body_that_stalls_ends_its_connection(transport: str, probe: Probe, sent: bytes) -> None:
-    bounds = {"head_seconds": 30, "body_seconds": 10 * SHORT, "stall_seconds": SHORT}
-    async with served(transport, probe, **bounds) as side, await side.connect() as connection:
+async def test_a_body_that_stalls_is_a_408(transport: str, sent: bytes) -> None:
+    probe = Probe(stall_seconds=SHORT)
+    async with served(transport, probe) as side, await side.connect() as connection:
         await connection.send(request(b"/echo", b"content-length: 100", method=b"POST") + sent)
+        response = await connection.response()
+        assert (response.status, response.closes) == (408, True)
         assert await connection.ended()
         await until(lambda: not probe.under_way)
 
 
-async def test_a_body_that_drips_has_an_end_as_well(transport: str, probe: Probe) -> None:
-    bounds = {"head_seconds": 30, "body_seconds": 2 * SHORT, "stall_seconds": SHORT}
-    async with served(transport, probe, **bounds) as side, await side.connect() as connection:
+async def test_a_body_that_drips_has_an_end_as_well(transport: str) -> None:
+    probe = Probe(body_seconds=2 * SHORT, stall_seconds=SHORT)
+    async with served(transport, probe) as side, await side.connect() as connection:
         await connection.send(request(b"/echo", b"content-length: 100000", method=b"POST"))
 
         async def drip() -> None:
@@ -154,7 +156,7 @@ async def test_a_body_that_drips_has_an_end_as_well(transport: str, probe: Probe
                 await asyncio.sleep(SHORT / 10)
 
         dripping = asyncio.create_task(drip())
-        assert await connection.ended()
+        assert (await connection.response()).status == 408
         dripping.cancel()
 
 
