@@ -19,23 +19,37 @@ use super::{Bounds, Counted, Shared, Stage};
 /// Bytes of a request's head; heads have at most 100 fields, which is hyper's own bound.
 const HEAD_BYTES: usize = 64 * 1024;
 
+/// Addresses and ports of the two ends of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ends {
+    pub client: (String, u16),
+    pub server: (String, u16),
+}
+
+impl Ends {
+    /// As the sockets know them.
+    #[must_use]
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let [client, server] =
+            [client, server].map(|address| (address.ip().to_canonical().to_string(), address.port()));
+        Self { client, server }
+    }
+}
+
 /// What the parts of one connection share.
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) progress: Arc<Progress>,
-    pub(super) client: SocketAddr,
+    pub(super) ends: Arc<Ends>,
 }
 
 /// Serves HTTP/1 on a connection.
-pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    io: IO,
-    client: SocketAddr,
-    counted: Counted,
-) {
+pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, ends: Ends, counted: Counted) {
     let shared = Arc::clone(&counted.0);
     let progress = Arc::new(Progress::new(counted));
     let line = Line::new(io, Arc::clone(&progress), shared.bounds.linger);
-    let connection = Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress), client });
+    let connection =
+        Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress), ends: Arc::new(ends) });
     let serving = http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(HEAD_BYTES)

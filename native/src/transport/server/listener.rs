@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 
-use super::connection::serve;
+use super::connection::{Ends, serve};
 use super::{Counted, Shared};
 
 /// Pause after a connection that could not be taken: the process has too many open files, as a rule.
@@ -27,15 +27,16 @@ pub async fn accept(socket: TcpListener, shared: Arc<Shared>, event_loops: Arc<[
 
 fn begin(stream: TcpStream, client: SocketAddr, shared: &Arc<Shared>, event_loop: &Handle) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    let ends = Ends::new(client, stream.local_addr()?);
     let counted = Counted::new(Arc::clone(shared));
     if event_loop.id() == Handle::current().id() {
-        tokio::spawn(serve(stream, client, counted));
+        tokio::spawn(serve(stream, ends, counted));
         return Ok(());
     }
     let stream = stream.into_std()?;
     event_loop.spawn(async move {
         if let Ok(stream) = TcpStream::from_std(stream) {
-            serve(stream, client, counted).await;
+            serve(stream, ends, counted).await;
         }
     });
     Ok(())
