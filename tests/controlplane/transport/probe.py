@@ -86,7 +86,7 @@ class Probe:
     async def _told(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """What the request's head says, after its body is in."""
         body = await self._body(scope, receive)
-        names = ("method", "path", "raw_path", "query_string", "http_version", "scheme")
+        names = ("method", "path", "raw_path", "query_string", "http_version")
         told: dict[str, Any] = {name: _text(scope[name]) for name in names} | {"body": _text(body)}
         told["headers"] = [[_text(name), _text(value)] for name, value in scope["headers"]]
         await reply.whole(200, [(b"content-type", b"application/json")], msgspec.json.encode(told))
