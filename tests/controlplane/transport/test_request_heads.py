@@ -26,7 +26,6 @@ def _fields(number: int, size: int = 4) -> bytes:
 async def _answer(side: Served, sent: bytes) -> bytes:
     async with await side.connect() as connection:
         await connection.send(sent)
-        connection.half_close()
         return await connection.rest()
 
 
