@@ -1,8 +1,10 @@
 //! Drives one connection until it ends, its deadline passes, or it is cut.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::server::conn::{http1, http2};
@@ -83,7 +85,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = TlsAcceptor::from(config).accept(io);
-    let Some(Ok(stream)) = drive(handshake, connection, |_| {}).await else { return };
+    let Some(Ok(stream)) = drive(handshake, connection, |_| {}, |_| Poll::Pending).await else { return };
     if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
         serve_http2(stream, connection).await;
     } else {
@@ -95,14 +97,15 @@ async fn serve_http1<IO>(io: IO, connection: &Arc<Connection>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let own = Arc::clone(connection);
+    let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
     let serving = http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(HEAD_BYTES as usize)
         .max_buf_size(HEAD_BYTES as usize)
-        .serve_connection(line(io, connection), service_fn(move |request| exchange(Arc::clone(&own), request)))
+        .serve_connection(TokioIo::new(line.clone()), service_fn(move |request| exchange(Arc::clone(&own), request)))
         .with_upgrades();
-    drive(serving, connection, |_| {}).await;
+    drive(serving, connection, |_| {}, |context| line.poll_left(context)).await;
+    end(line, connection).await;
 }
 
 async fn serve_http2<IO>(io: IO, connection: &Arc<Connection>)
@@ -110,7 +113,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     connection.progress.multiplexed();
-    let own = Arc::clone(connection);
+    let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
     let serving = http2::Builder::new(Streams(connection.shared.bounds.send))
         .timer(TokioTimer::new())
         .max_header_list_size(HEAD_BYTES)
@@ -123,18 +126,30 @@ where
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
         .serve_connection(
-            line(io, connection),
+            TokioIo::new(line.clone()),
             service_fn(move |request| exchange_on_stream(Arc::clone(&own), request)),
         );
-    drive(serving, connection, http2::Connection::graceful_shutdown).await;
+    // It reads as long as it can: whoever leaves is noticed.
+    drive(serving, connection, http2::Connection::graceful_shutdown, |_| Poll::Pending).await;
+    end(line, connection).await;
 }
 
-fn line<IO>(io: IO, connection: &Connection) -> TokioIo<Line<IO>> {
-    TokioIo::new(Line::new(io, Arc::clone(&connection.progress), connection.shared.bounds.linger))
+/// Lingers, unless the connection was cut or goes on as something else.
+async fn end<IO: AsyncRead + AsyncWrite + Unpin>(mut line: Line<IO>, connection: &Connection) {
+    drop(connection.progress.handed_over()); // whoever holds on to one of its requests is not waited for
+    if connection.progress.lingers() {
+        line.linger(connection.shared.bounds.linger).await;
+    }
 }
 
-/// What `serving` returns; None where it has to end. `leave` has it tell the client to ask nothing more.
-async fn drive<F: Future>(serving: F, connection: &Connection, leave: impl Fn(Pin<&mut F>)) -> Option<F::Output> {
+/// What `serving` returns; None where it has to end, or the client has `left`. `leave` has it tell the client to ask
+/// nothing more.
+async fn drive<F: Future>(
+    serving: F,
+    connection: &Connection,
+    leave: impl Fn(Pin<&mut F>),
+    left: impl Fn(&mut Context<'_>) -> Poll<()>,
+) -> Option<F::Output> {
     let (progress, bounds) = (&connection.progress, &connection.shared.bounds);
     let mut serving = pin!(serving);
     let mut stage = connection.shared.stage.subscribe();
@@ -144,6 +159,7 @@ async fn drive<F: Future>(serving: F, connection: &Connection, leave: impl Fn(Pi
             biased;
             // An error is the client's: it is gone, or has had its answer.
             served = &mut serving => return Some(served),
+            () = poll_fn(&left) => return None,
             () = progress.cut.notified() => return None,
             () = progress.begins.notified() => {}
             _ = stage.changed() => {}
