@@ -147,11 +147,10 @@ impl Progress {
             return Some((since + bounds.send, Due::Cut));
         }
         match noted.phase {
-            Phase::Ending => None,
             Phase::Busy if noted.multiplexed && stage != Stage::Open && noted.left.is_none() => {
                 Some((Instant::now(), Due::Leave))
             }
-            Phase::Busy => None,
+            Phase::Busy | Phase::Ending => None,
             Phase::Head(since) => Some((head_until(since, bounds, stage), Due::Cut)),
             Phase::Idle(since) if noted.multiplexed => Some(noted.idle_until(since, bounds, stage)),
             Phase::Idle(since) if matches!(stage, Stage::Stopping(_)) => Some((since + bounds.settle, Due::Cut)),
