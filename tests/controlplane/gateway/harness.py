@@ -51,8 +51,8 @@ from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, inpu
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.native import Choice
+from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
 from tests.controlplane.frames import sent
@@ -242,6 +242,15 @@ def _server(gateway: Gateway, bounds: GatewayBounds, drain_seconds: float) -> Ht
 
 
 @asynccontextmanager
+async def _upstream(idle_seconds: float) -> AsyncIterator[Upstream]:
+    async with (
+        choose_transport(TRANSPORT) as transport,
+        Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions) as upstream,
+    ):
+        yield upstream
+
+
+@asynccontextmanager
 async def front(
     engines: Sequence[Worker],
     *,
@@ -276,10 +285,7 @@ async def front(
         metrics = Metrics()
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
-        transport = await stack.enter_async_context(choose_transport(TRANSPORT))
-        upstream = await stack.enter_async_context(
-            Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions)
-        )
+        upstream = await stack.enter_async_context(_upstream(idle_seconds))
         credentials = _OneKey(key)
         options = GatewayOptions(
             render_seconds=render_seconds,

@@ -163,12 +163,14 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
     return watch.decided or any(map(error_code, events))
 
 
+_UNREACHABLE: Final = (
+    *(aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, aiohttp.InvalidURL),
+    ConnectionRefusedError,
+)
+
+
 def outcome_of(error: Exception) -> Outcome:
     """Return the attempt's outcome for a connection error."""
-    match error:
-        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL() | ConnectionRefusedError():
-            return Outcome.UNREACHABLE
-        case TimeoutError():
-            return Outcome.SILENT
-        case _:
-            return Outcome.LOST
+    if isinstance(error, _UNREACHABLE):
+        return Outcome.UNREACHABLE
+    return Outcome.SILENT if isinstance(error, TimeoutError) else Outcome.LOST
