@@ -84,3 +84,8 @@ fn bodies() {
 fn histories() {
     play("history", targets::history, 2000);
 }
+
+#[test]
+fn answers() {
+    play("answer", targets::answer, 400);
+}

@@ -37,6 +37,9 @@ class Reply:
     shape of the API that ``path`` belongs to. Methods raise ClientGoneError.
     """
 
+    native: Any = None
+    """The native transport's request, where that answers."""
+
     def __init__(self, send: Send, *, seconds: float, path: str = "") -> None:
         self._asgi_send = send
         self._seconds = seconds

@@ -1,6 +1,7 @@
 //! What is done with bytes from anywhere, whoever chooses them: `cargo fuzz`, or `tests/random_bytes.rs` on a stable compiler.
 #![allow(dead_code, reason = "each program uses one of them")]
 
+mod answers;
 mod bodies;
 mod histories;
 mod model;
@@ -34,4 +35,9 @@ pub fn json(data: &[u8]) {
 /// An index does with operations what sets do.
 pub fn history(data: &[u8]) {
     histories::play(data);
+}
+
+/// A client makes of a worker's answer what is in it, however it is cut, and the next answer is that of the next request.
+pub fn answer(data: &[u8]) {
+    answers::answer(data);
 }

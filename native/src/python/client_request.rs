@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::transport::Told;
 use crate::transport::reply_body::{ReplySender, reply_body};
-use crate::transport::server::{Answer, AnswerKind, Asked, Cut, RequestBody};
+use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Ends, RequestBody};
 
 /// A request of a client. It is answered by `answer`, or by `start`, `write` and `end`; one that is dropped unanswered
 /// gets a 500, and where its answer has begun its connection is cut.
@@ -25,6 +25,7 @@ pub struct ClientRequest {
     key: u64,
     head: Parts,
     body: RequestBody,
+    ends: Arc<Ends>,
     event_loop: Handle,
     reply: Mutex<Progress>,
     cut: Cut,
@@ -42,8 +43,8 @@ type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
 
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
-        let Asked { key, head, body, event_loop, answer, cut } = asked;
-        Self { key, head, body, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+        let Asked { key, head, body, ends, event_loop, answer, cut } = asked;
+        Self { key, head, body, ends, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
     }
 
     /// Writes the answer's body; None unless that has been started.
@@ -109,6 +110,10 @@ impl ClientRequest {
         let (method, uri) = (self.head.method.as_str(), &self.head.uri);
         scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
         scope.set_item(intern!(py, "http_version"), version(py, self.head.version))?;
+        scope.set_item(intern!(py, "client"), (&self.ends.client.0, self.ends.client.1))?;
+        scope.set_item(intern!(py, "server"), (&self.ends.server.0, self.ends.server.1))?;
+        scope.set_item(intern!(py, "scheme"), intern!(py, "http"))?;
+        scope.set_item(intern!(py, "root_path"), intern!(py, ""))?;
         scope.set_item(intern!(py, "method"), method_name(py, method))?;
         scope.set_item(intern!(py, "path"), uri.path())?;
         scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;

@@ -32,7 +32,8 @@ struct Telling {
 
 #[pymethods]
 impl Server {
-    /// Times are in seconds; `websockets` is the path of the Unix socket that WebSockets are passed on to.
+    /// Tells of requests and departures under these numbers. Times are in seconds; `websockets` is the path of the Unix
+    /// socket that WebSockets are passed on to.
     #[new]
     #[pyo3(signature = (transport, *, requests, departures, head_seconds, idle_seconds, send_seconds, websockets = None))]
     #[expect(clippy::too_many_arguments, reason = "by keyword")]

@@ -1,5 +1,6 @@
 //! Drives one connection until it ends, its deadline passes, or it is cut.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,18 +19,37 @@ use super::{Bounds, Counted, Shared, Stage};
 /// Bytes of a request's head; heads have at most 100 fields, which is hyper's own bound.
 const HEAD_BYTES: usize = 64 * 1024;
 
+/// Addresses and ports of the two ends of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ends {
+    pub client: (String, u16),
+    pub server: (String, u16),
+}
+
+impl Ends {
+    /// As the sockets know them.
+    #[must_use]
+    pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        let [client, server] =
+            [client, server].map(|address| (address.ip().to_canonical().to_string(), address.port()));
+        Self { client, server }
+    }
+}
+
 /// What the parts of one connection share.
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) progress: Arc<Progress>,
+    pub(super) ends: Arc<Ends>,
 }
 
 /// Serves HTTP/1 on a connection.
-pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, counted: Counted) {
+pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, ends: Ends, counted: Counted) {
     let shared = Arc::clone(&counted.0);
     let progress = Arc::new(Progress::new(counted));
     let line = Line::new(io, Arc::clone(&progress), shared.bounds.linger);
-    let connection = Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress) });
+    let connection =
+        Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress), ends: Arc::new(ends) });
     let serving = http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(HEAD_BYTES)
@@ -62,8 +82,16 @@ async fn drive(serving: impl Future<Output = hyper::Result<()>>, shared: &Shared
     }
 }
 
+/// Returns once a client has taken nothing for too long, on a connection that goes on as something else than HTTP.
+pub(super) async fn stuck(progress: &Progress, bounds: &Bounds) {
+    while progress.deadline(bounds, Stage::Open).is_none_or(|at| at > Instant::now()) {
+        sleep_until(wake_at(progress, bounds, Stage::Open).into()).await;
+    }
+}
+
 /// When to look at the deadline next: it may have come to be while the connection went on.
 fn wake_at(progress: &Progress, bounds: &Bounds, stage: Stage) -> Instant {
-    let latest = Instant::now() + if matches!(stage, Stage::Stopping(_)) { bounds.settle } else { bounds.head };
+    let phase = if matches!(stage, Stage::Stopping(_)) { bounds.settle } else { bounds.head };
+    let latest = Instant::now() + phase.min(bounds.send);
     progress.deadline(bounds, stage).map_or(latest, |at| at.min(latest))
 }

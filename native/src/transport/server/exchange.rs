@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::answer::{Answer, AnswerBody, Over};
-use super::connection::Connection;
+use super::connection::{Connection, Ends};
 use super::request_body::{RequestBody, begin, feed};
 use super::{Shared, Stage, websocket};
 
@@ -20,6 +20,7 @@ pub struct Asked {
     pub key: u64,
     pub head: Parts,
     pub body: RequestBody,
+    pub ends: Arc<Ends>,
     pub event_loop: Handle,
     pub answer: oneshot::Sender<Answer>,
     pub cut: Cut,
@@ -90,7 +91,15 @@ async fn answered(
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
     let (event_loop, cut) = (Handle::current(), Cut(Arc::clone(connection)));
-    shared.app.asked(Asked { key: presence.key, head, body, event_loop, answer, cut });
+    shared.app.asked(Asked {
+        key: presence.key,
+        head,
+        body,
+        ends: Arc::clone(&connection.ends),
+        event_loop,
+        answer,
+        cut,
+    });
     let answer = tokio::select! {
         biased;
         answer = &mut answering => answer,

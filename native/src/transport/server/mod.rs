@@ -12,6 +12,7 @@ mod request_body;
 mod websocket;
 
 pub use answer::{Answer, AnswerKind};
+pub use connection::Ends;
 pub use exchange::{Asked, Cut};
 pub use request_body::{Piece, RequestBody};
 

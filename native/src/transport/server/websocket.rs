@@ -1,5 +1,6 @@
 //! WebSockets are another server's: its connection is passed on to, byte for byte.
 
+use std::future::pending;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,11 +11,11 @@ use hyper::header::{CONNECTION, HeaderMap, UPGRADE};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt, copy, split};
 use tokio::net::UnixStream;
 
 use super::answer::{Answer, AnswerBody, Over};
-use super::connection::Connection;
+use super::connection::{Connection, stuck};
 use super::{Counted, Stage};
 
 /// Whether a request asks for a WebSocket.
@@ -66,11 +67,24 @@ async fn ask(
 
 async fn relay(client: OnUpgrade, server: OnUpgrade, connection: Arc<Connection>, _counted: Option<Counted>) {
     let (Ok(client), Ok(server)) = tokio::join!(client, server) else { return };
-    let mut stage = connection.shared.stage.subscribe();
-    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+    let (mut from_client, mut to_client) = split(TokioIo::new(client));
+    let (mut from_server, mut to_server) = split(TokioIo::new(server));
+    let up = async {
+        // Whether this broke or ended, the server says how the connection ends.
+        let _ = copy(&mut from_client, &mut to_server).await;
+        let _ = to_server.shutdown().await;
+        pending::<()>().await;
+    };
+    let down = async {
+        copy(&mut from_server, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    let shared = &connection.shared;
+    let mut stage = shared.stage.subscribe();
     tokio::select! {
-        // Either way it is over; the one whose connection broke knows.
-        _ = copy_bidirectional(&mut client, &mut server) => {}
+        _ = down => {}
+        () = up => {}
+        () = stuck(&connection.progress, &shared.bounds) => {}
         _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
     }
 }
