@@ -65,7 +65,9 @@ class NativeExchange:
             scope["path"] = unquote(scope["path"])
 
     def left(self) -> None:
-        """The client is gone."""
+        """The client is gone; whoever says so again says nothing new."""
+        if self.departure.happened:
+            return
         self.departure.happen()
         if self._body is not None:
             self._body.wake()

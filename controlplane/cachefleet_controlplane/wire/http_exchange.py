@@ -157,7 +157,9 @@ class Departure:
         self._callback: Callable[[], None] | None = None
 
     def happen(self) -> None:
-        """The client is gone."""
+        """The client is gone; told once, however often it is noticed."""
+        if self.happened:
+            return
         self.happened = True
         if self._callback is not None:
             self._callback()

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cachefleet_controlplane.transport.native_exchange import reply_of
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import (
     DEPARTURE,
@@ -20,16 +21,29 @@ from cachefleet_controlplane.wire.http_exchange import (
     while_present,
 )
 
-SEND_SECONDS = 30.0
 PIECE = b"event\n" * 100
 
 
 class Probe:
-    """Serves by path: see ``_paths``; ``noted`` has a line for each step of each request."""
+    """Serves by path: see ``_paths``; ``noted`` has a line for each step of each request.
 
-    def __init__(self, *, limit: int = 1 << 20, send_seconds: float = SEND_SECONDS) -> None:
+    A ``plain`` one answers by ASGI's messages, else by what the transport has for answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int = 1 << 20,
+        body_seconds: float = 60,
+        stall_seconds: float = 30,
+        send_seconds: float = 30,
+        plain: bool = False,
+    ) -> None:
         self.limit = limit
+        self.body_seconds = body_seconds
+        self.stall_seconds = stall_seconds
         self.send_seconds = send_seconds
+        self.plain = plain
         self.noted: list[str] = []
         self.scopes: list[Scope] = []
         self.release = asyncio.Event()
@@ -49,7 +63,10 @@ class Probe:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, as the gateway does: a client that leaves ends the work."""
         self.scopes.append(scope)
-        reply = Reply(send, seconds=self.send_seconds, path=scope["path"])
+        if self.plain:
+            reply = Reply(send, seconds=self.send_seconds, path=scope["path"])
+        else:
+            reply = reply_of(scope, send, seconds=self.send_seconds)
         serve = self._paths.get(scope["path"], self._told)
         self.under_way += 1
         try:
@@ -62,10 +79,14 @@ class Probe:
         finally:
             self.under_way -= 1
 
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        bounds = {"seconds": self.body_seconds, "stall_seconds": self.stall_seconds}
+        return await read_body(scope, receive, limit=self.limit, **bounds)
+
     async def _told(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """What the request's head says, after its body is in."""
-        body = await read_body(scope, receive, limit=self.limit, seconds=60)
-        names = ("method", "path", "raw_path", "query_string", "http_version", "scheme")
+        body = await self._body(scope, receive)
+        names = ("method", "path", "raw_path", "query_string", "http_version")
         told: dict[str, Any] = {name: _text(scope[name]) for name in names} | {"body": _text(body)}
         told["headers"] = [[_text(name), _text(value)] for name, value in scope["headers"]]
         await reply.whole(200, [(b"content-type", b"application/json")], msgspec.json.encode(told))
@@ -73,13 +94,13 @@ class Probe:
     async def _echo(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """The body itself."""
         self.noted.append("asked")
-        body = await read_body(scope, receive, limit=self.limit, seconds=60)
+        body = await self._body(scope, receive)
         self.noted.append(f"read {len(body)}")
         await reply.whole(200, [(b"content-type", b"text/plain"), (b"x-first", b"1"), (b"x-second", b"2")], body)
 
     async def _held(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """As ``_echo``, once the test says so."""
-        body = await read_body(scope, receive, limit=self.limit, seconds=60)
+        body = await self._body(scope, receive)
         self.noted.append(f"held {len(body)}")
         await self.release.wait()
         await reply.whole(200, [(b"content-type", b"text/plain")], body)
@@ -94,7 +115,7 @@ class Probe:
 
     async def _streamed(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """Three pieces of unknown length, the second once the test says so."""
-        await read_body(scope, receive, limit=self.limit, seconds=60)
+        await self._body(scope, receive)
         await reply.start(200, [(b"content-type", b"text/event-stream"), (b"x-first", b"1")])
         await reply.write(b"data: 1\n\n")
         await self.release.wait()

@@ -40,11 +40,11 @@ class Response:
     def closes(self) -> bool:
         return self.field(b"connection") == b"close"
 
-    def told(self) -> tuple[bytes, tuple[tuple[bytes, bytes], ...], frozenset[tuple[bytes, bytes]], bytes]:
-        """What both transports must say alike: where framing fields stand among the others does not count."""
+    def told(self) -> tuple[int, tuple[tuple[bytes, bytes], ...], frozenset[tuple[bytes, bytes]], bytes]:
+        """What both transports must say alike, but for the reason phrase and where framing fields stand."""
         framing = {b"connection", b"content-length", b"transfer-encoding"}
         others = tuple(field for field in self.fields if field[0] not in framing)
-        return self.line, others, frozenset(set(self.fields) - set(others)), self.body
+        return self.status, others, frozenset(set(self.fields) - set(others)), self.body
 
 
 class Connection:
@@ -151,7 +151,7 @@ async def connected(port: int, *, receive_bytes: int = 0) -> Connection:
 def parsed_head(head: bytes) -> Response:
     """A head's line and fields."""
     line, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    assert line.startswith(b"HTTP/1.1 "), head
+    assert line.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")), head
     fields = (field.split(b":", 1) for field in lines)
     return Response(line, tuple((n.lower(), v.strip(b" ")) for n, v in fields if n.lower() != b"date"))
 

@@ -103,7 +103,7 @@ async def test_head_has_the_head_alone(side: Served) -> None:
         await connection.send(request(b"/unread", method=b"HEAD"), request(b"/echo"))
         response = await connection.response("HEAD")
         assert response.told() == (
-            *(b"HTTP/1.1 200 OK", (PLAIN,)),
+            *(200, (PLAIN,)),
             *(frozenset({(b"content-length", b"6")}), b""),
         )
         assert (await connection.response()).body == b""
@@ -149,7 +149,7 @@ async def test_an_old_client_is_answered_and_closed(side: Served) -> None:
         await connection.send(posted(b"hello").replace(b"HTTP/1.1", b"HTTP/1.0"))
         response = await connection.response()
         assert (response.status, response.body) == (200, b"hello")
-        assert response.closes
+        assert response.field(b"connection") != b"keep-alive"
         assert await connection.ended()
 
 
@@ -230,7 +230,6 @@ SOUND = {
     "head of nothing": request(b"/empty", method=b"HEAD"),
     "closing": posted(b"hello", b"/echo", b"connection: close"),
     "refused": posted(b"hello", b"/refused"),
-    "old": posted(b"hello").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "told": request(b"/a%20b?c=d", b"x-one: 1", b"X-Two: 2"),
 }
 
@@ -240,9 +239,9 @@ async def test_the_transports_say_the_same(name: str) -> None:
     if reason := next(filter(None, map(missing, TRANSPORTS)), ""):
         pytest.skip(reason)
     told = []
-    for transport in TRANSPORTS:
-        probe = Probe()
+    for transport, plain in (("python", True), ("native", True), ("native", False)):
+        probe = Probe(plain=plain)
         probe.release.set()
         async with served(transport, probe) as side:
             told.append((await _asked(side, SOUND[name])).told())
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]

@@ -135,17 +135,19 @@ async def test_an_old_client_is_not_told_to_continue(side: Served) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"some"])
-async def test_a_body_that_stalls_ends_its_connection(transport: str, probe: Probe, sent: bytes) -> None:
-    bounds = {"head_seconds": 30, "body_seconds": 10 * SHORT, "stall_seconds": SHORT}
-    async with served(transport, probe, **bounds) as side, await side.connect() as connection:
+async def test_a_body_that_stalls_is_a_408(transport: str, sent: bytes) -> None:
+    probe = Probe(stall_seconds=SHORT)
+    async with served(transport, probe) as side, await side.connect() as connection:
         await connection.send(request(b"/echo", b"content-length: 100", method=b"POST") + sent)
+        response = await connection.response()
+        assert (response.status, response.closes) == (408, True)
         assert await connection.ended()
         await until(lambda: not probe.under_way)
 
 
-async def test_a_body_that_drips_has_an_end_as_well(transport: str, probe: Probe) -> None:
-    bounds = {"head_seconds": 30, "body_seconds": 2 * SHORT, "stall_seconds": SHORT}
-    async with served(transport, probe, **bounds) as side, await side.connect() as connection:
+async def test_a_body_that_drips_has_an_end_as_well(transport: str) -> None:
+    probe = Probe(body_seconds=2 * SHORT, stall_seconds=SHORT)
+    async with served(transport, probe) as side, await side.connect() as connection:
         await connection.send(request(b"/echo", b"content-length: 100000", method=b"POST"))
 
         async def drip() -> None:
@@ -154,7 +156,7 @@ async def test_a_body_that_drips_has_an_end_as_well(transport: str, probe: Probe
                 await asyncio.sleep(SHORT / 10)
 
         dripping = asyncio.create_task(drip())
-        assert await connection.ended()
+        assert (await connection.response()).status == 408
         dripping.cancel()
 
 
@@ -179,8 +181,12 @@ async def test_who_goes_on_sending_can_still_read_its_answer(side: Served) -> No
 async def test_a_body_that_nobody_reads_is_no_next_request(side: Served, sent: bytes) -> None:
     async with await side.connect() as connection:
         await connection.send(sent + posted(b"again"))
-        assert (await connection.response()).body == b"unread"
-        assert (await connection.response()).body == b"again"
+        response = await connection.response()
+        assert response.body == b"unread"
+        if response.closes:
+            assert await connection.ended()
+        else:
+            assert (await connection.response()).body == b"again"
 
 
 async def test_a_slow_application_holds_little_of_a_long_body(transport: str) -> None:

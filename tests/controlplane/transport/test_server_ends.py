@@ -9,7 +9,7 @@ import pytest
 
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import Connection, posted, request
-from tests.controlplane.transport.transports import Served, Server, made, served
+from tests.controlplane.transport.transports import Served, chosen, made, served
 from tests.controlplane.waiting import until
 
 
@@ -128,18 +128,19 @@ async def test_one_that_stops_gives_up_what_takes_too_long(transport: str, probe
 
 
 async def test_the_end_without_connections_is_at_once(transport: str, probe: Probe) -> None:
-    server: Server = made(transport, probe, drain_seconds=30.0)
-    serving = asyncio.create_task(server.serve())
-    await server.listening()
-    server.stop()
-    async with asyncio.timeout(15):
-        await serving
+    async with chosen(transport) as opened:
+        server = made(opened, probe, drain_seconds=30.0)
+        serving = asyncio.create_task(server.serve())
+        await server.listening()
+        server.stop()
+        async with asyncio.timeout(15):
+            await serving
 
 
 async def test_a_port_that_cannot_be_had_is_told(transport: str, side: Served, probe: Probe) -> None:
-    server = made(transport, probe, port=side.port)
-    with pytest.raises((SystemExit, OSError)):
-        await server.serve()
+    async with chosen(transport) as opened:
+        with pytest.raises(SystemExit):
+            await made(opened, probe, port=side.port).serve()
 
 
 async def test_head_and_errors_of_one_that_leaves_end_their_connections(side: Served) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
-from cachefleet_core.native import lacking
+from cachefleet_controlplane.transport.native_server import ServerBounds
+from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_core.native import Choice, lacking
 from tests.controlplane.gateway.harness import Front, Worker, front
 from tests.controlplane.transport.raw_client import Connection, connected
 
@@ -20,21 +21,12 @@ HEAD_SECONDS: Final = 30.0
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class Server(Protocol):
-    """A server of either transport."""
-
-    def leave(self) -> None: ...
-    def stop(self) -> None: ...
-    async def serve(self) -> None: ...
-    async def listening(self) -> int: ...
-
-
 @dataclass
 class Served:
     """An application that is being served, by which transport, and where."""
 
     transport: str
-    server: Server
+    server: PublicServer
     port: int
 
     async def connect(self) -> Connection:
@@ -52,11 +44,10 @@ def chosen(transport: str) -> Transport:
     return choose_transport("native" if transport == "native" else "python")
 
 
-def made(transport: str, app: Application, **bounds: Any) -> Server:
-    """A server that does not serve yet; bounds as those of ``http_server``."""
-    assert transport == "python"
-    given = {"host": "127.0.0.1", "port": 0, "head_seconds": HEAD_SECONDS, "drain_seconds": 1.0, **bounds}
-    return http_server(app, **given)
+def made(transport: Transport, app: Application, *, port: int = 0, **bounds: Any) -> PublicServer:
+    """A server that does not serve yet, of a transport that is open; bounds as those of ``ServerBounds``."""
+    given = ServerBounds(**{"head_seconds": HEAD_SECONDS, "drain_seconds": 1.0, **bounds})
+    return public_server(transport, app, host="127.0.0.1", port=port, bounds=given)
 
 
 @dataclass
@@ -74,19 +65,20 @@ class Gate:
 @asynccontextmanager
 async def gateway(transport: str, *workers: Worker, **options: Any) -> AsyncIterator[Gate]:
     """A gateway before these workers; options as those of ``front``."""
-    assert transport == "python"
-    async with front(workers, **options) as made:
+    choice: Choice = "native" if transport == "native" else "python"
+    async with front(workers, transport=choice, **options) as made:
         yield Gate(made, int(made.url.rsplit(":", 1)[1]))
 
 
 @asynccontextmanager
 async def served(transport: str, app: Application, **bounds: Any) -> AsyncIterator[Served]:
     """Serve until the end of the context, which waits for the server's."""
-    server = made(transport, app, **bounds)
-    serving = asyncio.create_task(server.serve())
-    try:
-        yield Served(transport, server, await server.listening())
-    finally:
-        server.stop()
-        async with asyncio.timeout(60):
-            await serving
+    async with chosen(transport) as opened:
+        server = made(opened, app, **bounds)
+        serving = asyncio.create_task(server.serve())
+        try:
+            yield Served(transport, server, await server.listening())
+        finally:
+            server.stop()
+            async with asyncio.timeout(60):
+                await serving

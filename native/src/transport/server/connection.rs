@@ -1,5 +1,6 @@
 //! Drives one connection until it ends, its deadline passes, or it is cut.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -47,21 +48,32 @@ pub struct Connection {
 pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, ends: Ends, counted: Counted) {
     let shared = Arc::clone(&counted.0);
     let progress = Arc::new(Progress::new(counted));
-    let line = Line::new(io, Arc::clone(&progress), shared.bounds.linger);
+    let mut line = Line::new(io, Arc::clone(&progress));
     let connection =
         Arc::new(Connection { shared: Arc::clone(&shared), progress: Arc::clone(&progress), ends: Arc::new(ends) });
     let serving = http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(HEAD_BYTES)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(line), service_fn(move |request| exchange(Arc::clone(&connection), request)))
+        .serve_connection(
+            TokioIo::new(line.clone()),
+            service_fn(move |request| exchange(Arc::clone(&connection), request)),
+        )
         .with_upgrades();
-    drive(serving, &shared, &progress).await;
+    drive(serving, &line, &shared, &progress).await;
     drop(progress.handed_over()); // whoever holds on to one of its requests is not waited for
+    if progress.lingers() {
+        line.linger(shared.bounds.linger).await;
+    }
 }
 
 /// Returns when `serving` ends, or has to.
-async fn drive(serving: impl Future<Output = hyper::Result<()>>, shared: &Shared, progress: &Progress) {
+async fn drive<IO: AsyncRead + AsyncWrite + Unpin>(
+    serving: impl Future<Output = hyper::Result<()>>,
+    line: &Line<IO>,
+    shared: &Shared,
+    progress: &Progress,
+) {
     let mut serving = pin!(serving);
     let mut stage = shared.stage.subscribe();
     let mut timer = pin!(sleep_until(wake_at(progress, &shared.bounds, *stage.borrow_and_update()).into()));
@@ -70,6 +82,7 @@ async fn drive(serving: impl Future<Output = hyper::Result<()>>, shared: &Shared
             biased;
             // An error is the client's: it is gone, or has had its answer.
             _ = &mut serving => return,
+            () = poll_fn(|context| line.poll_left(context)) => return,
             () = progress.cut.notified() => return,
             _ = stage.changed() => {}
             () = &mut timer => {}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::Incoming;
+use hyper::header::TRANSFER_ENCODING;
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use tokio::runtime::Handle;
@@ -85,6 +86,14 @@ async fn answered(
     let shared = &connection.shared;
     if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
         return Ok(websocket::pass(path, connection, request, over).await);
+    }
+    if request
+        .headers()
+        .get_all(TRANSFER_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return Ok(Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.").response(over, None, true));
     }
     let (head, body) = request.into_parts();
     let (body, mut rest) = begin(&head.headers, body).await?;

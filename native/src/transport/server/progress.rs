@@ -31,12 +31,19 @@ struct Noted {
     phase: Phase,
     blocked: Option<Instant>,
     ended: bool,
+    shut: bool,
     counted: Option<Counted>,
 }
 
 impl Progress {
     pub(super) fn new(counted: Counted) -> Self {
-        let noted = Noted { phase: Phase::Head(Instant::now()), blocked: None, ended: false, counted: Some(counted) };
+        let noted = Noted {
+            phase: Phase::Head(Instant::now()),
+            blocked: None,
+            ended: false,
+            shut: false,
+            counted: Some(counted),
+        };
         Self { noted: Mutex::new(noted), cut: Notify::new() }
     }
 
@@ -72,12 +79,23 @@ impl Progress {
         self.lock().blocked = None;
     }
 
-    /// The last answer is written; whether the client may be sending still.
-    pub(super) fn ending(&self) -> bool {
+    /// The last answer is written.
+    pub(super) fn shut(&self) {
         let mut noted = self.lock();
         noted.phase = Phase::Ending;
+        noted.shut = true;
         noted.counted = None;
-        !noted.ended
+    }
+
+    /// Whether the last answer is written and the client may be sending still.
+    pub(super) fn lingers(&self) -> bool {
+        let noted = self.lock();
+        noted.shut && !noted.ended
+    }
+
+    /// Whether a request is being answered.
+    pub(super) fn is_busy(&self) -> bool {
+        self.lock().phase == Phase::Busy
     }
 
     /// The connection goes on as something else than HTTP; its count is handed over.

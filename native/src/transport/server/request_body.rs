@@ -52,23 +52,28 @@ pub async fn begin(headers: &HeaderMap, mut body: Incoming) -> hyper::Result<(Re
         return Ok((RequestBody::Whole(Bytes::new()), None));
     }
     let mut begun = BytesMut::new();
-    let small = body.size_hint().exact().is_some_and(|size| size <= SMALL) && !headers.contains_key(EXPECT);
-    if small && let Ok(whole) = timeout(SOON, collect(&mut body, &mut begun)).await {
-        return Ok((RequestBody::Whole(whole?), None));
+    let small = body.size_hint().exact().is_none_or(|size| size <= SMALL) && !headers.contains_key(EXPECT);
+    if small
+        && let Ok(whole) = timeout(SOON, collect(&mut body, &mut begun)).await
+        && let Some(whole) = whole?
+    {
+        return Ok((RequestBody::Whole(whole), None));
     }
     let (wants, wanted) = unbounded_channel();
     Ok((RequestBody::Pieces(wants), Some(Rest { begun, body, wanted })))
 }
 
-async fn collect(body: &mut Incoming, begun: &mut BytesMut) -> hyper::Result<Bytes> {
-    while let Some(frame) = body.frame().await {
+/// The whole body; None where it is a large one after all.
+async fn collect(body: &mut Incoming, begun: &mut BytesMut) -> hyper::Result<Option<Bytes>> {
+    while begun.len() as u64 <= SMALL {
+        let Some(frame) = body.frame().await else { return Ok(Some(std::mem::take(begun).freeze())) };
         let Ok(data) = frame?.into_data() else { continue }; // trailers are not passed on
         if begun.is_empty() && body.is_end_stream() {
-            return Ok(data);
+            return Ok(Some(data));
         }
         begun.extend_from_slice(&data);
     }
-    Ok(std::mem::take(begun).freeze())
+    Ok(None)
 }
 
 /// Tells pieces when they are asked for; never returns.
