@@ -164,8 +164,14 @@ class WorkerClient:
         headers: Sequence[tuple[str, str]],
         body: bytes,
         beside: ClientRequest | None = None,
+        trust: Trust | None = None,
+        name: str = "",
     ) -> WorkerCall: ...
     def close(self) -> None: ...
+
+@final
+class Trust:
+    def __new__(cls, authorities: bytes) -> Trust: ...
 
 @final
 class WorkerCall:

@@ -91,7 +91,11 @@ class TrustedAuthorities:
 
     def context(self) -> ssl.SSLContext | bool:
         """For a new connection, as aiohttp takes it."""
-        return True if self._newest is None else self._newest.current()
+        return True if self._newest is None else self._newest.current()[1]
+
+    def certificates(self) -> str | None:
+        """PEM, for a new connection; None where they are the machine's."""
+        return None if self._newest is None else self._newest.current()[0]
 
 
 def client_context(authorities: str) -> ssl.SSLContext:
@@ -103,8 +107,9 @@ def client_context(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def _trusting(file: Path) -> ssl.SSLContext:
-    return client_context(file.read_text(errors="replace"))
+def _trusting(file: Path) -> tuple[str, ssl.SSLContext]:
+    certificates = file.read_text(errors="replace")
+    return certificates, client_context(certificates)
 
 
 def _pair(certificate: Path, key: Path) -> ssl.SSLContext:

@@ -41,7 +41,7 @@ async fn ask(data: &[u8], cuts: &[usize]) {
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let long = Duration::from_secs(20);
     let client = Arc::new(Client::new(Bounds { connect: long, idle: long, keep_alive: long, whole: 1 << 20 }));
-    let request = || Request::post(&url, "/x", [], Bytes::from_static(ASKED)).expect("sound");
+    let request = || Request::post(&url, "/x", [], Bytes::from_static(ASKED), None).expect("sound");
     let said = Notify::new();
     let asking = async {
         let first = read(&client, request()).await;

@@ -36,6 +36,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;
+    module.add_class::<worker_call::Trust>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;

@@ -15,9 +15,21 @@ use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
-use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, open};
+use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, Trust as Authorities, open};
 use crate::transport::panics::Panics;
 use crate::transport::relay::{Heard, Passing, Relay, Relayed, Stop};
+
+/// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
+#[pyclass(frozen)]
+pub struct Trust(Authorities);
+
+#[pymethods]
+impl Trust {
+    #[new]
+    fn new(authorities: &[u8]) -> PyResult<Self> {
+        Authorities::new(authorities).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+}
 
 /// A client of workers.
 #[pyclass(frozen)]
@@ -46,10 +58,11 @@ impl WorkerClient {
         Ok(Self { client: Arc::new(Client::new(bounds)), transport })
     }
 
-    /// Sends a request, on the thread of the client `beside`. What comes of it is told to `number`: (status, fields,
+    /// Sends a request, on the thread of the client `beside`; to an https URL where there is `trust`, by which the
+    /// worker's certificate is verified to have this `name`. What comes of it is told to `number`: (status, fields,
     /// data, whether that is all), or the name of a failure. `ValueError` for a request that this client does not send.
     #[expect(clippy::needless_pass_by_value, reason = "as pyo3 gives it")]
-    #[pyo3(signature = (number, url, path, headers, body, beside = None))]
+    #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
     fn post(
         &self,
         number: u64,
@@ -58,9 +71,13 @@ impl WorkerClient {
         headers: Vec<(PyBackedStr, PyBackedStr)>,
         body: &[u8],
         beside: Option<&Bound<'_, ClientRequest>>,
+        trust: Option<&Bound<'_, Trust>>,
+        name: &str,
     ) -> PyResult<WorkerCall> {
         let fields = headers.iter().map(|(name, value)| (&**name, &**value));
-        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body))
+        let verified = trust.map(|trust| trust.get().0.named(name)).transpose();
+        let verified = verified.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body), verified)
             .map_err(|_| PyValueError::new_err("not a plain request"))?;
         let transport = self.transport.get();
         let call = Arc::new(Call {

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -62,6 +63,7 @@ pub fn client_config(authorities: &[u8]) -> Result<ClientConfig, Unusable> {
         .with_root_certificates(trusted)
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP1.to_vec()];
+    config.resumption = Resumption::disabled(); // each connection looks at the certificate
     Ok(config)
 }
 

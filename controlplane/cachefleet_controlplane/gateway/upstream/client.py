@@ -76,7 +76,7 @@ class Upstream:
     ) -> None:
         bounds = {"connect_seconds": connect_seconds, "idle_seconds": idle_seconds}
         self._http = AiohttpSender(**bounds, tls=tls)
-        self._native = None if native is None else NativeSender(native, self._http, **bounds)
+        self._native = None if native is None else NativeSender(native, self._http, **bounds, tls=tls)
         self._sender: Sender = self._native or self._http
 
     async def __aenter__(self) -> Self:

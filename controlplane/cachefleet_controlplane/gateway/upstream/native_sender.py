@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
+from cachefleet_controlplane.gateway.upstream.native_trust import NativeTrust
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.native import MODULE
 from cachefleet_runtime.sse import StreamTooLargeError
@@ -21,13 +23,22 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class NativeSender:
-    """Connections of native threads; what they do not send (https, odd URLs) goes to ``others``. Bounds in seconds."""
+    """Connections of native threads; what they do not send goes to ``others``: odd URLs, and workers whose TLS they do
+    not accept, which OpenSSL judges, and tells why. Bounds in seconds.
+    """
 
     def __init__(
-        self, completions: Completions, others: AiohttpSender, *, connect_seconds: float, idle_seconds: float
+        self,
+        completions: Completions,
+        others: AiohttpSender,
+        *,
+        connect_seconds: float,
+        idle_seconds: float,
+        tls: WorkerTls | None = None,
     ) -> None:
         self._completions = completions
         self._others = others
+        self._trust = None if tls is None else NativeTrust(tls)
         self._client: WorkerClient = import_module(MODULE).WorkerClient(
             completions.native,
             connect_seconds=connect_seconds,
@@ -55,12 +66,21 @@ class NativeSender:
         """
         told = _Told(self._completions)
         try:
-            told.call = self._client.post(told.number, url, path, headers, body, beside)
+            trust, name = (None, "") if self._trust is None else self._trust.of(url)
+            told.call = self._client.post(told.number, url, path, headers, body, beside, trust, name)
+            status, fields, data, ended = await told.next()
         except ValueError:
             told.close()
             return await self._others.post(url, path, body, headers=headers)
-        status, fields, data, ended = await told.next()
+        except _RefusedError:
+            if self._trust is not None:
+                self._trust.refused(url)
+            return await self._others.post(url, path, body, headers=headers)
         return NativeResponse(told, status, fields, data=data, ended=ended)
+
+
+class _RefusedError(Exception):
+    """Native code does not accept a worker's TLS; nothing was sent."""
 
 
 class _Told:
@@ -209,6 +229,8 @@ def _error(failure: str) -> Exception:
     match failure:
         case "unreachable":
             return ConnectionRefusedError("no connection to the worker")
+        case "refused":
+            return _RefusedError("the worker's TLS is not accepted")
         case "silent":
             return TimeoutError("the worker is silent")
         case "oversized":

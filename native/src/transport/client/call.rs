@@ -45,7 +45,7 @@ pub struct Answer {
 pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Failure> {
     let mut connection = match client.pool.take(&request.origin) {
         Some(waited) => waited,
-        None => Connection::open(&request.origin, client.bounds.connect).await?,
+        None => Connection::open(&request.address, request.verified.as_ref(), client.bounds.connect).await?,
     };
     connection.send(request.head, request.body);
     let (head, raw) = read_heads(client, &mut connection).await?;
@@ -176,7 +176,7 @@ mod tests {
 
         fn request(&self, body: &[u8]) -> Request {
             let url = format!("http://{}", self.listener.local_addr().unwrap());
-            Request::post(&url, "/x", [], Bytes::copy_from_slice(body)).unwrap()
+            Request::post(&url, "/x", [], Bytes::copy_from_slice(body), None).unwrap()
         }
 
         async fn accepted(&self) -> TcpStream {
@@ -313,7 +313,7 @@ mod tests {
         let request = worker.request(b"{}");
         drop(worker.listener);
         assert_eq!(open(&worker.client, request).await.err(), Some(Failure::Unreachable));
-        let nowhere = Request::post("http://no.such.name.invalid", "/", [], Bytes::new()).unwrap();
+        let nowhere = Request::post("http://no.such.name.invalid", "/", [], Bytes::new(), None).unwrap();
         assert_eq!(open(&worker.client, nowhere).await.err(), Some(Failure::Unreachable));
     }
 

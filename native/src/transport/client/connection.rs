@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -10,6 +11,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::Failure;
+use super::stream::{Stream, Verified};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -20,32 +22,40 @@ thread_local! {
 }
 
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     unsent: [Bytes; 2],
     broken: bool,
+    /// Bytes read since others had their turn.
+    turn: usize,
 }
 
 impl Connection {
-    /// Connects to the first address of `origin` that takes it.
-    pub async fn open(origin: &str, bound: Duration) -> Result<Self, Failure> {
-        let found = timeout(bound, lookup_host(origin)).await.map_err(|_| Failure::Unreachable)?;
+    /// Connects to the first address of `address` that takes it; the handshake counts to the time of connecting.
+    pub async fn open(address: &str, verified: Option<&Verified>, bound: Duration) -> Result<Self, Failure> {
+        let found = timeout(bound, lookup_host(address)).await.map_err(|_| Failure::Unreachable)?;
         for address in found.map_err(|_| Failure::Unreachable)? {
-            if let Ok(Ok(stream)) = timeout(bound, TcpStream::connect(address)).await {
-                let _ = stream.set_nodelay(true); // slower without, no more
-                return Ok(Self::of(stream));
+            match timeout(bound, Self::connect(address, verified)).await {
+                Ok(Err(Failure::Unreachable)) | Err(_) => {}
+                Ok(connected) => return connected,
             }
         }
         Err(Failure::Unreachable)
     }
 
+    async fn connect(address: SocketAddr, verified: Option<&Verified>) -> Result<Self, Failure> {
+        let socket = TcpStream::connect(address).await.map_err(|_| Failure::Unreachable)?;
+        let _ = socket.set_nodelay(true); // slower without, no more
+        Ok(Self::of(Stream::begin(socket, verified).await?))
+    }
+
     /// One that waited for a request; None where something came of it meanwhile: its end, or an answer to nothing.
-    pub fn waited(stream: TcpStream) -> Option<Self> {
+    pub fn waited(mut stream: Stream) -> Option<Self> {
         let nothing = stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         nothing.then(|| Self::of(stream))
     }
 
-    fn of(stream: TcpStream) -> Self {
-        Self { stream, unsent: Default::default(), broken: false }
+    fn of(stream: Stream) -> Self {
+        Self { stream, unsent: Default::default(), broken: false, turn: 0 }
     }
 
     /// Has `head` and `body` sent while it is read.
@@ -53,10 +63,13 @@ impl Connection {
         self.unsent = [head, body];
     }
 
-    /// The socket, where it may wait for another request.
-    pub fn into_waiting(self) -> Option<TcpStream> {
-        let sent = !self.broken && self.unsent.iter().all(Bytes::is_empty);
-        sent.then_some(self.stream)
+    /// What may wait for another request.
+    pub fn into_waiting(self) -> Option<Stream> {
+        (!self.broken && self.is_sent()).then_some(self.stream)
+    }
+
+    fn is_sent(&self) -> bool {
+        self.unsent.iter().all(Bytes::is_empty) && self.stream.is_sent()
     }
 
     /// Adds to `into` what has come; how many bytes, 0 at the end. Nothing may come or be sent for `idle` at most.
@@ -65,18 +78,23 @@ impl Connection {
             self.write();
             match self.read_now(into) {
                 Ok(read) => {
-                    if read == READ_BYTES {
+                    self.turn += read;
+                    if self.turn >= READ_BYTES {
+                        self.turn = 0;
                         tokio::task::yield_now().await; // the turn of others, however much comes
                     }
                     return Ok(read);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.ready(idle).await?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.turn = 0;
+                    self.ready(idle).await?;
+                }
                 Err(_) => return Err(Failure::Lost),
             }
         }
     }
 
-    fn read_now(&self, into: &mut Vec<u8>) -> io::Result<usize> {
+    fn read_now(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         SCRATCH.with_borrow_mut(|scratch| {
             let read = self.stream.try_read(scratch)?;
             into.extend_from_slice(&scratch[..read]);
@@ -85,9 +103,8 @@ impl Connection {
     }
 
     async fn ready(&self, idle: Duration) -> Result<(), Failure> {
-        let sent = self.unsent.iter().all(Bytes::is_empty);
-        let interest = if sent { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
-        match timeout(idle, self.stream.ready(interest)).await {
+        let interest = if self.is_sent() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+        match timeout(idle, self.stream.socket().ready(interest)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(Failure::Lost),
             Err(_) => Err(Failure::Silent),
@@ -98,18 +115,23 @@ impl Connection {
     fn write(&mut self) {
         while self.unsent.iter().any(Bytes::has_remaining) {
             let [head, body] = &mut self.unsent;
-            match self.stream.try_write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+            match self.stream.try_write(&[IoSlice::new(head), IoSlice::new(body)]) {
                 Ok(written) => {
                     let of_head = written.min(head.len());
                     head.advance(of_head);
                     body.advance(written - of_head);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    self.broken = true;
-                    self.unsent = Default::default();
-                }
+                Err(_) => return self.give_up(),
             }
         }
+        if self.stream.flush().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+            self.give_up();
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.broken = true;
+        self.unsent = Default::default();
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 client of workers over plain TCP: pooled connections, connect and idle bounds, bounded answers.
+//! HTTP/1.1 client of workers, with TLS where it is asked for: pooled connections, connect and idle bounds, bounded answers.
 //!
 //! Heads and bodies are read by pure code (`head`, `body`); a request's own task does all reading and writing, so that
 //! to drop it cuts the connection at once, which frees the worker.
@@ -9,6 +9,7 @@ mod connection;
 mod head;
 mod pool;
 mod request;
+mod stream;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub use body::BodyDecoder;
 pub use call::{Answer, Opened, Whole, open};
 pub use head::{Framing, Head, read_head};
 pub use request::{Request, Unsupported};
+pub use stream::{Trust, Verified};
 
 use pool::Pool;
 
@@ -24,6 +26,8 @@ use pool::Pool;
 pub enum Failure {
     /// No connection: refused, not in time, or no such name.
     Unreachable,
+    /// No connection: its TLS or certificate is not accepted. Nothing was sent.
+    Refused,
     /// Connected, but no byte for longer than the bound.
     Silent,
     /// The connection broke or ended too soon, or what came is no HTTP answer.
@@ -38,6 +42,7 @@ impl Failure {
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
             Self::Silent => "silent",
             Self::Lost => "lost",
             Self::Oversized => "oversized",

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
-
 use super::connection::Connection;
+use super::stream::Stream;
 
-type Waiting = HashMap<(ThreadId, Arc<str>), Vec<(TcpStream, Instant)>>;
+type Waiting = HashMap<(ThreadId, Arc<str>), Vec<(Stream, Instant)>>;
 
 pub struct Pool {
     shared: Arc<Mutex<Shared>>,
@@ -42,7 +41,7 @@ impl Pool {
     }
 
     /// Has a connection of this thread wait for another request.
-    pub fn put(&self, origin: Arc<str>, stream: TcpStream) {
+    pub fn put(&self, origin: Arc<str>, stream: Stream) {
         let mut shared = lock(&self.shared);
         if shared.closed {
             return;

@@ -4,20 +4,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// What this client does not send: another scheme than http, or a URL or header that is not plain.
+use super::stream::Verified;
+
+/// What this client does not send: another scheme than http, or https where it is told how to verify it; a URL or header that is not plain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsupported;
 
 /// A POST to one origin.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Host and port, as they name a pool of connections.
+    /// Names a pool of connections.
     pub origin: Arc<str>,
+    /// Host and port.
+    pub address: Arc<str>,
+    /// How TLS is verified; None for none.
+    pub verified: Option<Verified>,
     pub head: Bytes,
     pub body: Bytes,
 }
 
-const DEFAULT_PORT: &str = ":80";
 const OWN: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
 
 impl Request {
@@ -30,21 +35,26 @@ impl Request {
         path: &str,
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
         body: Bytes,
+        verified: Option<Verified>,
     ) -> Result<Self, Unsupported> {
-        let rest = url.strip_prefix("http://").ok_or(Unsupported)?;
+        let (scheme, port) = if verified.is_some() { ("https://", ":443") } else { ("http://", ":80") };
+        let rest = url.strip_prefix(scheme).ok_or(Unsupported)?;
         let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if !is_authority(authority) || !is_target(base) || !is_target(path) || base.is_empty() && path.is_empty() {
             return Err(Unsupported);
         }
         let mut head = Vec::with_capacity(512);
-        for part in ["POST ", base, path, " HTTP/1.1\r\nhost: ", authority.trim_end_matches(DEFAULT_PORT)] {
+        for part in ["POST ", base, path, " HTTP/1.1\r\nhost: ", authority.trim_end_matches(port)] {
             head.extend_from_slice(part.as_bytes());
         }
         for (name, value) in headers {
             add_field(&mut head, name, value)?;
         }
         head.extend_from_slice(format!("\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes());
-        Ok(Self { origin: origin(authority), head: head.into(), body })
+        let address = address(authority, port);
+        let origin =
+            verified.as_ref().map_or_else(|| Arc::clone(&address), |how| format!("{address}{}", how.mark()).into());
+        Ok(Self { origin, address, verified, head: head.into(), body })
     }
 }
 
@@ -60,9 +70,9 @@ fn add_field(head: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Unsuppor
 }
 
 /// Host and port; the port is always there.
-fn origin(authority: &str) -> Arc<str> {
+fn address(authority: &str, default_port: &str) -> Arc<str> {
     let after_brackets = &authority[authority.rfind(']').unwrap_or(0)..];
-    if after_brackets.contains(':') { authority.into() } else { format!("{authority}{DEFAULT_PORT}").into() }
+    if after_brackets.contains(':') { authority.into() } else { format!("{authority}{default_port}").into() }
 }
 
 fn is_authority(text: &str) -> bool {
@@ -84,7 +94,7 @@ mod tests {
     use super::*;
 
     fn post(url: &str, path: &str, headers: &[(&str, &str)]) -> Result<(String, String), Unsupported> {
-        let request = Request::post(url, path, headers.iter().copied(), Bytes::from_static(b"{}"))?;
+        let request = Request::post(url, path, headers.iter().copied(), Bytes::from_static(b"{}"), None)?;
         Ok((request.origin.to_string(), String::from_utf8(request.head.to_vec()).unwrap()))
     }
 
