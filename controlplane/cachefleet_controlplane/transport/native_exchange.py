@@ -65,9 +65,7 @@ class NativeExchange:
             scope["path"] = unquote(scope["path"])
 
     def left(self) -> None:
-        """The client is gone; whoever says so again says nothing new."""
-        if self.departure.happened:
-            return
+        """The client is gone."""
         self.departure.happen()
         if self._body is not None:
             self._body.wake()

@@ -166,7 +166,12 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
 def outcome_of(error: Exception) -> Outcome:
     """Return the attempt's outcome for a connection error."""
     match error:
-        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL() | ConnectionRefusedError():
+        case (
+            aiohttp.ConnectionTimeoutError()
+            | aiohttp.ClientConnectorError()
+            | aiohttp.InvalidURL()
+            | ConnectionRefusedError()
+        ):
             return Outcome.UNREACHABLE
         case TimeoutError():
             return Outcome.SILENT

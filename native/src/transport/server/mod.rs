@@ -9,6 +9,8 @@ mod line;
 mod listener;
 mod progress;
 mod request_body;
+#[cfg(test)]
+mod tests;
 mod websocket;
 
 pub use answer::{Answer, AnswerKind};
