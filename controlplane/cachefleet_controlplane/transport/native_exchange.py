@@ -49,7 +49,7 @@ class ClientRequest(Protocol):
 class NativeExchange:
     """One request and its answer; ``left`` says that the client is gone, ``close`` that nobody answers any more."""
 
-    __slots__ = ("_body", "_reply", "_seconds", "completions", "departure", "request", "scope", "task")
+    __slots__ = ("_body", "_reply", "_seconds", "completions", "departure", "request", "task")
 
     def __init__(self, request: ClientRequest, completions: Completions, *, seconds: float) -> None:
         self.request: Final = request
@@ -59,10 +59,14 @@ class NativeExchange:
         self._seconds = seconds
         self._reply: NativeReply | None = None
         self._body: _Body | None = None
-        scope = self.scope = request.scope()
+
+    def scope(self) -> Scope:
+        """ASGI's, and what the gateway takes from it; not kept here, since it refers to this object."""
+        scope = self.request.scope()
         scope[DEPARTURE], scope[EXCHANGE] = self.departure, self
         if "%" in scope["path"]:
             scope["path"] = unquote(scope["path"])
+        return scope
 
     def left(self) -> None:
         """The client is gone."""
@@ -76,7 +80,7 @@ class NativeExchange:
             self._body.close()
         if self._reply is None or not self._reply.ended:
             self.request.finish()
-        self.departure.await_by(None)
+        self._reply = None
 
     def reply(self, seconds: float, path: str) -> NativeReply:
         """Make the answer; called once."""
@@ -87,6 +91,8 @@ class NativeExchange:
         """ASGI's: the body, at once where it is there, then the disconnect."""
         if self._body is None:
             self._body = _Body(self)
+            if (whole := self.request.body) is not None:
+                return self._body.told_at_once(whole)
         return await self._body.receive()
 
     async def send(self, message: Message) -> None:
@@ -118,12 +124,15 @@ class _Body:
     async def receive(self) -> Message:
         if self._over:
             return await self._disconnect()
-        whole = self._exchange.request.body
-        piece = await self._next() if whole is None else (whole, True)
+        piece = await self._next()
         if piece is None:
             return {"type": "http.disconnect"}
         self._over = piece[1]
         return {"type": "http.request", "body": piece[0], "more_body": not piece[1]}
+
+    def told_at_once(self, body: bytes) -> Message:
+        self._over = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def _disconnect(self) -> Message:
         while not self._exchange.departure.happened:

@@ -189,10 +189,11 @@ class NativeServer:
             exchange.left()
 
     async def _answer(self, exchange: NativeExchange) -> None:
+        scope = exchange.scope()
         try:
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except Exception:  # the root of a request's task: a defect fails this request only
-            logger.exception("a request failed unexpectedly", extra={"path": exchange.scope["path"]})
+            logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
         finally:
             del self._exchanges[exchange.request.key]
             exchange.close()
