@@ -5,6 +5,7 @@ mod answers;
 mod bodies;
 mod histories;
 mod model;
+mod requests;
 mod tape;
 
 use cachefleet_native::frame::Frame;
@@ -40,4 +41,10 @@ pub fn history(data: &[u8]) {
 /// A client makes of a worker's answer what is in it, however it is cut, and the next answer is that of the next request.
 pub fn answer(data: &[u8]) {
     answers::answer(data);
+}
+
+/// A server answers requests with what is theirs, however they are cut, and survives whatever else is sent to it.
+pub fn request(data: &[u8]) {
+    requests::any(data);
+    requests::sound(data);
 }
