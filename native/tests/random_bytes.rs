@@ -94,3 +94,8 @@ fn answers() {
 fn requests() {
     play("request", targets::request, 400);
 }
+
+#[test]
+fn events() {
+    play("events", targets::events, 400);
+}

@@ -3,7 +3,9 @@
 
 mod answers;
 mod bodies;
+mod events;
 mod histories;
+mod json_value;
 mod model;
 mod requests;
 mod tape;
@@ -47,4 +49,10 @@ pub fn answer(data: &[u8]) {
 pub fn request(data: &[u8]) {
     requests::any(data);
     requests::sound(data);
+}
+
+/// Events are the same however their stream is cut, and of ordinary ones only token ids are changed.
+pub fn events(data: &[u8]) {
+    events::any(data);
+    events::likely(data);
 }
