@@ -170,6 +170,18 @@ class WorkerClient:
 @final
 class WorkerCall:
     def more(self) -> None: ...
+    def relay(
+        self,
+        client: ClientRequest,
+        begun: bytes,
+        *,
+        strip_ids: bool,
+        notes: bool,
+        max_event_bytes: int,
+        send_seconds: float,
+    ) -> None: ...
+    @property
+    def silent_seconds(self) -> float: ...
     def cancel(self) -> None: ...
 
 @final

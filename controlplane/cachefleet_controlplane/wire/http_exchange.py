@@ -48,6 +48,11 @@ class Reply:
         self.ended = False
         self.status = 0
 
+    @property
+    def seconds(self) -> float:
+        """How long a client may take nothing."""
+        return self._seconds
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers; once, before the body."""
         self.started = True

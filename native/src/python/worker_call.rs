@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pyo3::exceptions::PyValueError;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyBytes;
@@ -16,6 +17,7 @@ use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, open};
 use crate::transport::panics::Panics;
+use crate::transport::relay::{Heard, Passing, Relay, Relayed, Stop};
 
 /// A client of workers.
 #[pyclass(frozen)]
@@ -35,8 +37,6 @@ impl WorkerClient {
         keep_alive_seconds: f64,
         max_answer_bytes: usize,
     ) -> PyResult<Self> {
-        let seconds =
-            |given| Duration::try_from_secs_f64(given).map_err(|error| PyValueError::new_err(error.to_string()));
         let bounds = Bounds {
             connect: seconds(connect_seconds)?,
             idle: seconds(idle_seconds)?,
@@ -68,6 +68,7 @@ impl WorkerClient {
             told: Arc::clone(&transport.told),
             panics: Arc::clone(&transport.panics),
             event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
+            heard: Heard::now(),
             state: Mutex::new(State::Over),
         });
         let client = Arc::clone(&self.client);
@@ -97,13 +98,39 @@ impl WorkerCall {
             match answer.more(&mut data).await {
                 Ok(()) => {
                     let ended = answer.ended();
-                    let payload: Payload =
-                        Box::new(move |py| (PyBytes::new(py, &data), ended).into_pyobject(py).map(Bound::into_any));
+                    let payload: Payload = Box::new(move |py| (PyBytes::new(py, &data), ended).into_bound_py_any(py));
                     ((!ended).then_some(answer), payload)
                 }
                 Err(failure) => (None, failed(failure)),
             }
         })
+    }
+
+    /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
+    /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text).
+    /// `begun` are the first bytes of an event; ids and text are those of the events that were passed, where `notes` are
+    /// wanted. `RuntimeError` as `more`, and where the client's answer has not begun.
+    #[pyo3(signature = (client, begun, *, strip_ids, notes, max_event_bytes, send_seconds))]
+    fn relay(
+        &self,
+        client: &ClientRequest,
+        begun: &[u8],
+        strip_ids: bool,
+        notes: bool,
+        max_event_bytes: usize,
+        send_seconds: f64,
+    ) -> PyResult<()> {
+        let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
+        let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
+        let (send, heard) = (seconds(send_seconds)?, self.call.heard.clone());
+        heard.note();
+        self.call.read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, heard }.run().await) })
+    }
+
+    /// Seconds since something came of the worker.
+    #[getter]
+    fn silent_seconds(&self) -> f64 {
+        self.call.heard.ago().as_secs_f64()
     }
 
     /// Cuts the connection, unless the answer has ended.
@@ -126,6 +153,7 @@ struct Call {
     told: Arc<Told>,
     panics: Arc<Panics>,
     event_loop: Handle,
+    heard: Heard,
     state: Mutex<State>,
 }
 
@@ -161,7 +189,7 @@ impl Call {
             }
             other => {
                 *state = other;
-                Err(pyo3::exceptions::PyRuntimeError::new_err("no answer waits to be read"))
+                Err(PyRuntimeError::new_err("no answer waits to be read"))
             }
         }
     }
@@ -193,14 +221,30 @@ fn begun(opened: Result<Opened, Failure>) -> Step {
     }
 }
 
+/// What a relay has left, for Python.
+fn relayed(left: Relayed) -> Step {
+    let Relayed { stop, answer, events, rest, notes } = left;
+    let failure = if let Stop::Failed(failure) = stop { failure.name() } else { "" };
+    let (gone, ended) = (stop == Stop::ClientGone, answer.is_none());
+    let payload: Payload = Box::new(move |py| {
+        let events: Vec<_> = events.iter().map(|event| PyBytes::new(py, event)).collect();
+        (events, PyBytes::new(py, &rest), ended, failure, gone, notes.ids, notes.text).into_bound_py_any(py)
+    });
+    (answer, payload)
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
     Box::new(move |py| {
         let fields = head.fields.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
         let fields: Vec<_> = fields.collect();
-        (head.status, fields, PyBytes::new(py, &data), ended).into_pyobject(py).map(Bound::into_any)
+        (head.status, fields, PyBytes::new(py, &data), ended).into_bound_py_any(py)
     })
 }
 
 fn failed(failure: Failure) -> Payload {
-    Box::new(move |py| failure.name().into_pyobject(py).map(Bound::into_any).map_err(Into::into))
+    Box::new(move |py| failure.name().into_bound_py_any(py))
 }

@@ -5,6 +5,7 @@
 pub mod client;
 pub mod completions;
 pub mod panics;
+pub mod relay;
 pub mod reply_body;
 pub mod server;
 pub mod threads;

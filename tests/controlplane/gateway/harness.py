@@ -239,6 +239,10 @@ def _server(transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain
     return public_server(transport, gateway, host="127.0.0.1", port=0, bounds=served)
 
 
+def _upstream(transport: Transport, idle_seconds: float) -> Upstream:
+    return Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions)
+
+
 def named_transport() -> Choice:
     """The transport that the suites of the gateway run over."""
     return cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
@@ -283,9 +287,7 @@ async def front(
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
         chosen = await stack.enter_async_context(choose_transport(transport or named_transport()))
-        upstream = await stack.enter_async_context(
-            Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=chosen.completions)
-        )
+        upstream = await stack.enter_async_context(_upstream(chosen, idle_seconds))
         options = GatewayOptions(
             render_seconds=render_seconds,
             queue_requests=queue_requests,

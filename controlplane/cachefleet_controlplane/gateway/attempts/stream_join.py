@@ -93,6 +93,16 @@ class StreamJoiner:
         self._guard = self._stopping.guard(self._text)
         self._attempt = Produced()
 
+    @property
+    def passes(self) -> bool:
+        """It passes on events unchanged that end no choice, and notes nothing of them but ids and text."""
+        return self._guard is None and self._attempt.name is not None and self._attempt.finish is None
+
+    def add(self, ids: list[int], text: str) -> None:
+        """Note what was in such events, which others have passed on."""
+        self._attempt.add(ids, text)
+        self._sent += len(text)
+
     def feed(self, event: bytes) -> list[bytes]:
         """Return the events to relay for one event of the present worker."""
         data = event_data(event)

@@ -57,7 +57,13 @@ class AiohttpSender:
             self._session = None
 
     async def post(
-        self, url: str, path: str, body: bytes | HeldBody, *, headers: Sequence[tuple[str, str]]
+        self,
+        url: str,
+        path: str,
+        body: bytes | HeldBody,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: object = None,  # noqa: ARG002 # as Sender has it
     ) -> aiohttp.ClientResponse:
         """Send a request; return its response once the head is here. aiohttp.ClientError, OSError."""
         if self._session is None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 
@@ -18,6 +18,7 @@ from cachefleet_controlplane.gateway.upstream.native_sender import NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
     MAX_ANSWER_BYTES,
+    MAX_EVENT_BYTES,
     Answer,
     Opened,
     Stream,
@@ -34,15 +35,19 @@ from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
 
 _KEY_REFUSED: Final = frozenset({401, 403})
-MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 _EVENT_STREAM: Final = "text/event-stream"
 
 
 class Sender(Protocol):
     """Sends requests to workers."""
 
-    async def post(self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]]) -> WorkerResponse:
-        """Send a request; return its response. aiohttp.ClientError, OSError, StreamTooLargeError."""
+    async def post(
+        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], beside: Any = None
+    ) -> WorkerResponse:
+        """Send a request; return its response. ``beside``: the native request of the client that it is for.
+
+        aiohttp.ClientError, OSError, StreamTooLargeError.
+        """
         ...
 
 
@@ -93,13 +98,15 @@ class Upstream:
         *,
         headers: Sequence[tuple[str, str]],
         watch: Watch | None = None,
+        beside: Any = None,
     ) -> Opened:
         """Send a request; return a whole answer, a stream with its first event, or the outcome of a failure.
 
-        With a ``watch`` a stream is held back until it has decided.
+        With a ``watch`` a stream is held back until it has decided. ``beside``: the native request of the client that
+        the answer is for.
         """
         async with _caught() as caught:
-            caught.response = await self._sender.post(url, path, body, headers=headers)
+            caught.response = await self._sender.post(url, path, body, headers=headers, beside=beside)
             caught.opened = await _read(caught.response, watch)
         return caught.opened
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
-from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, WorkerResponse
+from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.native import MODULE
 from cachefleet_runtime.sse import StreamTooLargeError
 
 if TYPE_CHECKING:  # it may not be installed
-    from cachefleet_native import WorkerCall, WorkerClient
+    from cachefleet_native import ClientRequest, WorkerCall, WorkerClient
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -39,14 +40,22 @@ class NativeSender:
         """Close the connections that wait for a request."""
         self._client.close()
 
-    async def post(self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]]) -> WorkerResponse:
+    async def post(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: ClientRequest | None = None,
+    ) -> WorkerResponse:
         """Send a request; return its response once it is whole or, of a stream, the first bytes are here.
 
-        OSError; StreamTooLargeError.
+        It is sent on the thread of the client ``beside``. OSError; StreamTooLargeError.
         """
         told = _Told(self._completions)
         try:
-            told.call = self._client.post(told.number, url, path, headers, body)
+            told.call = self._client.post(told.number, url, path, headers, body, beside)
         except ValueError:
             told.close()
             return await self._others.post(url, path, body, headers=headers)
@@ -88,6 +97,25 @@ class _Told:
             self._waiting.set_result(told)
 
 
+class Relayed(NamedTuple):
+    """What a relay by native code leaves."""
+
+    events: list[bytes]
+    """Whole events from the first that is not ordinary, as far as they came with it."""
+    rest: bytes
+    """The bytes after them."""
+    ended: bool
+    """Nothing more comes of the worker."""
+    failure: str
+    """Why not; "" where its answer is whole."""
+    gone: bool
+    """The client is gone, or takes nothing."""
+    ids: list[int]
+    """Produced token ids in what was passed on, where notes were asked for."""
+    text: str
+    """Produced text in it."""
+
+
 class NativeResponse:
     """A WorkerResponse of native code, and its content."""
 
@@ -95,6 +123,7 @@ class NativeResponse:
         self._told = told
         self._data = data
         self._ended = ended
+        self._failure = ""
         self.status = status
         self.raw_headers = fields
         if ended:
@@ -123,6 +152,8 @@ class NativeResponse:
 
     async def readany(self) -> bytes:
         """Return the next part of the body; b"" at its end. OSError."""
+        if self._failure:
+            raise _error(self._failure)
         if not self._data and not self._ended and self._told.call is not None:
             self._told.call.more()
             self._data, self._ended = await self._told.next()
@@ -130,6 +161,41 @@ class NativeResponse:
                 self._told.close()
         data, self._data = self._data, b""
         return data
+
+    async def relay(
+        self, client: ClientRequest, begun: bytes, *, strip_ids: bool, notes: bool, send_seconds: float
+    ) -> Relayed:
+        """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
+
+        ``begun``: the first bytes of an event. Not to be called where the answer has ended.
+        """
+        if self._told.call is None:
+            raise RuntimeError("the answer has ended")
+        self._told.call.relay(
+            client,
+            begun,
+            strip_ids=strip_ids,
+            notes=notes,
+            max_event_bytes=MAX_EVENT_BYTES,
+            send_seconds=send_seconds,
+        )
+        try:
+            relayed = Relayed(*await self._told.next())
+        except ConnectionError:  # a defect
+            relayed = Relayed([], b"", ended=True, failure="lost", gone=False, ids=[], text="")
+        if relayed.ended:
+            self._ended, self._failure = True, relayed.failure
+            self._told.close()
+        return relayed
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more comes of it than what is here."""
+        return self._ended
+
+    def silent_seconds(self) -> float:
+        """How long nothing has come of the worker while this is relayed."""
+        return self._told.call.silent_seconds if self._told.call is not None else math.inf
 
     def release(self) -> None:
         """Nothing: the connection was given back when the answer ended."""
