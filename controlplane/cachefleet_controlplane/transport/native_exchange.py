@@ -180,7 +180,7 @@ class NativeReply(Reply):
 
     def __init__(self, exchange: NativeExchange, *, seconds: float, path: str) -> None:
         super().__init__(exchange.send, seconds=seconds, path=path)
-        self.native: Final = exchange.request
+        self.native = exchange.request
         self._exchange = exchange
         self._head: tuple[int, list[Header]] | None = None
 
@@ -234,7 +234,12 @@ class NativeReply(Reply):
     async def _room(self) -> None:
         there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         completions = self._exchange.completions
-        number = completions.expect(lambda told: there.done() or there.set_result(told))
+
+        def told(room: bool) -> None:  # noqa: FBT001 - as a completion comes
+            if not there.done():
+                there.set_result(room)
+
+        number = completions.expect(told)
         try:
             self.native.room(number)
             async with asyncio.timeout(self._seconds):
