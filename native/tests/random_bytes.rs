@@ -89,3 +89,13 @@ fn histories() {
 fn answers() {
     play("answer", targets::answer, 400);
 }
+
+#[test]
+fn requests() {
+    play("request", targets::request, 400);
+}
+
+#[test]
+fn events() {
+    play("events", targets::events, 400);
+}

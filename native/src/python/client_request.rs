@@ -105,7 +105,7 @@ impl ClientRequest {
         }
     }
 
-    /// Members of the request's ASGI scope; `path` is not decoded.
+    /// Members of the request's ASGI scope, and `cachefleet.body` where the whole body is there; `path` is not decoded.
     fn scope<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let scope = PyDict::new(py);
         let (method, uri) = (self.head.method.as_str(), &self.head.uri);
@@ -119,6 +119,9 @@ impl ClientRequest {
         scope.set_item(intern!(py, "path"), uri.path())?;
         scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;
         scope.set_item(intern!(py, "query_string"), PyBytes::new(py, uri.query().unwrap_or_default().as_bytes()))?;
+        if let RequestBody::Whole(body) = &self.body {
+            scope.set_item(intern!(py, "cachefleet.body"), PyBytes::new(py, body))?;
+        }
         let pairs = self.head.headers.iter();
         let pairs = pairs.map(|(name, value)| {
             (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())).into_bound_py_any(py)

@@ -15,13 +15,18 @@ impl Panics {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Counts one.
+    pub fn note(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What `work` returns; None where it panicked, after which it is not polled again.
     pub async fn caught<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
             Ok(polled) => polled.map(Some),
             Err(_) => {
-                self.0.fetch_add(1, Ordering::Relaxed);
+                self.note();
                 std::task::Poll::Ready(None)
             }
         })

@@ -11,6 +11,8 @@ mod listener;
 mod progress;
 mod request_body;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod websocket;
 
 pub use answer::{Answer, AnswerKind};
@@ -25,6 +27,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -163,6 +166,14 @@ impl Server {
         let accepting = first.spawn(listener::accept(socket, shared, event_loops)).abort_handle();
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).push(accepting);
         Ok(())
+    }
+
+    /// Serves one connection that somebody else has taken.
+    pub fn serve<IO>(&self, io: IO, ends: Ends) -> impl Future<Output = ()> + Send + use<IO>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        connection::serve(io, ends, Counted::new(Arc::clone(&self.shared)))
     }
 
     /// From now on each answer that begins ends its connection.

@@ -181,3 +181,76 @@ impl Noted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tokio::sync::Notify;
+
+    use super::{Due, Noted, Phase, Progress};
+    use crate::transport::server::{Bounds, Stage};
+
+    const BOUNDS: Bounds = Bounds {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(20),
+        send: Duration::from_secs(30),
+        settle: Duration::from_secs(1),
+        linger: Duration::from_secs(2),
+    };
+
+    fn at(phase: Phase, blocked: Option<Instant>, stage: Stage) -> Option<Instant> {
+        due(phase, blocked, stage, None).map(|(at, due)| {
+            assert_eq!(due, Due::Cut);
+            at
+        })
+    }
+
+    /// Of a connection of HTTP/2 where `left` is given.
+    fn due(
+        phase: Phase,
+        blocked: Option<Instant>,
+        stage: Stage,
+        left: Option<Option<Instant>>,
+    ) -> Option<(Instant, Due)> {
+        let (multiplexed, left) = (left.is_some(), left.flatten());
+        let noted = Noted { phase, open: 0, multiplexed, left, blocked, ended: false, shut: false, counted: None };
+        Progress { noted: noted.into(), cut: Notify::new(), begins: Notify::new() }.due(&BOUNDS, stage)
+    }
+
+    #[test]
+    fn each_phase_has_its_own_deadline() {
+        let since = Instant::now();
+        let later = |seconds| Some(since + Duration::from_secs(seconds));
+        assert_eq!(at(Phase::Head(since), None, Stage::Open), later(10));
+        assert_eq!(at(Phase::Idle(since), None, Stage::Leaving), later(20));
+        assert_eq!(at(Phase::Busy, None, Stage::Stopping(since)), None);
+        assert_eq!(at(Phase::Busy, Some(since), Stage::Open), later(30));
+    }
+
+    #[test]
+    fn a_server_that_stops_gives_idle_connections_a_second() {
+        let since = Instant::now();
+        let stopping = Stage::Stopping(since + Duration::from_secs(5));
+        let later = |seconds| Some(since + Duration::from_secs(seconds));
+        assert_eq!(at(Phase::Head(since), None, stopping), later(6));
+        assert_eq!(at(Phase::Idle(since), None, stopping), later(1));
+        assert_eq!(at(Phase::Idle(since + Duration::from_secs(7)), None, stopping), later(8));
+    }
+
+    #[test]
+    fn connections_of_http2_are_told_before_they_are_cut() {
+        let since = Instant::now();
+        let later = |seconds| since + Duration::from_secs(seconds);
+        let told = |phase, stage, left| due(phase, None, stage, Some(left));
+        assert_eq!(told(Phase::Idle(since), Stage::Open, None), Some((later(20), Due::Leave)));
+        assert_eq!(told(Phase::Idle(since), Stage::Open, Some(later(20))), Some((later(50), Due::Cut)));
+        assert_eq!(told(Phase::Idle(since), Stage::Stopping(later(5)), Some(since)), Some((later(6), Due::Cut)));
+        assert_eq!(told(Phase::Head(since), Stage::Open, None), Some((later(10), Due::Cut)));
+        assert_eq!(told(Phase::Busy, Stage::Open, None), None);
+        assert_eq!(told(Phase::Busy, Stage::Leaving, Some(since)), None);
+        for phase in [Phase::Busy, Phase::Idle(since)] {
+            assert_eq!(told(phase, Stage::Leaving, None).map(|(_, due)| due), Some(Due::Leave));
+        }
+    }
+}
