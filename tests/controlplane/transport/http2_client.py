@@ -130,7 +130,7 @@ class Http2Client:
                 # h2 would take nothing more, but answers under way end first.
                 self.state.state_machine.state = ConnectionState.CLIENT_OPEN
             case ResponseReceived():
-                self.exchanges[event.stream_id].fields = dict(event.headers)
+                self.exchanges[event.stream_id].fields = {str(name): str(value) for name, value in event.headers}
             case StreamEnded():
                 self.exchanges[event.stream_id].ended = True
             case StreamReset():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -40,7 +41,8 @@ async def test_chats_streams_and_websockets(transport: str, tmp_path: Path) -> N
 
 
 async def _asked(port: int) -> None:
-    url, known = f"https://127.0.0.1:{port}/v1", {"ssl": trusting(), "server_hostname": NAME}
+    url = f"https://127.0.0.1:{port}/v1"
+    known: dict[str, Any] = {"ssl": trusting(), "server_hostname": NAME}
     async with aiohttp.ClientSession() as http:
         async with http.post(url + "/chat/completions", json=chat("x"), **known) as answer:
             assert (answer.status, (await answer.json())["model"]) == (200, MODEL)
