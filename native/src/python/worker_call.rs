@@ -61,7 +61,7 @@ impl WorkerClient {
     /// Sends a request, on the thread of the client `beside`; to an https URL where there is `trust`, by which the
     /// worker's certificate is verified to have this `name`. What comes of it is told to `number`: (status, fields,
     /// data, whether that is all), or the name of a failure. `ValueError` for a request that this client does not send.
-    #[expect(clippy::needless_pass_by_value, reason = "as pyo3 gives it")]
+    #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
     #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
     fn post(
         &self,

@@ -200,21 +200,19 @@ mod tests {
     };
 
     fn at(phase: Phase, blocked: Option<Instant>, stage: Stage) -> Option<Instant> {
-        due(phase, blocked, stage, None).map(|(at, due)| {
+        let noted = Noted { blocked, ..noted(phase) };
+        due(noted, stage).map(|(at, due)| {
             assert_eq!(due, Due::Cut);
             at
         })
     }
 
-    /// Of a connection of HTTP/2 where `left` is given.
-    fn due(
-        phase: Phase,
-        blocked: Option<Instant>,
-        stage: Stage,
-        left: Option<Option<Instant>>,
-    ) -> Option<(Instant, Due)> {
-        let (multiplexed, left) = (left.is_some(), left.flatten());
-        let noted = Noted { phase, open: 0, multiplexed, left, blocked, ended: false, shut: false, counted: None };
+    fn noted(phase: Phase) -> Noted {
+        let (blocked, left, counted) = (None, None, None);
+        Noted { phase, open: 0, multiplexed: false, left, blocked, ended: false, shut: false, counted }
+    }
+
+    fn due(noted: Noted, stage: Stage) -> Option<(Instant, Due)> {
         Progress { noted: noted.into(), cut: Notify::new(), begins: Notify::new() }.due(&BOUNDS, stage)
     }
 
@@ -242,7 +240,7 @@ mod tests {
     fn connections_of_http2_are_told_before_they_are_cut() {
         let since = Instant::now();
         let later = |seconds| since + Duration::from_secs(seconds);
-        let told = |phase, stage, left| due(phase, None, stage, Some(left));
+        let told = |phase, stage, left| due(Noted { multiplexed: true, left, ..noted(phase) }, stage);
         assert_eq!(told(Phase::Idle(since), Stage::Open, None), Some((later(20), Due::Leave)));
         assert_eq!(told(Phase::Idle(since), Stage::Open, Some(later(20))), Some((later(50), Due::Cut)));
         assert_eq!(told(Phase::Idle(since), Stage::Stopping(later(5)), Some(since)), Some((later(6), Due::Cut)));
