@@ -40,8 +40,6 @@ enum Progress {
     Ended,
 }
 
-type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
-
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
         let Asked { key, head, body, ends, secure, event_loop, answer, cut } = asked;
@@ -131,15 +129,15 @@ impl ClientRequest {
     }
 
     /// Answers with a whole body.
-    fn answer(&self, status: u16, headers: Headers<'_>, body: &Bound<'_, PyBytes>) -> PyResult<()> {
+    fn answer(&self, status: u16, headers: &Bound<'_, PyList>, body: &Bound<'_, PyBytes>) -> PyResult<()> {
         let body = AnswerKind::Whole(Bytes::copy_from_slice(body.as_bytes()));
-        self.give(made(status, &headers, body)?, Progress::Ended)
+        self.give(made(status, headers, body)?, Progress::Ended)
     }
 
     /// Begins an answer, with the first piece of its body; whether there is room for more now.
-    fn start(&self, status: u16, headers: Headers<'_>, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
+    fn start(&self, status: u16, headers: &Bound<'_, PyList>, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
         let (sender, body) = reply_body();
-        let answer = made(status, &headers, AnswerKind::Stream(body))?;
+        let answer = made(status, headers, AnswerKind::Stream(body))?;
         let room = push(&sender, piece)?;
         self.give(answer, Progress::Begun(sender))?;
         Ok(room)
@@ -198,10 +196,11 @@ fn push(sender: &ReplySender, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
     sender.push(Bytes::copy_from_slice(piece.as_bytes())).map_err(|_| gone())
 }
 
-fn made(status: u16, headers: &Headers<'_>, body: AnswerKind) -> PyResult<Answer> {
+fn made(status: u16, headers: &Bound<'_, PyList>, body: AnswerKind) -> PyResult<Answer> {
     let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let mut map = HeaderMap::with_capacity(headers.len() + 2); // the server adds its own
-    for (name, value) in headers {
+    for pair in headers {
+        let (name, value): (Bound<'_, PyBytes>, Bound<'_, PyBytes>) = pair.extract()?;
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let value =
             HeaderValue::from_bytes(value.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;

@@ -130,7 +130,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server that listens nowhere yet. WebSockets are passed on to the Unix socket `websockets`.
+    /// Makes a server that listens nowhere yet. Each `WebSocket` is passed on to the Unix socket `websockets`.
     pub fn new(
         app: Box<dyn App>,
         bounds: Bounds,

@@ -122,8 +122,7 @@ async fn closes_who_sends_no_head_in_time_without_an_answer() {
 #[tokio::test]
 async fn refuses_heads_over_their_bounds() {
     let side = Side::new(LONG);
-    let fields: String = (0..101).map(|number| format!("x-{number}: v\r\n")).collect();
-    for head in [fields, format!("x: {}\r\n", "v".repeat(64 * 1024))] {
+    for head in ["x: v\r\n".repeat(101), format!("x: {}\r\n", "v".repeat(64 * 1024))] {
         let told = side.told(&format!("GET / HTTP/1.1\r\n{head}\r\n")).await;
         assert!(told.starts_with("HTTP/1.1 431 "), "{told}");
         assert!(told.contains("connection: close"));
