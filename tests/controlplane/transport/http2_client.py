@@ -140,6 +140,10 @@ class Http2Client:
                 if self._reads:
                     self.state.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
+    def pause(self) -> None:
+        """Read nothing more."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined] # it is one that reads, too
+
     def close(self) -> None:
         self._writer.transport.abort()
 

@@ -151,6 +151,21 @@ async def test_a_stream_whose_client_takes_nothing_ends_alone(
         assert (await client.asked("/echo", b"others")).body == b"others"
 
 
+async def test_a_client_that_reads_nothing_at_all_is_cut(probe: Probe, tmp_path: Path) -> None:
+    probe.limit = 8_000_001
+    async with (
+        secured("native", probe, tmp_path, send_seconds=0.4) as side,
+        http2(side, window=2**31 - 1) as client,
+    ):
+        client.state.increment_flow_control_window(2**30)
+        await client.asked("/echo", b"hello")
+        client.pause()
+        for _ in range(20):
+            await client.ask("/flood")
+        await until(lambda: probe.under_way == 20)
+        await until(lambda: probe.under_way == 0 and side.server.connections == 0)
+
+
 async def test_a_server_that_leaves_says_so_and_ends_what_is_under_way(side: Secured, probe: Probe) -> None:
     async with http2(side) as client, http2(side) as idle:
         assert (await idle.asked("/echo", b"hello")).body == b"hello"

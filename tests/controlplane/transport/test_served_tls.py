@@ -121,6 +121,22 @@ async def test_a_handshake_that_does_not_come_is_bounded_and_hinders_nobody(
         assert time.monotonic() - begun >= 0.4
 
 
+@pytest.mark.parametrize("transport", ["native"], indirect=True)
+@pytest.mark.parametrize(("path", "body"), [(b"/flood", b""), (b"/echo", b"x" * 8_000_000)], ids=["stream", "whole"])
+async def test_a_client_that_takes_nothing_is_cut(
+    transport: str, probe: Probe, tmp_path: Path, path: bytes, body: bytes
+) -> None:
+    probe.limit = len(body) + 1
+    async with (
+        secured(transport, probe, tmp_path, send_seconds=0.4) as side,
+        await side.connect() as connection,
+    ):
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined] # it is one that reads, too
+        await connection.send(posted(body, path))
+        await until(lambda: len(probe.scopes) == 1)
+        await until(lambda: probe.under_way == 0 and side.server.connections == 0)
+
+
 def test_a_folder_without_a_sound_pair_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         ServedTls(tmp_path)

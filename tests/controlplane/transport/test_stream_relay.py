@@ -180,7 +180,7 @@ unusual = st.sampled_from(
         b"data: \xff\n\n",
         said("a", [1]).replace(b"\n\n", b"\r\n\r\n"),
         said("a", [1]).replace(b'":', b'": '),
-        said("\x07\t\n\"\\é€😀", [1]),
+        said('\x07\t\n"\\é€😀', [1]),
         said("a", [1]).replace(b'"a"', b'"\\ud800"'),
         said("a", [-1]),
         said("a", [1], prompt_token_ids=[1, 2]),
@@ -189,7 +189,9 @@ unusual = st.sampled_from(
         event(choices=[{"index": 0, "delta": {"tool_calls": [{"function": {"arguments": '{"a'}}]}, "token_ids": [8]}]),
         event(choices=[{"index": 0, "text": "t", "token_ids": [3]}], usage=USAGE),
         event(choices=[], usage=USAGE),
-        event(choices=[{"index": 0, "delta": {"content": "k"}, "token_ids": [4]}], kv_transfer_params={"token_ids": [1]}),
+        event(
+            choices=[{"index": 0, "delta": {"content": "k"}, "token_ids": [4]}], kv_transfer_params={"token_ids": [1]}
+        ),
         said("", [9], finish_reason="stop"),
         said("", [9], finish_reason="cache_threshold"),
     ]
@@ -232,7 +234,9 @@ async def test_a_stream_may_be_cut_at_every_byte(relays: list[Relayed]) -> None:
 async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed]) -> None:
     stream = b"".join([FIRST, *(said("x", [1]) for _ in range(500))])
     async with side_of("native") as side:
-        _, told = await side.play([HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(500)), b"0\r\n\r\n"])
+        _, told = await side.play(
+            [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(500)), b"0\r\n\r\n"]
+        )
         assert told.produced.text == "x" * 500
     assert len(relays) == 1
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
@@ -252,7 +256,15 @@ async def test_a_stream_that_breaks_off_can_be_resumed(transport: str, end: Step
 
 async def test_an_error_voids_what_came_with_it() -> None:
     async with side_of("python") as one, side_of("native") as two:
-        steps: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), 0.005, chunk(said("b", [2]) + ERROR), 0.005]
+        steps: list[Step] = [
+            HEAD,
+            chunk(FIRST),
+            0.005,
+            chunk(said("a", [1])),
+            0.005,
+            chunk(said("b", [2]) + ERROR),
+            0.005,
+        ]
         body, told = await alike((one, two), [*steps, b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids) == ("cut_off", [1])
         assert b"error" not in body
