@@ -52,7 +52,7 @@ async def test_a_port_that_is_taken_is_told_and_leaves_nothing_open(monkeypatch:
         made.append(original(*arguments, **named))
         return made[-1]
 
-    monkeypatch.setattr(module.socket, "socket", noted)
+    monkeypatch.setattr(socket, "socket", noted)
     with taken, pytest.raises(OSError, match="in use"):
         await listening_sockets("127.0.0.1", taken.getsockname()[1])
     assert [one.fileno() for one in made] == [-1] * len(made)
