@@ -74,7 +74,8 @@ pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(i
     let connection = Arc::new(Connection { shared, progress, ends, secure });
     match tls {
         None => serve_http1(socket, &connection).await,
-        Some(config) => serve_tls(socket, config, &connection).await,
+        // What only some connections come to is no part of all of them: here and below it has a place of its own.
+        Some(config) => Box::pin(serve_tls(socket, config, &connection)).await,
     }
     drop(connection.progress.handed_over()); // whoever holds on to one of its requests is not waited for
 }
@@ -85,11 +86,12 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let handshake = TlsAcceptor::from(config).accept(io);
-    let Some(Ok(stream)) = drive(handshake, connection, |_| {}, |_| Poll::Pending).await else { return };
+    let handshake = Box::pin(drive(handshake, connection, |_| {}, |_| Poll::Pending)).await;
+    let Some(Ok(stream)) = handshake else { return };
     if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
-        serve_http2(stream, connection).await;
+        Box::pin(serve_http2(stream, connection)).await;
     } else {
-        serve_http1(stream, connection).await;
+        Box::pin(serve_http1(stream, connection)).await;
     }
 }
 
@@ -138,7 +140,7 @@ where
 async fn end<IO: AsyncRead + AsyncWrite + Unpin>(mut line: Line<IO>, connection: &Connection) {
     drop(connection.progress.handed_over()); // whoever holds on to one of its requests is not waited for
     if connection.progress.lingers() {
-        line.linger(connection.shared.bounds.linger).await;
+        Box::pin(line.linger(connection.shared.bounds.linger)).await;
     }
 }
 
