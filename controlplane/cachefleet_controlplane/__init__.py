@@ -33,6 +33,7 @@ store/           the database: decisions, tenants, usage
 report_streams/  state machine of one agent's report stream
 tenants/         tenants, API keys and limits
 tracing/         OpenTelemetry: which requests are traced, their spans, W3C context
+transport/       HTTP by native code, on threads of its own
 wire/            HTTP exchanges, headers, error bodies, JSON members
 workers/         pools and workers with their load and in-flight requests
 """

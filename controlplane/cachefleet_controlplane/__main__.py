@@ -26,6 +26,8 @@ from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
+from cachefleet_controlplane.transport.native_server import ServerBounds
+from cachefleet_controlplane.transport.public_server import PublicServer, public_server
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
 
@@ -101,7 +103,7 @@ async def serve(
 
 
 async def _run(
-    name: str, server: HttpServer, listener: socket.socket | None, known: asyncio.Event | None = None
+    name: str, server: PublicServer, listener: socket.socket | None, known: asyncio.Event | None = None
 ) -> None:
     """Serve; at an inherited socket, where clients may be waiting, once the pools are ``known``."""
     telling = asyncio.create_task(_tell(name, server))
@@ -111,32 +113,32 @@ async def _run(
                 await asyncio.wait_for(known.wait(), KNOWN_SECONDS)
         await server.serve(None if listener is None else [listener])
     except SystemExit:  # uvicorn has logged why
-        logger.error("the %s port %s cannot be opened", name, server.config.port)  # noqa: TRY400 - no trace of use
+        logger.error("the %s port cannot be opened: %s", name, server.origin)  # noqa: TRY400 - no trace of use
     finally:
         telling.cancel()
 
 
-async def _tell(name: str, server: HttpServer) -> None:
-    scheme = "https" if server.config.is_ssl else "http"
-    logger.info("%s listens on %s://%s:%s", name, scheme, server.config.host, await server.listening())
+async def _tell(name: str, server: PublicServer) -> None:
+    logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
 
 
-def servers(plane: ControlPlane, settings: Settings) -> tuple[HttpServer, HttpServer]:
+def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, HttpServer]:
     """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
     messages = MessageBounds(
         seconds=settings.request_body_seconds,
         stall_seconds=settings.request_stall_seconds,
         unfinished=UnfinishedMessages(settings.buffer_bytes),
     )
-    gateway = http_server(
-        plane.gateway,
-        host=settings.gateway_host,
-        port=settings.gateway_port,
+    bounds = ServerBounds(
         head_seconds=settings.request_head_seconds,
         drain_seconds=settings.drain_seconds,
+        send_seconds=settings.reply_send_seconds,
         websocket_bytes=settings.request_max_bytes,
         websocket=client_websocket(messages),
+        tls=plane.tls.public,
     )
+    host, port = settings.gateway_host, settings.gateway_port
+    gateway = public_server(plane.transport, plane.gateway, host=host, port=port, bounds=bounds)
     internal = http_server(
         plane.internal,
         host=settings.internal_host,

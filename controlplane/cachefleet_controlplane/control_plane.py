@@ -30,7 +30,6 @@ from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
-from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
@@ -60,6 +59,8 @@ from cachefleet_controlplane.wiring import (
     simulator_of,
     tenant_parts,
     tracer_of,
+    transport_of,
+    upstream_of,
 )
 from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
@@ -90,6 +91,7 @@ class ControlPlane:
         database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds, folder=settings.data_dir)
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
+        self.transport = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
         self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
         self.fleet = self._fleet(fleet_key)
@@ -102,11 +104,7 @@ class ControlPlane:
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
-        self._upstream = Upstream(
-            connect_seconds=settings.upstream_connect_seconds,
-            idle_seconds=settings.upstream_idle_seconds,
-            tls=self.tls.workers,
-        )
+        self._upstream = upstream_of(settings, self.tls.workers, self.transport)
         self.conversations = conversation_parts(
             settings,
             fleet_key,
@@ -183,6 +181,7 @@ class ControlPlane:
         self.internal = self._internal(allowed)
         if self.tracer is not None:
             self._resources.push_async_callback(self.tracer.close)
+        await self._resources.enter_async_context(self.transport)
         await self._resources.enter_async_context(self._upstream)
         self._resources.push_async_callback(self.hot.close)
         self._start("store", self.decisions.run)
@@ -258,6 +257,7 @@ class ControlPlane:
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
             "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": directory.lost},
             "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
+            "transport": {"code": self.transport.code, "reason": self.transport.reason},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),
         }

@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -87,14 +88,27 @@ class HttpServer(uvicorn.Server):
             task.cancel("the server stops")
 
     async def listening(self) -> int:
-        """The port number, once open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS."""
+        """The port number, 0 of a Unix socket, once open.
+
+        RuntimeError where it cannot be opened, TimeoutError after START_SECONDS.
+        """
         async with asyncio.timeout(START_SECONDS):
             while not self.started:
                 if self.should_exit:
                     raise RuntimeError("the server stopped before it listened")
                 await asyncio.sleep(_POLL_SECONDS)
-        port: int = self.servers[0].sockets[0].getsockname()[1]
-        return port
+        address = self.servers[0].sockets[0].getsockname()
+        return int(address[1]) if self.config.uds is None else 0
+
+    @property
+    def origin(self) -> str:
+        """Where it is to listen."""
+        return f"{'https' if self.config.is_ssl else 'http'}://{self.config.host}:{self.config.port}"
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self.server_state.connections)
 
 
 def http_server(
@@ -109,10 +123,12 @@ def http_server(
     websocket_bytes: int = 0,
     websocket: type[RefusingWebSocket] = CautiousWebSocket,
     tls: ssl.SSLContext | None = None,
+    unix_socket: Path | None = None,
 ) -> HttpServer:
     """Make a server. Times as in ``ClientTimeouts``; ``websocket_bytes`` bounds a WebSocket message, 0 serves none.
 
-    ``websocket`` is their protocol. ``tls`` serves HTTPS; without it the server is plain.
+    ``websocket`` is their protocol. ``tls`` serves HTTPS; without it the server is plain. A ``unix_socket`` is listened
+    on in place of host and port.
     """
     bounds = ClientTimeouts(head_seconds=head_seconds, body_seconds=body_seconds, stall_seconds=stall_seconds)
     shutdown = ShutdownState()
@@ -120,6 +136,7 @@ def http_server(
         app,
         host=host,
         port=port,
+        uds=None if unix_socket is None else str(unix_socket),
         http=timed_protocol(bounds, shutdown),
         ws=websocket if websocket_bytes else "none",
         ws_max_size=max(websocket_bytes, 1),

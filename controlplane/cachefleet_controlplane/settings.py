@@ -53,6 +53,8 @@ class Settings(BaseSettings):
 
     tls_folder: Path | None = None
     """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified."""
+    gateway_tls_folder: Path | None = None
+    """Folder of tls.crt and tls.key: the gateway's port serves TLS."""
 
     # Where pools and their ready workers come from.
     pool_source: Literal["file", "kubernetes"] = "file"
@@ -92,6 +94,10 @@ class Settings(BaseSettings):
     """What computes block keys and holds the index; auto takes native code where it is installed."""
 
     # The gateway.
+    transport: Choice = "python"
+    """What moves the bytes of clients and workers; auto takes native code where it is installed."""
+    gateway_threads: int = Field(1, ge=1, le=64)
+    """Threads of the native transport."""
     request_max_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
     request_buffer_bytes: int | None = Field(None, ge=2048, le=1024 * 1024 * 1024 * 1024)
     """Bodies held at once, over all tenants; see ``buffer_bytes``."""

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_core.tls_names import AUTHORITIES
 from cachefleet_runtime.tls import TrustedAuthorities, server_context
 
 
 @dataclass(frozen=True, slots=True)
 class TlsParts:
-    """TLS of the internal port, and how workers are verified; None each where there is none."""
+    """TLS of the internal and the public port, and how workers are verified; None each where there is none."""
 
     server: ssl.SSLContext | None
     workers: WorkerTls | None
+    public: ServedTls | None = None
 
 
 def tls_parts(settings: Settings, credentials: Credentials) -> TlsParts:
-    """Both from the folder that the settings name. SettingsError where the certificates in it cannot be used."""
+    """All from the folders that the settings name. SettingsError where the certificates in one cannot be used."""
+    public = _public(settings.gateway_tls_folder)
     if settings.tls_folder is None:
-        return TlsParts(None, None)
+        return TlsParts(None, None, public)
     trusted = settings.tls_folder / AUTHORITIES
     try:
         workers = WorkerTls(TrustedAuthorities(trusted), credentials.server_name)
-        return TlsParts(server_context(settings.tls_folder), workers)
+        return TlsParts(server_context(settings.tls_folder), workers, public)
     except OSError as error:
         raise SettingsError([f"CACHEFLEET_TLS_FOLDER: {error}"]) from error
+
+
+def _public(folder: Path | None) -> ServedTls | None:
+    try:
+        return None if folder is None else ServedTls(folder)
+    except OSError as error:
+        raise SettingsError([f"CACHEFLEET_GATEWAY_TLS_FOLDER: {error}"]) from error

@@ -29,6 +29,7 @@ from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
@@ -48,6 +49,8 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, Usage
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
+from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
+from cachefleet_controlplane.transport.transport_metrics import TransportCollector
 from cachefleet_core.native import NativeError
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
@@ -184,6 +187,22 @@ def backend_of(settings: Settings) -> Backend:
         return backend(settings.backend)
     except NativeError as error:
         raise SettingsError([f"CACHEFLEET_BACKEND: {error}"]) from error
+
+
+def transport_of(settings: Settings, metrics: Metrics) -> Transport:
+    """The transport that the settings name, shown by ``metrics``. SettingsError where it cannot be loaded."""
+    try:
+        transport = choose_transport(settings.transport, threads=settings.gateway_threads)
+    except NativeError as error:
+        raise SettingsError([f"CACHEFLEET_TRANSPORT: {error}"]) from error
+    metrics.collect_from(TransportCollector(transport))
+    return transport
+
+
+def upstream_of(settings: Settings, tls: WorkerTls | None, transport: Transport) -> Upstream:
+    """The client of workers, within the settings' times."""
+    connect, idle = settings.upstream_connect_seconds, settings.upstream_idle_seconds
+    return Upstream(connect_seconds=connect, idle_seconds=idle, tls=tls, native=transport.completions)
 
 
 def tracer_of(environment: Mapping[str, str], metrics: Metrics) -> Tracer | None:

@@ -1,4 +1,4 @@
-//! Native backend of block keys, digests, the block index and scoring. Everything but `python` is plain Rust.
+//! Native backend of block keys, digests, the block index, scoring and the HTTP transport. Everything but `python` is plain Rust.
 
 pub mod digest;
 pub mod frame;
@@ -10,6 +10,7 @@ pub mod mixing;
 mod msgpack;
 pub mod reader;
 pub mod score;
+pub mod transport;
 
 #[cfg(feature = "python")]
 mod python;

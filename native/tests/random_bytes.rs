@@ -84,3 +84,18 @@ fn bodies() {
 fn histories() {
     play("history", targets::history, 2000);
 }
+
+#[test]
+fn answers() {
+    play("answer", targets::answer, 400);
+}
+
+#[test]
+fn requests() {
+    play("request", targets::request, 400);
+}
+
+#[test]
+fn events() {
+    play("events", targets::events, 400);
+}

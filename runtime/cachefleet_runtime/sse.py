@@ -49,6 +49,13 @@ class EventSplitter:
         """The bytes after the last whole event."""
         return bytes(self._pending)
 
+    def take_rest(self) -> bytes:
+        """The same, which are somebody else's to split."""
+        rest = bytes(self._pending)
+        self._pending.clear()
+        self._scanned = 0
+        return rest
+
     def _split(self, data: bytes | bytearray, scan: int) -> Generator[bytes, None, int]:
         """Give the whole events in ``data``, of which ``scan`` bytes hold no end; return where the rest begins."""
         start, plain = 0, data.find(_PLAIN, scan)

@@ -24,7 +24,7 @@ Stamp = tuple[tuple[int, int, int], ...]
 MINIMUM_VERSION: Final = ssl.TLSVersion.TLSv1_3
 
 
-class _Followed(Generic[T]):
+class Followed(Generic[T]):
     """What ``load`` makes of some files, made again when they have changed. OSError where it cannot be made at first.
 
     OpenSSL's errors (``ssl.SSLError``) are OSErrors.
@@ -74,7 +74,7 @@ def follow(context: ssl.SSLContext, folder: Path) -> None:
     use would leave it without a key where the files do not fit each other.
     """
     certificate, key = folder / CERTIFICATE, folder / PRIVATE_KEY
-    newest = _Followed((certificate, key), lambda: _pair(certificate, key))
+    newest = Followed((certificate, key), lambda: _pair(certificate, key))
 
     def present(connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = newest.current()
@@ -87,11 +87,15 @@ class TrustedAuthorities:
     """The authorities that a client trusts: those in a file, or the machine's where there is none. OSError."""
 
     def __init__(self, file: Path | None) -> None:
-        self._newest = None if file is None else _Followed((file,), lambda: _trusting(file))
+        self._newest = None if file is None else Followed((file,), lambda: _trusting(file))
 
     def context(self) -> ssl.SSLContext | bool:
         """For a new connection, as aiohttp takes it."""
-        return True if self._newest is None else self._newest.current()
+        return True if self._newest is None else self._newest.current()[1]
+
+    def certificates(self) -> str | None:
+        """PEM, for a new connection; None where they are the machine's."""
+        return None if self._newest is None else self._newest.current()[0]
 
 
 def client_context(authorities: str) -> ssl.SSLContext:
@@ -103,8 +107,9 @@ def client_context(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def _trusting(file: Path) -> ssl.SSLContext:
-    return client_context(file.read_text(errors="replace"))
+def _trusting(file: Path) -> tuple[str, ssl.SSLContext]:
+    certificates = file.read_text(errors="replace")
+    return certificates, client_context(certificates)
 
 
 def _pair(certificate: Path, key: Path) -> ssl.SSLContext:

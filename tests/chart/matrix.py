@@ -117,5 +117,6 @@ MATRIX: Final[dict[str, Values]] = {
         "namespaces": ["serving"],
         "tls": {"existing": {"controlPlaneSecret": "plane-tls"}},
     },
+    "https": {"controlPlane": {"gateway": {"tls": {"secretName": "llm-tls"}}}},
     "bare": {"rbac": {"create": False}, "crds": {"keep": False}, "tests": {"enabled": False}},
 }

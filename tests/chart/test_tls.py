@@ -93,3 +93,31 @@ def test_without_it_everything_is_plain() -> None:
     assert "CACHEFLEET_TLS_FOLDER" not in variables(objects.container("controlplane"))
     assert [each["port"] for each in endpoints(objects)] == ["internal", "agent", "engine"]
     assert "https" not in str(endpoints(objects))
+
+
+def test_the_gateway_serves_https_where_a_certificate_is_named() -> None:
+    objects = template(MATRIX["https"])
+    container, pod = objects.container("controlplane"), objects.pod("controlplane")
+    folder = variables(container)["CACHEFLEET_GATEWAY_TLS_FOLDER"]
+    assert {"name": "gateway-tls", "mountPath": folder, "readOnly": True} in container["volumeMounts"]
+    assert {"name": "gateway-tls", "secret": {"secretName": "llm-tls", "defaultMode": 0o440}} in pod["volumes"]
+    [port] = objects.one("Service", "-gateway")["spec"]["ports"]
+    assert (port["name"], port["appProtocol"], port["targetPort"]) == ("https", "https", "gateway")
+    assert {probe["httpGet"]["port"] for name, probe in container.items() if name.endswith("Probe")} == {"internal"}
+
+
+def test_the_test_verifies_the_gateway_and_never_has_its_key() -> None:
+    pod = template(MATRIX["https"]).one("Pod", "-test-hit")
+    [container] = pod["spec"]["containers"]
+    assert "https://cachefleet-gateway.cachefleet-system.svc:8080" in container["args"]
+    [mount] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "gateway-tls"]
+    [volume] = [volume["secret"] for volume in pod["spec"]["volumes"] if volume["name"] == "gateway-tls"]
+    assert volume == {"secretName": "llm-tls", "items": [{"key": "tls.crt", "path": "tls.crt"}]}
+    assert container["args"][-2:] == ["--certificate", f"{mount}/tls.crt"]
+
+
+def test_without_one_the_gateway_is_plain() -> None:
+    objects = template()
+    assert "CACHEFLEET_GATEWAY_TLS_FOLDER" not in variables(objects.container("controlplane"))
+    [port] = objects.one("Service", "-gateway")["spec"]["ports"]
+    assert (port["name"], port["appProtocol"]) == ("http", "http")

@@ -217,8 +217,9 @@ def test_the_test_asks_the_gateway() -> None:
     assert container["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "tenant", "key": "key"}
 
 
-def test_the_command_of_the_test_exists() -> None:
-    [container] = template().one("Pod", "-test-hit")["spec"]["containers"]
+@pytest.mark.parametrize(("values", "scheme"), [("defaults", "http"), ("https", "https")])
+def test_the_command_of_the_test_exists(values: str, scheme: str) -> None:
+    [container] = template(MATRIX[values]).one("Pod", "-test-hit")["spec"]["containers"]
     program, *words = container["command"]
     command = typer.main.get_command(app)
     for word in words:
@@ -226,5 +227,5 @@ def test_the_command_of_the_test_exists() -> None:
 
     assert program == "cachefleet"
     with command.make_context("hit", list(container["args"])) as context:
-        assert context.params["gateway"] == "http://cachefleet-gateway.cachefleet-system.svc:8080"
+        assert context.params["gateway"] == f"{scheme}://cachefleet-gateway.cachefleet-system.svc:8080"
         assert context.params["wait"] == 120

@@ -59,8 +59,17 @@ app.kubernetes.io/component: {{ .part }}
 {{- default 2 .Values.controlPlane.replicas }}
 {{- end }}
 
+{{/* Secret of the gateway's certificate; empty where its port is plain. */}}
+{{- define "cachefleet.gatewayTls" -}}
+{{- (.Values.controlPlane.gateway.tls | default dict).secretName }}
+{{- end }}
+
+{{- define "cachefleet.gatewayScheme" -}}
+{{ ternary "http" "https" (empty (include "cachefleet.gatewayTls" .)) }}
+{{- end }}
+
 {{- define "cachefleet.gatewayUrl" -}}
-http://{{ include "cachefleet.fullname" . }}-gateway.{{ .Release.Namespace }}.svc:{{ .Values.controlPlane.gateway.service.port }}
+{{ include "cachefleet.gatewayScheme" . }}://{{ include "cachefleet.fullname" . }}-gateway.{{ .Release.Namespace }}.svc:{{ .Values.controlPlane.gateway.service.port }}
 {{- end }}
 
 {{/* Whose certificates are used: off, issued (by the operator) or existing. */}}

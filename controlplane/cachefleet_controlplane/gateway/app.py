@@ -44,14 +44,11 @@ from cachefleet_controlplane.gateway.responses_socket.create_event import memory
 from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket, upgrade_required
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
-from cachefleet_controlplane.gateway.tenant_admission import (
-    ADMITTED,
-    AdmissionMiddleware,
-    admitted_request,
-)
+from cachefleet_controlplane.gateway.tenant_admission import ADMITTED, AdmissionMiddleware, admitted_request
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.transport.native_exchange import reply_of
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
 from cachefleet_controlplane.wire.http_exchange import (
@@ -131,7 +128,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             return await self._socket(scope, receive, send)
-        reply = Reply(send, seconds=self._bounds.send_seconds, path=scope["path"])
+        reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
         self.under_way += 1
         self._parts.metrics.request_started()
         try:

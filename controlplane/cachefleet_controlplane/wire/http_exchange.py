@@ -37,6 +37,9 @@ class Reply:
     shape of the API that ``path`` belongs to. Methods raise ClientGoneError.
     """
 
+    native: Any = None
+    """The native transport's request, where that answers."""
+
     def __init__(self, send: Send, *, seconds: float, path: str = "") -> None:
         self._asgi_send = send
         self._seconds = seconds
@@ -44,6 +47,11 @@ class Reply:
         self.started = False
         self.ended = False
         self.status = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long a client may take nothing."""
+        return self._seconds
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers; once, before the body."""
@@ -128,6 +136,8 @@ async def read_body(
     ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``;
     ClientGoneError.
     """
+    if (whole := scope.get(WHOLE_BODY)) is not None:
+        return _taken(whole, limit, take)
     _check_length(scope, limit)
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
@@ -149,7 +159,9 @@ class Departure:
         self._callback: Callable[[], None] | None = None
 
     def happen(self) -> None:
-        """The client is gone."""
+        """The client is gone; told once, however often it is noticed."""
+        if self.happened:
+            return
         self.happened = True
         if self._callback is not None:
             self._callback()
@@ -167,6 +179,10 @@ class Departure:
 
 DEPARTURE: Final = "cachefleet.departure"
 """Member of an ASGI scope: the Departure of its client, where its server knows of these."""
+
+
+WHOLE_BODY: Final = "cachefleet.body"
+"""Member of an ASGI scope: the body, where it was all there with the head."""
 
 
 async def while_present(
@@ -235,6 +251,13 @@ async def _read(receive: Receive, limit: int, patience: Callable[[], float], tak
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)
+
+
+def _taken(body: bytes, limit: int, take: Callable[[int], None]) -> bytes:
+    if len(body) > limit:
+        raise _too_large(limit)
+    take(len(body))
+    return body
 
 
 def _check_length(scope: Scope, limit: int) -> None:

@@ -1,9 +1,13 @@
 //! What is done with bytes from anywhere, whoever chooses them: `cargo fuzz`, or `tests/random_bytes.rs` on a stable compiler.
 #![allow(dead_code, reason = "each program uses one of them")]
 
+mod answers;
 mod bodies;
+mod events;
 mod histories;
+mod json_value;
 mod model;
+mod requests;
 mod tape;
 
 use cachefleet_native::frame::Frame;
@@ -34,4 +38,21 @@ pub fn json(data: &[u8]) {
 /// An index does with operations what sets do.
 pub fn history(data: &[u8]) {
     histories::play(data);
+}
+
+/// A client makes of a worker's answer what is in it, however it is cut, and the next answer is that of the next request.
+pub fn answer(data: &[u8]) {
+    answers::answer(data);
+}
+
+/// A server answers requests with what is theirs, however they are cut, and survives whatever else is sent to it.
+pub fn request(data: &[u8]) {
+    requests::any(data);
+    requests::sound(data);
+}
+
+/// Events are the same however their stream is cut, and of ordinary ones only token ids are changed.
+pub fn events(data: &[u8]) {
+    events::any(data);
+    events::likely(data);
 }

@@ -4,6 +4,7 @@
 
 mod candidates;
 mod choice;
+mod client_request;
 mod digest;
 mod errors;
 mod frames;
@@ -12,12 +13,15 @@ mod ints;
 mod json_bounds;
 mod keyer;
 mod loads;
+mod server;
 mod state;
+mod transport;
+mod worker_call;
 
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 4;
+const API: u32 = 5;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,6 +33,12 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loads::Loads>()?;
     module.add_class::<choice::Choice>()?;
     module.add_class::<digest::Digest>()?;
+    module.add_class::<transport::Transport>()?;
+    module.add_class::<worker_call::WorkerClient>()?;
+    module.add_class::<worker_call::WorkerCall>()?;
+    module.add_class::<worker_call::Trust>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<client_request::ClientRequest>()?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import aiohttp
 from msgspec.structs import replace
@@ -36,7 +37,6 @@ from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerp
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
-from cachefleet_controlplane.http_server import HttpServer, http_server
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -45,10 +45,15 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
+from cachefleet_controlplane.transport.native_server import ServerBounds
+from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
@@ -153,7 +158,7 @@ class Front:
     queue: Queue
     records: list[DecisionRecord] = field(default_factory=list)
     engines: Sequence[Worker] = ()
-    server: HttpServer | None = None
+    server: PublicServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests = field(default_factory=RecordedRequests)
     builder: RoutingInputBuilder | None = None
@@ -223,17 +228,28 @@ def chat(text: str, **changes: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4} | changes
 
 
-def _server(gateway: Gateway, bounds: GatewayBounds, drain_seconds: float) -> HttpServer:
+def _server(
+    transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain_seconds: float, tls: ServedTls | None
+) -> PublicServer:
     messages = MessageBounds(seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds)
-    return http_server(
-        gateway,
-        host="127.0.0.1",
-        port=0,
+    served = ServerBounds(
         head_seconds=30,
         drain_seconds=drain_seconds,
+        send_seconds=bounds.send_seconds,
         websocket_bytes=bounds.body_bytes,
         websocket=client_websocket(messages),
+        tls=tls,
     )
+    return public_server(transport, gateway, host="127.0.0.1", port=0, bounds=served)
+
+
+def _upstream(transport: Transport, idle_seconds: float) -> Upstream:
+    return Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions)
+
+
+def named_transport() -> Choice:
+    """The transport that the suites of the gateway run over."""
+    return cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
 
 
 @asynccontextmanager
@@ -265,14 +281,18 @@ async def front(
     sockets: SocketLimits | None = None,
     drain_seconds: float = 1,
     tracer: Tracer | None = None,
+    transport: Choice | None = None,
+    tls: ServedTls | None = None,
 ) -> AsyncIterator[Front]:
-    """A gateway before ``engines``, which the caller runs."""
+    """A gateway before ``engines``, which the caller runs; over the transport that CACHEFLEET_TRANSPORT names, unless
+    one is given.
+    """
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
-        upstream = await stack.enter_async_context(Upstream(connect_seconds=1, idle_seconds=idle_seconds))
-        credentials = _OneKey(key)
+        chosen = await stack.enter_async_context(choose_transport(transport or named_transport()))
+        upstream = await stack.enter_async_context(_upstream(chosen, idle_seconds))
         options = GatewayOptions(
             render_seconds=render_seconds,
             queue_requests=queue_requests,
@@ -284,7 +304,7 @@ async def front(
             clock=loop_time,
             tracer=tracer,
         )
-        context = gateway_context(fleet, upstream, credentials, metrics, options)
+        context = gateway_context(fleet, upstream, (credentials := _OneKey(key)), metrics, options)
         renderer = renderer_of(context, options)
         records: list[DecisionRecord] = []
         numbers = count(1)
@@ -312,9 +332,9 @@ async def front(
             hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
             new_id=lambda: f"d{next(numbers)}",
         )
-        server = _server(gateway, bounds, drain_seconds)
+        server = _server(chosen, gateway, bounds, drain_seconds, tls)
         serving = asyncio.create_task(server.serve())
-        url = f"http://127.0.0.1:{await server.listening()}"
+        url = f"{server.origin.rpartition(':')[0]}:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())
         made = Front(
             *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),

@@ -190,6 +190,16 @@ class TestPresence:
         departure.happen()
         assert not await while_present(asyncio.sleep(LONG), Client().receive, reply(Client()), departure)
 
+    async def test_who_is_noticed_to_go_twice_has_gone_once(self) -> None:
+        departure = Departure()
+
+        async def work() -> None:
+            departure.happen()
+            departure.happen()
+            await asyncio.sleep(LONG)
+
+        assert not await while_present(work(), Client().receive, reply(Client()), departure)
+
     async def test_who_goes_when_all_is_done_cancels_nothing(self) -> None:
         departure = Departure()
         assert await while_present(asyncio.sleep(0), Client().receive, reply(Client()), departure)

@@ -12,6 +12,7 @@ retry_state_machine  what to do after each outcome of an attempt, as a table
 sent_attempt         sends one attempt: as word to go on, by handle, or whole
 stalled_attempts     ends attempts that wait for a worker that has stopped answering
 stop_strings         stop strings across two workers' texts
+stream_relay         relays a stream, in Python or by native code
 stream_join          joins several workers' events into one answer
 worker_choice        chooses a worker, and waits for room
 """

@@ -16,13 +16,14 @@ from cachefleet_controlplane.gateway.attempts.prefill import Transfer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, State, begun, step
 from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
+from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.gateway.upstream.usage import Usage, within
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -142,7 +143,9 @@ class Exchange:
         headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
         self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
         work = send_attempt(
-            self._context.upstream, self._routing_input, attempt, chosen.url, headers, resumed=self._resuming.resumed
+            *(self._context.upstream, self._routing_input, attempt, chosen.url, headers),
+            resumed=self._resuming.resumed,
+            beside=self._reply.native,
         )
         if self._progress.attempts < self._context.max_attempts:
             work = self._context.stalled.bounded(self._placement.waiting(chosen, self._progress.excluded), work)
@@ -183,7 +186,8 @@ class Exchange:
             self._forget()
         transformer = self._transformer
         try:
-            return await self._pump(stream, transformer, chosen.full_name)
+            relay = StreamRelay(self._reply, self._turn, self._resuming, self._context.stalled)
+            return await relay.run(stream, transformer, worker=chosen.full_name)
         finally:  # also where the client has disconnected
             self._trace.usage = self._possible(transformer.usage)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
@@ -202,22 +206,6 @@ class Exchange:
         """A worker's usage, held to what this request can have cost."""
         info, longest = self._routing_input.info, self._routing_input.model.max_model_len
         return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
-
-    async def _pump(self, stream: Stream, transformer: StreamTransformer, worker: str) -> Outcome:
-        resuming, events, heard = self._resuming, stream.first, self._context.stalled.heard
-        while events or stream.outcome is None:
-            if resuming.breaks(events):
-                return Outcome.CUT_OFF
-            if data := b"".join(map(transformer.feed, await self._turn.passed(resuming.relayed(events)))):
-                await self._reply.write(data)
-            if resuming.stopped:
-                return Outcome.FINISHED
-            if events := await stream.more():
-                heard(worker)
-        outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
-        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
-            await self._reply.write(data)
-        return outcome
 
     async def _resume(self) -> Outcome:
         """Learn what to ask the next worker for."""

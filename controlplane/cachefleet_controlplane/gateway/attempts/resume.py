@@ -122,6 +122,17 @@ class Resumption:
         joiner = self.joiner
         return events if joiner is None else [each for event in events for each in joiner.feed(event)]
 
+    @property
+    def passes(self) -> bool:
+        """Events that end no choice may be relayed unchanged; ``add`` is told what was in them."""
+        joiner = self.joiner
+        return joiner is None or joiner.passes
+
+    def add(self, ids: list[int], text: str) -> None:
+        """Note ids and text in events that were relayed by others."""
+        if self._joiner is not None:
+            self._joiner.add(ids, text)
+
     def breaks(self, events: Sequence[bytes]) -> bool:
         """Whether the worker reports a failure (5xx), and another one can resume the answer."""
         return self.survives and any(error_code(event) >= 500 for event in events)

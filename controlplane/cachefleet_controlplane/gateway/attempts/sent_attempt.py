@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import Attempt
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
@@ -20,17 +21,21 @@ async def send_attempt(
     headers: Sequence[tuple[str, str]],
     *,
     resumed: bool,
+    beside: Any = None,
 ) -> Opened:
-    """Send an attempt of a request; the rest of an answer (``resumed``) is always sent whole."""
+    """Send an attempt of a request; the rest of an answer (``resumed``) is always sent whole.
+
+    ``beside``: the native request of the client that the answer is for.
+    """
     continuing, held = None if resumed else routing_input.continuing, routing_input.rendering.held
     if held is not None and (opened := await _answered(upstream, held, attempt, url)) is not None:
         return opened if continuing is None else continuing.answered(url, opened)
     if continuing is None:
-        return await upstream.open(url, attempt.path, attempt.body, headers=headers, watch=attempt.watch)
+        return await upstream.open(url, attempt.path, attempt.body, headers=headers, watch=attempt.watch, beside=beside)
     told = [*headers, *continuing.headers(url)]
 
     async def send(body: bytes) -> Opened:
-        return await upstream.open(url, attempt.path, body, headers=told, watch=attempt.watch)
+        return await upstream.open(url, attempt.path, body, headers=told, watch=attempt.watch, beside=beside)
 
     return await continuing.send(url, attempt.body, send)
 
@@ -42,5 +47,5 @@ async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url
     if attempt.hooked or not held.serves(url, attempt.path, attempt.body):
         held.answer.close()
         return None
-    opened = await upstream.go(url, held.answer, watch=attempt.watch)
+    opened = await upstream.go(held.answer, watch=attempt.watch)
     return None if opened.outcome is Outcome.LOST else opened

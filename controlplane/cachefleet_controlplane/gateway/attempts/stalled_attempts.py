@@ -9,9 +9,11 @@ whether another worker would take them, since that is a decision each, and ends 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,6 +80,8 @@ class StalledAttempts:
         self._clock = clock
         self._known: LruMap[str, _Known] = LruMap(MAX_WORKERS)
         self._waiting: dict[Waiting, None] = {}
+        self._asked: dict[str, dict[object, Callable[[], float]]] = {}
+        """How long nothing has come of each worker whose answers native code relays, one for each answer."""
         self._look_again: asyncio.TimerHandle | None = None
 
     async def bounded(self, attempt: Waiting, work: Awaitable[Opened]) -> Opened:
@@ -101,6 +105,18 @@ class StalledAttempts:
         if opened.succeeded:
             self._heard(attempt.worker).learn(self._clock() - attempt.began, stream=attempt.stream)
         return opened
+
+    @contextmanager
+    def listening(self, worker: str, silent_seconds: Callable[[], float]) -> Iterator[None]:
+        """Ask ``silent_seconds`` meanwhile how long nothing has come of a worker, by full name."""
+        asked = self._asked.setdefault(worker, {})
+        asked[key := object()] = silent_seconds
+        try:
+            yield
+        finally:
+            del asked[key]
+            if not asked:
+                self._asked.pop(worker, None)
 
     def heard(self, worker: str) -> None:
         """Note that something came of a worker, by full name: the next events of an answer that has begun."""
@@ -133,15 +149,20 @@ class StalledAttempts:
 
     def _overdue(self) -> list[Waiting]:
         now = self._clock()
-        silent = {attempt: self._silence(attempt, now) for attempt in self._waiting}
+        workers = {attempt.worker for attempt in self._waiting}
+        relayed = {worker: now - self._unheard(worker) for worker in workers & self._asked.keys()}
+        silent = {one: self._silence(one, now, relayed.get(one.worker, one.began)) for one in self._waiting}
         silent = {attempt: seconds for attempt, seconds in silent.items() if seconds >= LEAST_SECONDS}
         gone = self._gone({attempt.worker for attempt in silent}) if silent else frozenset()
         return [one for one, seconds in silent.items() if one.worker in gone and seconds >= self._patience(one)]
 
-    def _silence(self, attempt: Waiting, now: float) -> float:
-        """Seconds since anything came of its worker; 0 where it is being ended."""
+    def _unheard(self, worker: str) -> float:
+        return min((seconds() for seconds in self._asked[worker].values()), default=math.inf)
+
+    def _silence(self, attempt: Waiting, now: float, relayed: float) -> float:
+        """Seconds since anything came of its worker, which was ``relayed`` last; 0 where it is being ended."""
         known = self._known.get(attempt.worker)
-        return 0.0 if attempt.ended else now - max(attempt.began, known.heard if known else attempt.began)
+        return 0.0 if attempt.ended else now - max(attempt.began, relayed, known.heard if known else attempt.began)
 
     def _patience(self, attempt: Waiting) -> float:
         known = self._known.get(attempt.worker)

@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name, Produced
 from cachefleet_controlplane.gateway.upstream.usage import count
+from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, event_data
 
 Json = dict[str, Any]
@@ -93,6 +94,16 @@ class StreamJoiner:
         self._guard = self._stopping.guard(self._text)
         self._attempt = Produced()
 
+    @property
+    def passes(self) -> bool:
+        """It passes on events unchanged that end no choice, and notes nothing of them but ids and text."""
+        return self._guard is None and self._attempt.name is not None and self._attempt.finish is None
+
+    def add(self, ids: list[int], text: str) -> None:
+        """Note what was in such events, which others have passed on."""
+        self._attempt.add(ids, text)
+        self._sent += len(text)
+
     def feed(self, event: bytes) -> list[bytes]:
         """Return the events to relay for one event of the present worker."""
         data = event_data(event)
@@ -108,7 +119,8 @@ class StreamJoiner:
         if self._guard is None and not self.handed_back:
             self._sent += len(text)
             return [event]
-        return self._relayed(_decode(data), text)
+        chunk = _read(data)
+        return [event] if chunk is None else self._relayed(chunk, text)
 
     def whole(self, body: bytes) -> bytes:
         """Return what to deliver for a whole answer of the present worker, unless it is handed back."""
@@ -140,8 +152,8 @@ class StreamJoiner:
 
     def _learn(self, data: bytes) -> None:
         """Note the usage that a worker sends after it handed back."""
-        if self._guard is None:
-            self._details = _details(_decode(data))
+        if self._guard is None and (chunk := _read(data)) is not None:
+            self._details = _details(chunk)
 
     def _relayed(self, chunk: Json, text: str) -> list[bytes]:
         if not chunk.get("choices"):
@@ -180,6 +192,14 @@ class StreamJoiner:
         rest = {key: chunk[key] for key in ("system_fingerprint",) if chunk.get(key) is not None}
         body = head | {"choices": shaped} | ({} if usage is None else {"usage": usage}) | rest
         return b"data: " + _encode(body) + b"\n\n"
+
+
+def _read(data: bytes) -> Json | None:
+    """An event's JSON; None where it is none."""
+    try:
+        return _decode(data)
+    except READ_ERRORS:
+        return None
 
 
 def _details(answer: Json) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.upstream.client import MAX_EVENT_BYTES
+from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_EVENT_BYTES
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Message, Send
 from cachefleet_controlplane.wire.json_members import READ_ERRORS

@@ -4,6 +4,9 @@ answer               errors and events of an answer; takes out what only the gat
 system_fingerprints  fingerprints of workers' answers, by worker URL
 token_id_cutting     token ids cut out of JSON
 client               sends one attempt
+aiohttp_sender       over aiohttp
+native_sender        by native code
+native_trust         how that verifies workers at https URLs
 worker_answer        what it brings: a whole answer, or a stream with its first event
 credentials          the key that each worker accepts, by URL
 held_answer          a request that a worker has rendered and holds

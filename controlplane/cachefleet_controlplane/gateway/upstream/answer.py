@@ -178,6 +178,16 @@ class StreamFilter:
         self._held: list[bytes] = []
         self._held_bytes = 0
 
+    @property
+    def strips_ids(self) -> bool:
+        """It takes token ids out."""
+        return self._strip_ids
+
+    @property
+    def passes(self) -> bool:
+        """It passes on at once what ends no choice, with nothing but token ids taken out."""
+        return self._begun and not self._held
+
     def feed(self, event: bytes) -> bytes:
         """Return the bytes to send to the client now."""
         data = event_data(event)

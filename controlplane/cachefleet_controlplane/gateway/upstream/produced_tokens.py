@@ -86,6 +86,11 @@ class Produced:
         """Whether the worker gave the answer up, for another one to continue."""
         return self.finish == HANDED_BACK
 
+    def add(self, ids: list[int], text: str) -> None:
+        """Add ids and text that others have read."""
+        self.ids += ids
+        self.text += text
+
     def note(self, data: bytes) -> str:
         """Add an event's JSON, or a whole answer; return its text. Anything else changes nothing and gives ""."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +18,8 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
+MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_TOLD: Final = 1024
 """Longest header of the plugin's."""
 _SUCCESS: Final = 200
@@ -27,13 +29,17 @@ class _Content(Protocol):
     async def readany(self) -> bytes: ...
 
 
+class _Headers(Protocol):
+    def get(self, name: str, default: str, /) -> str: ...
+
+
 class WorkerResponse(Protocol):
-    """A worker's response whose head has been read: aiohttp's, or that of a held request."""
+    """A worker's response whose head has been read: aiohttp's, native code's, or that of a held request."""
 
     @property
     def status(self) -> int: ...
     @property
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> _Headers: ...
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]: ...
     @property
@@ -61,7 +67,7 @@ class Stream:
     """A worker's answer that has begun, read event by event; ``first`` are those already read, until ``more`` is."""
 
     def __init__(self, response: WorkerResponse, splitter: EventSplitter) -> None:
-        self._response = response
+        self.response = response
         self._splitter = splitter
         self.status = response.status
         self.headers = answer_headers(response.raw_headers)
@@ -98,12 +104,25 @@ class Stream:
         self.first = events = list[bytes]()  # whoever has taken the first ones keeps them no longer than need be
         while not events and self.outcome is None:
             try:
-                data = await self._response.content.readany()
+                data = await self.response.content.readany()
                 events = list(self._splitter.feed(data)) if data else self._end()
             except StreamTooLargeError:
                 self.outcome = Outcome.OVERSIZED
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
+        return self._seen(events)
+
+    async def left_by(self, relay: Callable[[bytes], Awaitable[tuple[list[bytes], bytes]]]) -> list[bytes]:
+        """Return the next events that ``relay`` does not pass on itself.
+
+        It is given the first bytes of an event, and returns events and the bytes after them.
+        """
+        events, rest = await relay(self._splitter.take_rest())
+        if rest:
+            events += self._splitter.feed(rest)
+        return self._seen(events)
+
+    def _seen(self, events: list[bytes]) -> list[bytes]:
         if events and is_end(events[-1]):
             self.done = True
         return events
@@ -115,9 +134,9 @@ class Stream:
     def close(self) -> None:
         """Release the connection where the stream has ended, else cut it: that frees the worker at once."""
         if self.outcome is Outcome.FINISHED:
-            self._response.release()
+            self.response.release()
         else:
-            self._response.close()
+            self.response.close()
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
@@ -159,12 +178,14 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
     return watch.decided or any(map(error_code, events))
 
 
+_UNREACHABLE: Final = (
+    *(aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, aiohttp.InvalidURL),
+    ConnectionRefusedError,
+)
+
+
 def outcome_of(error: Exception) -> Outcome:
     """Return the attempt's outcome for a connection error."""
-    match error:
-        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return Outcome.UNREACHABLE
-        case TimeoutError():
-            return Outcome.SILENT
-        case _:
-            return Outcome.LOST
+    if isinstance(error, _UNREACHABLE):
+        return Outcome.UNREACHABLE
+    return Outcome.SILENT if isinstance(error, TimeoutError) else Outcome.LOST

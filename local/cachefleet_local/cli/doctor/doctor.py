@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -77,6 +79,10 @@ def certificates(show: Show) -> None:
 def hit(
     *,
     gateway: Annotated[str, typer.Option(metavar="URL", help="The gateway's address.")] = "http://127.0.0.1:8080",
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Trust these certificates (PEM) of an https gateway, and no others."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="A served model. Default: the first that chats.")] = None,
     api_key_env: Annotated[
         str, typer.Option(metavar="NAME", help="The variable that holds the API key, where keys are needed.")
@@ -90,7 +96,8 @@ def hit(
     """
     from cachefleet_local.cli.doctor import hit_probe  # noqa: PLC0415 - the one command here that needs aiohttp
 
-    turns = hit_probe.probed(gateway, api_key_env, model=model, wait_seconds=wait)
+    access = hit_probe.gateway_access(gateway, os.environ.get(api_key_env, ""), certificate)
+    turns = hit_probe.probed(access, model=model, wait_seconds=wait)
     typer.echo(listing(turns, hit_probe.HITS, output))
     if lacking := hit_probe.shortcomings(turns):
         raise FailureError(lacking)

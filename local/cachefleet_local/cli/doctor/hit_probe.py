@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import aiohttp
 
 from cachefleet_local.cli.listing import Column, Item
 from cachefleet_local.cli_errors import Exit, FailureError
+from cachefleet_runtime.tls import client_context
 
 CHAT: Final = "/v1/chat/completions"
 WORDS: Final = 200
@@ -39,10 +41,11 @@ _VOCABULARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """Address of the gateway, and the API key for it, "" for none."""
+    """Address of the gateway, the API key for it, "" for none, and what verifies its certificate: True as usual."""
 
     url: str
     key: str = field(default="", repr=False)
+    trusted: ssl.SSLContext | bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,21 @@ HITS: Final = (
 )
 
 
-def gateway_access(url: str, key: str) -> GatewayAccess:
-    """Address and key of the gateway. FailureError (bad input) where the address is no URL."""
+def gateway_access(url: str, key: str, certificate: Path | None = None) -> GatewayAccess:
+    """Address and key of the gateway. FailureError (bad input) where the address is no URL, or the file no PEM."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
         raise FailureError([f"--gateway: got {url!r}, allowed: an address like http://127.0.0.1:8080"], Exit.BAD_INPUT)
-    return GatewayAccess(url.rstrip("/").removesuffix("/v1"), key)
+    try:
+        trusted = True if certificate is None else client_context(certificate.read_text())
+    except (OSError, ValueError) as error:  # OpenSSL's are OSErrors
+        said = f"--certificate: no certificate can be read from {certificate}"
+        raise FailureError([said], Exit.BAD_INPUT) from error
+    return GatewayAccess(url.rstrip("/").removesuffix("/v1"), key, trusted)
 
 
-def probed(gateway: str, key_variable: str, *, model: str | None, wait_seconds: float) -> list[Item]:
-    """``probe`` with the API key in an environment variable, and random prompts."""
-    access = gateway_access(gateway, os.environ.get(key_variable, ""))
+def probed(access: GatewayAccess, *, model: str | None, wait_seconds: float) -> list[Item]:
+    """``probe`` with random prompts."""
     return asyncio.run(probe(access, model=model, wait_seconds=wait_seconds, random=SystemRandom()))
 
 
@@ -202,7 +209,9 @@ class _Client:
 @asynccontextmanager
 async def _client(access: GatewayAccess) -> AsyncIterator[_Client]:
     headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ASK_SECONDS), headers=headers) as session:
+    connector = aiohttp.TCPConnector(ssl=access.trusted)
+    timeout = aiohttp.ClientTimeout(ASK_SECONDS)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         yield _Client(session, access.url)
 
 

@@ -104,6 +104,16 @@ def test_an_error_behind_the_seam_is_told(chat: bool) -> None:  # noqa: FBT001
     assert joiner.feed(DONE) == [DONE]
 
 
+@pytest.mark.parametrize("nonsense", [b"data: nonsense\n\n", b"data: []\n\n"])
+def test_an_event_that_is_no_chunk_fails_no_request(nonsense: bytes) -> None:
+    joiner = StreamJoiner(Stopping())
+    for sent in Worker("a", chat=True).stream("hello", finish="cache_threshold", stop="cache_threshold"):
+        joiner.feed(sent)
+    assert joiner.feed(nonsense) == []
+    joiner.resume(5)
+    assert joiner.feed(nonsense) == [nonsense]
+
+
 def test_why_a_worker_gave_up_is_not_told() -> None:
     joiner = StreamJoiner(Stopping())
     choice = {"index": 0, "text": "a", "token_ids": [97], "prompt_token_ids": PROMPT}

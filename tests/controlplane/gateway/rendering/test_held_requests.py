@@ -113,7 +113,7 @@ async def test_a_worker_that_is_gone_before_it_is_told_is_no_error() -> None:
         found = gate.gateway._parts.upstream.go
 
         async def late(*given: Any, **more: Any) -> Any:
-            given[1].close()  # as if it had waited too long
+            given[0].close()  # as if it had waited too long
             return await found(*given, **more)
 
         gate.gateway._parts.upstream.go = late  # type: ignore[method-assign]
@@ -232,7 +232,7 @@ async def test_the_connection_is_used_again() -> None:
         introduce(gate)
         for _ in range(3):
             assert (await gate.post(CHATS, chat(LONG)))[0] == 200
-        session = gate.gateway._parts.upstream._session
+        session = gate.gateway._parts.upstream._http._session
         assert isinstance(session, aiohttp.ClientSession)
         assert session.connector is not None
         assert len(session.connector._conns) == 1

@@ -107,7 +107,7 @@ async def test_a_client_that_does_not_read_frees_its_worker() -> None:
         await until(lambda: value(gate.metrics, "websocket_connections") == 0)
         assert gate.server is not None
         server = gate.server
-        await until(lambda: not server.server_state.connections)
+        await until(lambda: not server.connections)
         socket.transport.abort()
     assert [attempt.outcome for attempt in gate.records[0].attempts] == ["cancelled"]
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,10 +15,13 @@ from aiohttp import web
 
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE
 from cachefleet_local import __main__ as cli
 from cachefleet_local.cli.doctor import hit_probe
 from cachefleet_local.cli.doctor.hit_probe import WORDS, opening, shortcomings
 from tests.controlplane.gateway.harness import MODEL, Known, engine, front, pool
+from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 Result = tuple[int, str, str]
 Hit = Callable[..., Coroutine[Any, Any, Result]]
@@ -176,3 +180,22 @@ def test_an_answer_that_tells_nothing_is_no_hit() -> None:
     told = {"turn": 2, "worker": "w", "promptTokens": 9, "cachedTokens": None, "decision": "d"}
     assert "does not tell" in shortcomings([told, told])[0]
     assert "no gateway of cachefleet" in shortcomings([told | {"decision": ""}])[0]
+
+
+async def test_an_https_gateway_is_verified_by_the_certificates_that_are_given(hit: Hit, tmp_path: Path) -> None:
+    signing, other = authority(), authority()
+    served = SecretVolume(tmp_path / "served", issued(signing, "localhost"))
+    async with engine() as worker, front([worker], tls=ServedTls(served.folder)) as gate:
+        url = gate.url.replace("127.0.0.1", "localhost")
+        (tmp_path / "other.crt").write_bytes(other.pem)
+        for trusted, status in ((served.folder / CERTIFICATE, 0), (served.folder / AUTHORITIES, 0), ("other.crt", 1)):
+            found, _, err = await hit("--gateway", url, "--wait", "0", "--certificate", str(tmp_path / trusted))
+            assert found == status, err
+            assert ("certificate verify failed" in err) is (status != 0)
+
+
+async def test_a_file_without_certificates_is_told(hit: Hit, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")
+    for file in ("absent", "empty"):
+        status, _, err = await hit("--gateway", "https://localhost:1", "--certificate", str(tmp_path / file))
+        assert (status, "--certificate: no certificate can be read from" in err) == (2, True)

@@ -1,0 +1,94 @@
+"""Sends requests to workers over aiohttp: the reference, and what serves https and held requests."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldBody
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_runtime.lru import LruMap
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS: Final = 4.0
+"""Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
+MAX_REFUSED: Final = 1024
+"""Workers whose certificate was refused that are remembered, so that each is logged once."""
+_STATUSES: Final = range(200, 600)
+_READ_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 1024 * 1024
+"""Longer bodies are passed as a file, which aiohttp writes piece by piece."""
+
+
+class AiohttpSender:
+    """One aiohttp session, between ``start`` and ``close``. Bounds are in seconds.
+
+    ``tls`` verifies workers at https URLs; without it these are verified as any server of the web.
+    """
+
+    def __init__(self, *, connect_seconds: float, idle_seconds: float, tls: WorkerTls | None = None) -> None:
+        self._tls = tls
+        self._refused: LruMap[str, str] = LruMap(MAX_REFUSED)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=idle_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    def start(self) -> None:
+        """Make the session, on the running event loop."""
+        # The gateway bounds its requests, and so its connections; a second bound here would only be a hidden queue.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Content-Type", "User-Agent", "Accept"),
+            read_bufsize=_READ_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Close the session and its connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def post(
+        self,
+        url: str,
+        path: str,
+        body: bytes | HeldBody,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: object = None,  # noqa: ARG002 # as Sender has it
+    ) -> aiohttp.ClientResponse:
+        """Send a request; return its response once the head is here. aiohttp.ClientError, OSError."""
+        if self._session is None:
+            raise RuntimeError("Upstream is used outside its context")
+        data = io.BytesIO(body) if isinstance(body, bytes) and len(body) >= _LARGE_BYTES else body
+        try:
+            response = await self._session.post(
+                url + path, data=data, headers=headers, allow_redirects=False, **self._verified(url)
+            )
+        except aiohttp.ClientSSLError as error:
+            self._tell(url, str(error))
+            raise
+        if response.status not in _STATUSES:
+            response.close()
+            raise aiohttp.ClientPayloadError(f"status {response.status} is none")
+        return response
+
+    def _tell(self, url: str, error: str) -> None:
+        """Log, once for each worker and reason, why its TLS is refused: the outcome says no more than unreachable."""
+        if self._refused.get(url) != error:
+            self._refused.put(url, error)
+            logger.warning("the certificate of a worker is refused: %s", error, extra={"worker": url})
+
+    def _verified(self, url: str) -> dict[str, Any]:
+        """How a worker's certificate is verified; nothing where it serves without one."""
+        if self._tls is None or not (name := self._tls.server_name(url)):
+            return {}
+        return {"ssl": self._tls.trusted.context(), "server_hostname": name}

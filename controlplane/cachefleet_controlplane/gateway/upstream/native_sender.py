@@ -1,0 +1,239 @@
+"""Sends requests to workers by native code, off Python's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
+from cachefleet_controlplane.gateway.upstream.native_trust import NativeTrust
+from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_core.native import MODULE
+from cachefleet_runtime.sse import StreamTooLargeError
+
+if TYPE_CHECKING:  # it may not be installed
+    from cachefleet_native import ClientRequest, WorkerCall, WorkerClient
+
+Fields = list[tuple[bytes, bytes]]
+
+
+class NativeSender:
+    """Connections of native threads; what they do not send goes to ``others``: odd URLs, and workers whose TLS they do
+    not accept, which OpenSSL judges, and tells why. Bounds in seconds.
+    """
+
+    def __init__(
+        self,
+        completions: Completions,
+        others: AiohttpSender,
+        *,
+        connect_seconds: float,
+        idle_seconds: float,
+        tls: WorkerTls | None = None,
+    ) -> None:
+        self._completions = completions
+        self._others = others
+        self._trust = None if tls is None else NativeTrust(tls)
+        self._client: WorkerClient = import_module(MODULE).WorkerClient(
+            completions.native,
+            connect_seconds=connect_seconds,
+            idle_seconds=idle_seconds,
+            keep_alive_seconds=KEEP_ALIVE_SECONDS,
+            max_answer_bytes=MAX_ANSWER_BYTES,
+        )
+
+    def close(self) -> None:
+        """Close the connections that wait for a request."""
+        self._client.close()
+
+    async def post(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: ClientRequest | None = None,
+    ) -> WorkerResponse:
+        """Send a request; return its response once it is whole or, of a stream, the first bytes are here.
+
+        It is sent on the thread of the client ``beside``. OSError; StreamTooLargeError.
+        """
+        told = _Told(self._completions)
+        try:
+            trust, name = (None, "") if self._trust is None else self._trust.of(url)
+            told.call = self._client.post(told.number, url, path, headers, body, beside, trust, name)
+            status, fields, data, ended = await told.next()
+        except ValueError:
+            told.close()
+            return await self._others.post(url, path, body, headers=headers)
+        except _RefusedError:
+            if self._trust is not None:
+                self._trust.refused(url)
+            return await self._others.post(url, path, body, headers=headers)
+        return NativeResponse(told, status, fields, data=data, ended=ended)
+
+
+class _RefusedError(Exception):
+    """Native code does not accept a worker's TLS; nothing was sent."""
+
+
+class _Told:
+    """What native code tells of one request, one after the other."""
+
+    def __init__(self, completions: Completions) -> None:
+        self._completions = completions
+        self._waiting: asyncio.Future[Any] | None = None
+        self.number: Final = completions.expect(self._tell)
+        self.call: WorkerCall | None = None
+
+    async def next(self) -> tuple[Any, ...]:
+        """Return what is told next; the request is cancelled where that is a failure, or nobody waits any more."""
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            told = await self._waiting
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if isinstance(told, str):
+            self.close()
+            raise _error(told)
+        return cast("tuple[Any, ...]", told)
+
+    def close(self) -> None:
+        """Cut the connection, unless the answer has ended."""
+        self._completions.forget(self.number)
+        if self.call is not None:
+            self.call.cancel()
+            self.call = None
+
+    def _tell(self, told: Any) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(told)
+
+
+class Relayed(NamedTuple):
+    """What a relay by native code leaves."""
+
+    events: list[bytes]
+    """Whole events from the first that is not ordinary, as far as they came with it."""
+    rest: bytes
+    """The bytes after them."""
+    ended: bool
+    """Nothing more comes of the worker."""
+    failure: str
+    """Why not; "" where its answer is whole."""
+    gone: bool
+    """The client is gone, or takes nothing."""
+    ids: list[int]
+    """Produced token ids in what was passed on, where notes were asked for."""
+    text: str
+    """Produced text in it."""
+
+
+class NativeResponse:
+    """A WorkerResponse of native code, and its content."""
+
+    def __init__(self, told: _Told, status: int, fields: Fields, *, data: bytes, ended: bool) -> None:
+        self._told = told
+        self._data = data
+        self._ended = ended
+        self._failure = ""
+        self.status = status
+        self.raw_headers = fields
+        if ended:
+            told.close()
+
+    @property
+    def headers(self) -> NativeResponse:
+        """Where headers are looked up."""
+        return self
+
+    @property
+    def content(self) -> NativeResponse:
+        """Where the body is read."""
+        return self
+
+    @property
+    def content_type(self) -> str:
+        """Its type, without parameters."""
+        return self.get("content-type", "").partition(";")[0].strip().lower()
+
+    def get(self, name: str, default: str) -> str:
+        """The first header of a name, which has any case."""
+        wanted = name.lower().encode()
+        found = next((value for header, value in self.raw_headers if header == wanted), None)
+        return default if found is None else found.decode(errors="surrogateescape")
+
+    async def readany(self) -> bytes:
+        """Return the next part of the body; b"" at its end. OSError."""
+        if self._failure:
+            raise _error(self._failure)
+        if not self._data and not self._ended and self._told.call is not None:
+            self._told.call.more()
+            self._data, self._ended = await self._told.next()
+            if self._ended:
+                self._told.close()
+        data, self._data = self._data, b""
+        return data
+
+    async def relay(
+        self, client: ClientRequest, begun: bytes, *, strip_ids: bool, notes: bool, send_seconds: float
+    ) -> Relayed:
+        """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
+
+        ``begun``: the first bytes of an event. Not to be called where the answer has ended.
+        """
+        if self._told.call is None:
+            raise RuntimeError("the answer has ended")
+        self._told.call.relay(
+            client,
+            begun,
+            strip_ids=strip_ids,
+            notes=notes,
+            max_event_bytes=MAX_EVENT_BYTES,
+            send_seconds=send_seconds,
+        )
+        try:
+            relayed = Relayed(*await self._told.next())
+        except ConnectionError:  # a defect
+            relayed = Relayed([], b"", ended=True, failure="lost", gone=False, ids=[], text="")
+        if relayed.ended:
+            self._ended, self._failure = True, relayed.failure
+            self._told.close()
+        return relayed
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more comes of it than what is here."""
+        return self._ended
+
+    def silent_seconds(self) -> float:
+        """How long nothing has come of the worker while this is relayed."""
+        return self._told.call.silent_seconds if self._told.call is not None else math.inf
+
+    def release(self) -> None:
+        """Nothing: the connection was given back when the answer ended."""
+
+    def close(self) -> None:
+        """Cut the connection, unless the answer has ended: that frees the worker."""
+        self._told.close()
+
+
+def _error(failure: str) -> Exception:
+    match failure:
+        case "unreachable":
+            return ConnectionRefusedError("no connection to the worker")
+        case "refused":
+            return _RefusedError("the worker's TLS is not accepted")
+        case "silent":
+            return TimeoutError("the worker is silent")
+        case "oversized":
+            return StreamTooLargeError("an answer that is too long")
+        case _:
+            return ConnectionError("the worker's answer broke off")

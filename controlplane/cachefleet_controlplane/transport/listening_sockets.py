@@ -1,0 +1,50 @@
+"""Opens the sockets that a server listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Final
+
+BACKLOG: Final = 2048
+_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""A machine without IPv6 still names its addresses."""
+
+
+async def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """One socket for each address of ``host`` that this machine has, all with one port. OSError."""
+    kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=kind, flags=passive)
+    addresses = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    opened: list[socket.socket] = []
+    problem = OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine")
+    try:
+        for family, address in addresses:
+            try:
+                opened.append(_open(family, address, port or (opened[0].getsockname()[1] if opened else 0)))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                problem = error
+    except OSError:
+        for one in opened:
+            one.close()
+        raise
+    if not opened:
+        raise problem
+    return opened
+
+
+def _open(family: int, address: str, port: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((address, port))
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,203 @@
+"""HTTP server of the native transport, with the interface of ``http_server.HttpServer``.
+
+Its connections are on the transport's threads; requests are answered by an ASGI application on the event loop.
+WebSockets are passed on to a uvicorn server of this process, which listens on a Unix socket of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from cachefleet_controlplane.http_server import START_SECONDS, HttpServer, http_server
+from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.transport.listening_sockets import listening_sockets
+from cachefleet_controlplane.transport.native_exchange import ClientRequest, NativeExchange
+from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
+from cachefleet_core.native import MODULE
+
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS: Final = 1.0
+"""How long answers may take to end that are cancelled."""
+_POLL_SECONDS: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerBounds:
+    """Times in seconds, as of ``http_server``; a client may take nothing of its answer for ``send_seconds``."""
+
+    head_seconds: float
+    drain_seconds: float
+    send_seconds: float = 120.0
+    websocket_bytes: int = 0
+    websocket: type[RefusingWebSocket] = CautiousWebSocket
+    tls: ServedTls | None = None
+
+
+class NativeServer:
+    """A server; end it with ``leave``, if time allows, and ``stop``."""
+
+    def __init__(self, app: Any, completions: Completions, *, host: str, port: int, bounds: ServerBounds) -> None:
+        self._address = host, port
+        self._app = app
+        self._completions = completions
+        self._bounds = bounds
+        self._stopping = asyncio.Event()
+        self._leaving = False
+        self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._exchanges: dict[int, NativeExchange] = {}
+        self._native: Any = None
+        self._websockets: HttpServer | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where it is to listen."""
+        host, port = self._address
+        return f"{'http' if self._bounds.tls is None else 'https'}://{host}:{port}"
+
+    @property
+    def connections(self) -> int:
+        """Open connections, but for those whose client has only to read its last answer."""
+        return 0 if self._native is None else int(self._native.connections)
+
+    def leave(self) -> None:
+        """From now on every answer that begins says ``connection: close``; new connections are still taken."""
+        self._leaving = True
+        for server in (self._native, self._websockets):
+            if server is not None:
+                server.leave()
+
+    def stop(self) -> None:
+        """Take no new connections; answers under way may take ``drain_seconds`` more."""
+        self.leave()
+        for server in (self._native, self._websockets):
+            if server is not None:
+                server.stop()
+        self._stopping.set()
+
+    async def listening(self) -> int:
+        """The port number, once open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS."""
+        async with asyncio.timeout(START_SECONDS):
+            return await asyncio.shield(self._port)
+
+    async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Serve until ``stop``; ``sockets`` listen already. SystemExit where a port cannot be opened."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                self._port.set_result(await self._open(stack, sockets))
+            except OSError as error:
+                self._port.set_exception(RuntimeError("the server stopped before it listened"))
+                self._port.exception()  # looked at, also where nobody waits
+                logger.error("%s", error)  # noqa: TRY400 - no trace of use
+                raise SystemExit(1) from error
+            await self._stopping.wait()
+            self._native.stop()
+            await self._drain()
+
+    async def _open(self, stack: contextlib.AsyncExitStack, sockets: Sequence[socket.socket] | None) -> int:
+        """Listen, until the end of the stack; the port."""
+        listening = list(sockets) if sockets else await listening_sockets(*self._address)
+        for one in listening:
+            stack.callback(one.close)
+        websockets = await stack.enter_async_context(self._serving_websockets())
+        await stack.enter_async_context(self._serving(websockets))
+        port = int(listening[0].getsockname()[1])
+        if self._leaving:
+            self._native.leave()
+        for one in listening:
+            self._native.listen(one.detach())
+        return port
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, websockets: Path | None) -> AsyncIterator[None]:
+        requests, departures = self._completions.expect(self._asked), self._completions.expect(self._left)
+        self._native = import_module(MODULE).Server(
+            self._completions.native,
+            requests=requests,
+            departures=departures,
+            head_seconds=self._bounds.head_seconds,
+            idle_seconds=float(max(1, round(self._bounds.head_seconds))),
+            send_seconds=self._bounds.send_seconds,
+            websockets=None if websockets is None else str(websockets),
+        )
+        tls = self._bounds.tls
+        try:
+            async with contextlib.nullcontext() if tls is None else tls.presenting(self._native.present):
+                yield
+        finally:
+            self._native.cut()
+            self._completions.forget(requests)
+            self._completions.forget(departures)
+
+    @contextlib.asynccontextmanager
+    async def _serving_websockets(self) -> AsyncIterator[Path | None]:
+        """Serve WebSockets at the path of a Unix socket; None where there are to be none."""
+        bounds = self._bounds
+        if not bounds.websocket_bytes:
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="cachefleet-") as folder:
+            path = Path(folder) / "websockets"
+            self._websockets = http_server(
+                self._app,
+                host="",
+                port=0,
+                unix_socket=path,
+                head_seconds=bounds.head_seconds,
+                drain_seconds=bounds.drain_seconds,
+                websocket_bytes=bounds.websocket_bytes,
+                websocket=bounds.websocket,
+            )
+            serving = asyncio.create_task(self._websockets.serve())
+            await self._websockets.listening()
+            try:
+                yield path
+            finally:
+                self._websockets.stop()
+                await serving
+
+    async def _drain(self) -> None:
+        """Wait for answers under way, cancel those that take too long."""
+        try:
+            async with asyncio.timeout(max(1, round(self._bounds.drain_seconds))):
+                while self.connections or self._exchanges:  # noqa: ASYNC110 - counted by other threads
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            await self._give_up()
+
+    async def _give_up(self) -> None:
+        tasks = [exchange.task for exchange in self._exchanges.values() if exchange.task is not None]
+        logger.error("answers were still under way when the time to stop was over: %d", len(tasks))
+        for task in tasks:
+            task.cancel("the server stops")
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+
+    def _asked(self, request: ClientRequest) -> None:
+        exchange = NativeExchange(request, self._completions, seconds=self._bounds.send_seconds)
+        self._exchanges[request.key] = exchange
+        exchange.task = asyncio.create_task(self._answer(exchange))
+
+    def _left(self, key: int) -> None:
+        if (exchange := self._exchanges.get(key)) is not None:
+            exchange.left()
+
+    async def _answer(self, exchange: NativeExchange) -> None:
+        scope = exchange.scope()
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:  # the root of a request's task: a defect fails this request only
+            logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
+        finally:
+            del self._exchanges[exchange.request.key]
+            exchange.close()

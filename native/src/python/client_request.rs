@@ -1,0 +1,226 @@
+//! `ClientRequest`: a request of a client, and the answer to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{StatusCode, Version};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyBrokenPipeError, PyRuntimeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::transport::Told;
+use crate::transport::reply_body::{ReplySender, reply_body};
+use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Ends, RequestBody};
+
+/// A request of a client. It is answered by `answer`, or by `start`, `write` and `end`; one that is dropped unanswered
+/// gets a 500, and where its answer has begun its connection is cut.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct ClientRequest {
+    key: u64,
+    head: Parts,
+    body: RequestBody,
+    ends: Arc<Ends>,
+    secure: bool,
+    event_loop: Handle,
+    reply: Mutex<Progress>,
+    cut: Cut,
+    told: Arc<Told>,
+}
+
+/// How far the answer is.
+enum Progress {
+    Unanswered(oneshot::Sender<Answer>),
+    Begun(ReplySender),
+    Ended,
+}
+
+impl ClientRequest {
+    pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
+        let Asked { key, head, body, ends, secure, event_loop, answer, cut } = asked;
+        Self { key, head, body, ends, secure, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+    }
+
+    /// Writes the answer's body; None unless that has been started.
+    pub(super) fn reply_sender(&self) -> Option<ReplySender> {
+        match &*self.reply() {
+            Progress::Begun(sender) => Some(sender.clone()),
+            _ => None,
+        }
+    }
+
+    /// The event loop of the client's connection.
+    pub(super) fn event_loop(&self) -> Handle {
+        self.event_loop.clone()
+    }
+
+    fn reply(&self) -> MutexGuard<'_, Progress> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the answer; an error where there was one before, or the client is gone.
+    fn give(&self, answer: Answer, then: Progress) -> PyResult<()> {
+        match std::mem::replace(&mut *self.reply(), then) {
+            Progress::Unanswered(answering) => answering.send(answer).map_err(|_| gone()),
+            _ => Err(PyRuntimeError::new_err("the request was answered before")),
+        }
+    }
+
+    fn finish_now(&self) {
+        if let Progress::Begun(_) = std::mem::replace(&mut *self.reply(), Progress::Ended) {
+            self.cut.cut();
+        }
+    }
+}
+
+#[pymethods]
+impl ClientRequest {
+    /// Its number on its server.
+    #[getter]
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The whole body; None where it comes in pieces.
+    #[getter]
+    fn body<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        match &self.body {
+            RequestBody::Whole(body) => Some(PyBytes::new(py, body)),
+            RequestBody::Pieces(_) => None,
+        }
+    }
+
+    /// Asks for the next piece of the body, which is told under `number`.
+    fn read(&self, number: u64) -> PyResult<()> {
+        match &self.body {
+            RequestBody::Pieces(wants) => wants.send(number).map_err(|_| gone()),
+            RequestBody::Whole(_) => Err(PyRuntimeError::new_err("the body was there at once")),
+        }
+    }
+
+    /// Members of the request's ASGI scope, and `cachefleet.body` where the whole body is there; `path` is not decoded.
+    fn scope<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let scope = PyDict::new(py);
+        let (method, uri) = (self.head.method.as_str(), &self.head.uri);
+        scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
+        scope.set_item(intern!(py, "http_version"), version(py, self.head.version))?;
+        scope.set_item(intern!(py, "client"), (&self.ends.client.0, self.ends.client.1))?;
+        scope.set_item(intern!(py, "server"), (&self.ends.server.0, self.ends.server.1))?;
+        scope.set_item(intern!(py, "scheme"), if self.secure { intern!(py, "https") } else { intern!(py, "http") })?;
+        scope.set_item(intern!(py, "root_path"), intern!(py, ""))?;
+        scope.set_item(intern!(py, "method"), method_name(py, method))?;
+        scope.set_item(intern!(py, "path"), uri.path())?;
+        scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;
+        scope.set_item(intern!(py, "query_string"), PyBytes::new(py, uri.query().unwrap_or_default().as_bytes()))?;
+        if let RequestBody::Whole(body) = &self.body {
+            scope.set_item(intern!(py, "cachefleet.body"), PyBytes::new(py, body))?;
+        }
+        let pairs = self.head.headers.iter();
+        let pairs = pairs.map(|(name, value)| {
+            (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())).into_bound_py_any(py)
+        });
+        scope.set_item(intern!(py, "headers"), PyList::new(py, pairs.collect::<PyResult<Vec<_>>>()?)?)?;
+        Ok(scope)
+    }
+
+    /// Answers with a whole body.
+    fn answer(&self, status: u16, headers: &Bound<'_, PyList>, body: &Bound<'_, PyBytes>) -> PyResult<()> {
+        let body = AnswerKind::Whole(Bytes::copy_from_slice(body.as_bytes()));
+        self.give(made(status, headers, body)?, Progress::Ended)
+    }
+
+    /// Begins an answer, with the first piece of its body; whether there is room for more now.
+    fn start(&self, status: u16, headers: &Bound<'_, PyList>, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
+        let (sender, body) = reply_body();
+        let answer = made(status, headers, AnswerKind::Stream(body))?;
+        let room = push(&sender, piece)?;
+        self.give(answer, Progress::Begun(sender))?;
+        Ok(room)
+    }
+
+    /// Writes a piece of the body; whether there is room for more now. `BrokenPipeError` where the client is gone.
+    fn write(&self, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
+        match &*self.reply() {
+            Progress::Begun(sender) => push(sender, piece),
+            _ => Err(PyRuntimeError::new_err("the answer has not begun, or has ended")),
+        }
+    }
+
+    /// Writes the last piece of the body. `BrokenPipeError` where the client is gone.
+    fn end(&self, piece: &Bound<'_, PyBytes>) -> PyResult<()> {
+        match std::mem::replace(&mut *self.reply(), Progress::Ended) {
+            Progress::Begun(sender) => {
+                sender.end();
+                push(&sender, piece).map(drop)
+            }
+            _ => Err(PyRuntimeError::new_err("the answer has not begun, or has ended")),
+        }
+    }
+
+    /// Tells under `number` once there is room for more: True, or False where the client is gone.
+    fn room(&self, number: u64) -> PyResult<()> {
+        let sender = self.reply_sender().ok_or_else(gone)?;
+        let told = Arc::clone(&self.told);
+        self.event_loop.spawn(async move {
+            let there = sender.room().await.is_ok();
+            told.push((number, Box::new(move |py| there.into_bound_py_any(py))));
+        });
+        Ok(())
+    }
+
+    /// Ends the request: unanswered, it gets a 500; an answer that has not ended is broken off.
+    fn finish(&self) {
+        self.finish_now();
+    }
+}
+
+impl Drop for ClientRequest {
+    fn drop(&mut self) {
+        self.finish_now();
+    }
+}
+
+fn gone() -> PyErr {
+    PyBrokenPipeError::new_err("the client is gone")
+}
+
+fn push(sender: &ReplySender, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
+    if piece.as_bytes().is_empty() {
+        return if sender.is_gone() { Err(gone()) } else { Ok(true) };
+    }
+    sender.push(Bytes::copy_from_slice(piece.as_bytes())).map_err(|_| gone())
+}
+
+fn made(status: u16, headers: &Bound<'_, PyList>, body: AnswerKind) -> PyResult<Answer> {
+    let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let mut map = HeaderMap::with_capacity(headers.len() + 2); // the server adds its own
+    for pair in headers {
+        let (name, value): (Bound<'_, PyBytes>, Bound<'_, PyBytes>) = pair.extract()?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let value =
+            HeaderValue::from_bytes(value.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        map.append(name, value);
+    }
+    Ok(Answer { status, headers: map, body })
+}
+
+fn version(py: Python<'_>, version: Version) -> &Bound<'_, PyString> {
+    match version {
+        Version::HTTP_10 => intern!(py, "1.0"),
+        Version::HTTP_2 => intern!(py, "2"),
+        _ => intern!(py, "1.1"),
+    }
+}
+
+fn method_name<'py>(py: Python<'py>, method: &str) -> Bound<'py, PyString> {
+    match method {
+        "POST" => intern!(py, "POST").clone(),
+        "GET" => intern!(py, "GET").clone(),
+        other => PyString::new(py, other),
+    }
+}

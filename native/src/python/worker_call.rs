@@ -1,0 +1,267 @@
+//! `WorkerClient` and `WorkerCall`: requests to workers, whose answers Python is told of.
+
+use std::mem::replace;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::PyBytes;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use super::client_request::ClientRequest;
+use super::transport::{Payload, Told, Transport};
+use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, Trust as Authorities, open};
+use crate::transport::panics::Panics;
+use crate::transport::relay::{Heard, Passing, Relay, Relayed, Stop};
+
+/// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
+#[pyclass(frozen)]
+pub struct Trust(Authorities);
+
+#[pymethods]
+impl Trust {
+    #[new]
+    fn new(authorities: &[u8]) -> PyResult<Self> {
+        Authorities::new(authorities).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+}
+
+/// A client of workers.
+#[pyclass(frozen)]
+pub struct WorkerClient {
+    client: Arc<Client>,
+    transport: Py<Transport>,
+}
+
+#[pymethods]
+impl WorkerClient {
+    #[new]
+    #[pyo3(signature = (transport, *, connect_seconds, idle_seconds, keep_alive_seconds, max_answer_bytes))]
+    fn new(
+        transport: Py<Transport>,
+        connect_seconds: f64,
+        idle_seconds: f64,
+        keep_alive_seconds: f64,
+        max_answer_bytes: usize,
+    ) -> PyResult<Self> {
+        let bounds = Bounds {
+            connect: seconds(connect_seconds)?,
+            idle: seconds(idle_seconds)?,
+            keep_alive: seconds(keep_alive_seconds)?,
+            whole: max_answer_bytes,
+        };
+        Ok(Self { client: Arc::new(Client::new(bounds)), transport })
+    }
+
+    /// Sends a request, on the thread of the client `beside`; to an https URL where there is `trust`, by which the
+    /// worker's certificate is verified to have this `name`. What comes of it is told to `number`: (status, fields,
+    /// data, whether that is all), or the name of a failure. `ValueError` for a request that this client does not send.
+    #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
+    #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
+    fn post(
+        &self,
+        number: u64,
+        url: &str,
+        path: &str,
+        headers: Vec<(PyBackedStr, PyBackedStr)>,
+        body: &[u8],
+        beside: Option<&Bound<'_, ClientRequest>>,
+        trust: Option<&Bound<'_, Trust>>,
+        name: &str,
+    ) -> PyResult<WorkerCall> {
+        let fields = headers.iter().map(|(name, value)| (&**name, &**value));
+        let verified = trust.map(|trust| trust.get().0.named(name)).transpose();
+        let verified = verified.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body), verified)
+            .map_err(|_| PyValueError::new_err("not a plain request"))?;
+        let transport = self.transport.get();
+        let call = Arc::new(Call {
+            number,
+            told: Arc::clone(&transport.told),
+            panics: Arc::clone(&transport.panics),
+            event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
+            heard: Heard::now(),
+            state: Mutex::new(State::Over),
+        });
+        let client = Arc::clone(&self.client);
+        call.start(&mut call.lock(), async move { begun(open(&client, request).await) });
+        Ok(WorkerCall { call })
+    }
+
+    /// Closes connections that wait for a request.
+    fn close(&self) {
+        self.client.close();
+    }
+}
+
+/// A request that was sent. Its connection is cut where it is dropped before the answer has ended.
+#[pyclass(frozen)]
+pub struct WorkerCall {
+    call: Arc<Call>,
+}
+
+#[pymethods]
+impl WorkerCall {
+    /// Reads on in a stream: (data, whether that is all) is told, or the name of a failure. `RuntimeError`
+    /// where it has ended, or is being read.
+    fn more(&self) -> PyResult<()> {
+        self.call.read_on(|mut answer| async move {
+            let mut data = Vec::new();
+            match answer.more(&mut data).await {
+                Ok(()) => {
+                    let ended = answer.ended();
+                    let payload: Payload = Box::new(move |py| (PyBytes::new(py, &data), ended).into_bound_py_any(py));
+                    ((!ended).then_some(answer), payload)
+                }
+                Err(failure) => (None, failed(failure)),
+            }
+        })
+    }
+
+    /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
+    /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text).
+    /// `begun` are the first bytes of an event; ids and text are those of the events that were passed, where `notes` are
+    /// wanted. `RuntimeError` as `more`, and where the client's answer has not begun.
+    #[pyo3(signature = (client, begun, *, strip_ids, notes, max_event_bytes, send_seconds))]
+    fn relay(
+        &self,
+        client: &ClientRequest,
+        begun: &[u8],
+        strip_ids: bool,
+        notes: bool,
+        max_event_bytes: usize,
+        send_seconds: f64,
+    ) -> PyResult<()> {
+        let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
+        let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
+        let (send, heard) = (seconds(send_seconds)?, self.call.heard.clone());
+        heard.note();
+        self.call.read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, heard }.run().await) })
+    }
+
+    /// Seconds since something came of the worker.
+    #[getter]
+    fn silent_seconds(&self) -> f64 {
+        self.call.heard.ago().as_secs_f64()
+    }
+
+    /// Cuts the connection, unless the answer has ended.
+    fn cancel(&self) {
+        self.call.cancel();
+    }
+}
+
+impl Drop for WorkerCall {
+    fn drop(&mut self) {
+        self.call.cancel();
+    }
+}
+
+/// What comes of one step of a call: the rest of the answer where there is one, and what Python is told.
+pub(super) type Step = (Option<Answer>, Payload);
+
+struct Call {
+    number: u64,
+    told: Arc<Told>,
+    panics: Arc<Panics>,
+    event_loop: Handle,
+    heard: Heard,
+    state: Mutex<State>,
+}
+
+enum State {
+    Busy(AbortHandle),
+    Waiting(Box<Answer>),
+    Over,
+}
+
+impl Call {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, step: impl Future<Output = Step> + Send + 'static) {
+        let call = Arc::clone(self);
+        let task = self.event_loop.spawn(async move {
+            let step = call.panics.caught(step).await;
+            call.settle(step.unwrap_or_else(|| (None, failed(Failure::Lost))));
+        });
+        *state = State::Busy(task.abort_handle());
+    }
+
+    fn read_on<F: Future<Output = Step> + Send + 'static>(
+        self: &Arc<Self>,
+        step: impl FnOnce(Answer) -> F,
+    ) -> PyResult<()> {
+        let mut state = self.lock();
+        match replace(&mut *state, State::Over) {
+            State::Waiting(answer) => {
+                self.start(&mut state, step(*answer));
+                Ok(())
+            }
+            other => {
+                *state = other;
+                Err(PyRuntimeError::new_err("no answer waits to be read"))
+            }
+        }
+    }
+
+    /// Tells what has come, unless nobody wants it any more.
+    fn settle(&self, (rest, payload): Step) {
+        let mut state = self.lock();
+        if let State::Busy(_) = *state {
+            *state = rest.map_or(State::Over, |answer| State::Waiting(Box::new(answer)));
+            self.told.push((self.number, payload));
+        }
+    }
+
+    fn cancel(&self) {
+        if let State::Busy(task) = replace(&mut *self.lock(), State::Over) {
+            task.abort();
+        }
+    }
+}
+
+fn begun(opened: Result<Opened, Failure>) -> Step {
+    match opened {
+        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true)),
+        Ok(Opened::Stream(head, first, answer)) => {
+            let ended = answer.ended();
+            ((!ended).then_some(answer), answered(head, first, ended))
+        }
+        Err(failure) => (None, failed(failure)),
+    }
+}
+
+/// What a relay has left, for Python.
+fn relayed(left: Relayed) -> Step {
+    let Relayed { stop, answer, events, rest, notes } = left;
+    let failure = if let Stop::Failed(failure) = stop { failure.name() } else { "" };
+    let (gone, ended) = (stop == Stop::ClientGone, answer.is_none());
+    let payload: Payload = Box::new(move |py| {
+        let events: Vec<_> = events.iter().map(|event| PyBytes::new(py, event)).collect();
+        (events, PyBytes::new(py, &rest), ended, failure, gone, notes.ids, notes.text).into_bound_py_any(py)
+    });
+    (answer, payload)
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
+    Box::new(move |py| {
+        let fields = head.fields.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
+        let fields: Vec<_> = fields.collect();
+        (head.status, fields, PyBytes::new(py, &data), ended).into_bound_py_any(py)
+    })
+}
+
+fn failed(failure: Failure) -> Payload {
+    Box::new(move |py| failure.name().into_bound_py_any(py))
+}

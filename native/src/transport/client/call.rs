@@ -1,0 +1,356 @@
+//! One request to a worker, and its answer: whole, or a stream that is read on demand.
+
+use std::mem::take;
+use std::sync::Arc;
+
+use super::body::BodyDecoder;
+use super::connection::Connection;
+use super::head::{Framing, Head, MAX_HEAD_BYTES, head_end, read_head};
+use super::request::Request;
+use super::{Client, Failure};
+
+/// Interim answers (1xx) before the one that counts, at most.
+const MAX_INTERIM: usize = 16;
+/// Room made for a body before any of it is here, at most.
+const MAX_RESERVED: u64 = 1024 * 1024;
+
+/// What a worker answers.
+pub enum Opened {
+    Whole(Whole),
+    /// With its first bytes.
+    Stream(Head, Vec<u8>, Answer),
+}
+
+/// An answer that is all there.
+pub struct Whole {
+    pub head: Head,
+    pub body: Vec<u8>,
+}
+
+/// The body of an answer that has begun. To drop it before its end cuts the connection.
+pub struct Answer {
+    client: Arc<Client>,
+    origin: Arc<str>,
+    connection: Option<Connection>,
+    decoder: BodyDecoder,
+    reusable: bool,
+    /// Read, and not decoded yet.
+    raw: Vec<u8>,
+}
+
+/// Sends a request and reads its answer: all of it, or the beginning of a stream of events.
+///
+/// # Errors
+/// No answer comes of it.
+pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Failure> {
+    let mut connection = match client.pool.take(&request.origin) {
+        Some(waited) => waited,
+        None => Connection::open(&request.address, request.verified.as_ref(), client.bounds.connect).await?,
+    };
+    connection.send(request.head, request.body);
+    let (head, raw) = read_heads(client, &mut connection).await?;
+    let decoder = BodyDecoder::new(head.framing);
+    let (client, origin, reusable) = (Arc::clone(client), request.origin, head.reusable);
+    let mut answer = Answer { client, origin, connection: Some(connection), decoder, reusable, raw };
+    if head.is_stream() {
+        let mut first = Vec::new();
+        answer.more(&mut first).await?;
+        return Ok(Opened::Stream(head, first, answer));
+    }
+    let body = answer.rest(head.framing).await?;
+    Ok(Opened::Whole(Whole { head, body }))
+}
+
+/// The head that counts, and what was read beyond it.
+async fn read_heads(client: &Client, connection: &mut Connection) -> Result<(Head, Vec<u8>), Failure> {
+    let (mut raw, mut scanned) = (Vec::new(), 0);
+    for _ in 0..=MAX_INTERIM {
+        let end = loop {
+            match head_end(&raw, scanned) {
+                Some(end) if end <= MAX_HEAD_BYTES => break end,
+                None if raw.len() <= MAX_HEAD_BYTES => scanned = raw.len().saturating_sub(3),
+                _ => return Err(Failure::Lost),
+            }
+            if connection.read(&mut raw, client.bounds.idle).await? == 0 {
+                return Err(Failure::Lost);
+            }
+        };
+        let head = read_head(&raw[..end]).map_err(|_| Failure::Lost)?;
+        raw.drain(..end);
+        match head.status {
+            200..=599 => return Ok((head, raw)),
+            100 | 102..=199 => scanned = 0,
+            _ => break,
+        }
+    }
+    Err(Failure::Lost)
+}
+
+impl Answer {
+    /// Whether all of it has been read.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.decoder.ended()
+    }
+
+    /// Adds to `body` what comes next of it; nothing only at its end.
+    ///
+    /// # Errors
+    /// The answer breaks off.
+    pub async fn more(&mut self, body: &mut Vec<u8>) -> Result<(), Failure> {
+        let before = body.len();
+        loop {
+            self.decode(body)?;
+            if body.len() > before || self.ended() {
+                return Ok(());
+            }
+            self.read().await?;
+        }
+    }
+
+    async fn rest(&mut self, framing: Framing) -> Result<Vec<u8>, Failure> {
+        let limit = self.client.bounds.whole;
+        let mut body = match framing {
+            Framing::Length(length) if length > limit as u64 => return Err(Failure::Oversized),
+            Framing::Length(length) => Vec::with_capacity(length.min(MAX_RESERVED) as usize),
+            Framing::Chunked | Framing::Close => Vec::new(),
+        };
+        while !self.ended() {
+            self.more(&mut body).await?;
+            if body.len() > limit {
+                return Err(Failure::Oversized);
+            }
+        }
+        Ok(body)
+    }
+
+    async fn read(&mut self) -> Result<(), Failure> {
+        let connection = self.connection.as_mut().ok_or(Failure::Lost)?;
+        if connection.read(&mut self.raw, self.client.bounds.idle).await? == 0 && !self.decoder.cut() {
+            return Err(Failure::Lost);
+        }
+        Ok(())
+    }
+
+    /// Decodes what was read; gives the connection back at the end.
+    fn decode(&mut self, body: &mut Vec<u8>) -> Result<(), Failure> {
+        let raw = take(&mut self.raw);
+        let taken = self.decoder.feed(&raw, body).map_err(|_| Failure::Lost)?;
+        if self.ended()
+            && let Some(connection) = self.connection.take()
+            && self.reusable
+            && taken == raw.len()
+            && let Some(waiting) = connection.into_waiting()
+        {
+            self.client.pool.put(Arc::clone(&self.origin), waiting);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::Bounds;
+    use super::*;
+
+    const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    struct Worker {
+        listener: TcpListener,
+        client: Arc<Client>,
+    }
+
+    impl Worker {
+        async fn new(idle: Duration) -> Self {
+            let (connect, keep_alive) = (Duration::from_secs(5), Duration::from_secs(5));
+            let client = Arc::new(Client::new(Bounds { connect, idle, keep_alive, whole: 1000 }));
+            Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), client }
+        }
+
+        fn request(&self, body: &[u8]) -> Request {
+            let url = format!("http://{}", self.listener.local_addr().unwrap());
+            Request::post(&url, "/x", [], Bytes::copy_from_slice(body), None).unwrap()
+        }
+
+        async fn accepted(&self) -> TcpStream {
+            self.listener.accept().await.unwrap().0
+        }
+
+        /// What comes of a request that is answered so on a new connection, and that connection.
+        async fn answers(&self, answer: &str) -> (Result<Opened, Failure>, TcpStream) {
+            let served = async {
+                let mut connection = self.accepted().await;
+                read_request(&mut connection).await;
+                connection.write_all(answer.as_bytes()).await.unwrap();
+                connection
+            };
+            tokio::join!(open(&self.client, self.request(b"{}")), served)
+        }
+
+        async fn fails(&self, answer: &str) -> Failure {
+            let served = async {
+                let mut connection = self.accepted().await;
+                read_request(&mut connection).await;
+                connection.write_all(answer.as_bytes()).await.unwrap();
+                connection.shutdown().await.unwrap();
+            };
+            tokio::join!(open(&self.client, self.request(b"{}")), served).0.err().unwrap()
+        }
+    }
+
+    async fn read_request(connection: &mut TcpStream) -> Vec<u8> {
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            assert!(connection.read_buf(&mut request).await.unwrap() > 0);
+        }
+        request
+    }
+
+    fn whole(opened: Result<Opened, Failure>) -> (u16, Vec<u8>) {
+        match opened {
+            Ok(Opened::Whole(Whole { head, body })) => (head.status, body),
+            Ok(Opened::Stream(..)) => panic!("a stream"),
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    fn stream(opened: Result<Opened, Failure>) -> (Vec<u8>, Answer) {
+        match opened {
+            Ok(Opened::Stream(_, first, answer)) => (first, answer),
+            _ => panic!("no stream"),
+        }
+    }
+
+    async fn worker() -> Worker {
+        Worker::new(Duration::from_secs(5)).await
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again() {
+        let worker = worker().await;
+        let (opened, mut connection) = worker.answers(&format!("HTTP/1.1 100 Continue\r\n\r\n{OK}")).await;
+        assert_eq!(whole(opened), (200, b"ok".to_vec()));
+        for _ in 0..3 {
+            let again = async {
+                read_request(&mut connection).await;
+                connection.write_all(OK.as_bytes()).await.unwrap();
+            };
+            let (opened, ()) = tokio::join!(open(&worker.client, worker.request(b"{}")), again);
+            assert_eq!(whole(opened).1, b"ok");
+        }
+        worker.client.close();
+        assert_eq!(connection.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_on_which_more_came_than_was_asked_for_is_not() {
+        let worker = worker().await;
+        let (opened, _first) = worker.answers(&format!("{OK}{OK}")).await;
+        whole(opened);
+        assert_eq!(worker.client.pool.waiting(), 0);
+        let (opened, mut second) = worker.answers(OK).await;
+        whole(opened);
+        assert_eq!(worker.client.pool.waiting(), 1);
+        second.write_all(OK.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let (opened, _third) = worker.answers("HTTP/1.1 404 x\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(whole(opened), (404, Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn one_that_its_worker_closes_is_not() {
+        let worker = worker().await;
+        for answer in [
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n",
+        ] {
+            whole(worker.answers(answer).await.0);
+            assert_eq!(worker.client.pool.waiting(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_read_on_demand_and_cut_where_it_is_dropped() {
+        let worker = worker().await;
+        let (opened, mut connection) = worker.answers(&format!("{EVENTS}3\r\nabc\r\n")).await;
+        let (first, mut answer) = stream(opened);
+        assert_eq!((first.as_slice(), answer.ended()), (b"abc".as_slice(), false));
+        connection.write_all(b"1\r\nd\r\n0\r\n\r\n").await.unwrap();
+        let mut rest = Vec::new();
+        while !answer.ended() {
+            answer.more(&mut rest).await.unwrap();
+        }
+        assert_eq!((rest.as_slice(), worker.client.pool.waiting()), (b"d".as_slice(), 1));
+        worker.client.close();
+        let (opened, mut connection) = worker.answers(&format!("{EVENTS}3\r\nabc\r\n")).await;
+        drop(stream(opened));
+        assert_eq!(connection.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn failures_are_told_apart() {
+        let worker = worker().await;
+        for lost in [
+            "",
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nx",
+            "SSH-2.0\r\n\r\n",
+            "HTTP/1.1 101 x\r\n\r\n",
+            "HTTP/1.1 600 x\r\n\r\n",
+            EVENTS,
+        ] {
+            assert_eq!(worker.fails(lost).await, Failure::Lost, "{lost}");
+        }
+        assert_eq!(worker.fails(&"HTTP/1.1 103 x\r\n\r\n".repeat(40)).await, Failure::Lost);
+        assert_eq!(worker.fails("HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n").await, Failure::Oversized);
+        assert_eq!(worker.fails(&format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(1001))).await, Failure::Oversized);
+        let request = worker.request(b"{}");
+        drop(worker.listener);
+        assert_eq!(open(&worker.client, request).await.err(), Some(Failure::Unreachable));
+        let nowhere = Request::post("http://no.such.name.invalid", "/", [], Bytes::new(), None).unwrap();
+        assert_eq!(open(&worker.client, nowhere).await.err(), Some(Failure::Unreachable));
+    }
+
+    #[tokio::test]
+    async fn a_head_without_end_is_bounded() {
+        let worker = worker().await;
+        let flooding = async {
+            let mut connection = worker.accepted().await;
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\n").await;
+            while connection.write_all(b"a: b\r\n").await.is_ok() {}
+        };
+        let (opened, ()) = tokio::join!(open(&worker.client, worker.request(b"{}")), flooding);
+        assert_eq!(opened.err(), Some(Failure::Lost));
+    }
+
+    #[tokio::test]
+    async fn silence_is_bounded() {
+        let worker = Worker::new(Duration::from_millis(20)).await;
+        let (opened, connection) = worker.answers("HTTP/1.1 200 OK\r\n").await;
+        assert_eq!(opened.err(), Some(Failure::Silent));
+        drop(connection);
+        let (opened, _connection) = worker.answers(&format!("{EVENTS}1\r\nx\r\n")).await;
+        let (_, mut answer) = stream(opened);
+        assert_eq!(answer.more(&mut Vec::new()).await, Err(Failure::Silent));
+    }
+
+    #[tokio::test]
+    async fn an_answer_before_all_was_sent_is_taken() {
+        let worker = worker().await;
+        let body = vec![b'x'; 32 * 1024 * 1024];
+        let served = async {
+            let mut connection = worker.accepted().await;
+            connection.write_all(OK.as_bytes()).await.unwrap();
+            connection
+        };
+        let (opened, _connection) = tokio::join!(open(&worker.client, worker.request(&body)), served);
+        assert_eq!(whole(opened).1, b"ok");
+        assert_eq!(worker.client.pool.waiting(), 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! A connection to a worker: sends what is to be sent while it reads.
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use super::Failure;
+use super::stream::{Stream, Verified};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// One for all connections of a thread, so that those that wait hold no buffer.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+pub struct Connection {
+    stream: Stream,
+    unsent: [Bytes; 2],
+    broken: bool,
+    /// Bytes read since others had their turn.
+    turn: usize,
+}
+
+impl Connection {
+    /// Connects to the first address of `address` that takes it; the handshake counts to the time of connecting.
+    pub async fn open(address: &str, verified: Option<&Verified>, bound: Duration) -> Result<Self, Failure> {
+        let found = timeout(bound, lookup_host(address)).await.map_err(|_| Failure::Unreachable)?;
+        for address in found.map_err(|_| Failure::Unreachable)? {
+            match timeout(bound, Self::connect(address, verified)).await {
+                Ok(Err(Failure::Unreachable)) | Err(_) => {}
+                Ok(connected) => return connected,
+            }
+        }
+        Err(Failure::Unreachable)
+    }
+
+    async fn connect(address: SocketAddr, verified: Option<&Verified>) -> Result<Self, Failure> {
+        let socket = TcpStream::connect(address).await.map_err(|_| Failure::Unreachable)?;
+        let _ = socket.set_nodelay(true); // slower without, no more
+        Ok(Self::of(Stream::begin(socket, verified).await?))
+    }
+
+    /// One that waited for a request; None where something came of it meanwhile: its end, or an answer to nothing.
+    pub fn waited(mut stream: Stream) -> Option<Self> {
+        let nothing = stream.try_read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        nothing.then(|| Self::of(stream))
+    }
+
+    fn of(stream: Stream) -> Self {
+        Self { stream, unsent: Default::default(), broken: false, turn: 0 }
+    }
+
+    /// Has `head` and `body` sent while it is read.
+    pub fn send(&mut self, head: Bytes, body: Bytes) {
+        self.unsent = [head, body];
+    }
+
+    /// What may wait for another request.
+    pub fn into_waiting(self) -> Option<Stream> {
+        (!self.broken && self.is_sent()).then_some(self.stream)
+    }
+
+    fn is_sent(&self) -> bool {
+        self.unsent.iter().all(Bytes::is_empty) && self.stream.is_sent()
+    }
+
+    /// Adds to `into` what has come; how many bytes, 0 at the end. Nothing may come or be sent for `idle` at most.
+    pub async fn read(&mut self, into: &mut Vec<u8>, idle: Duration) -> Result<usize, Failure> {
+        loop {
+            self.write();
+            match self.read_now(into) {
+                Ok(read) => {
+                    self.turn += read;
+                    if self.turn >= READ_BYTES {
+                        self.turn = 0;
+                        tokio::task::yield_now().await; // the turn of others, however much comes
+                    }
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.turn = 0;
+                    self.ready(idle).await?;
+                }
+                Err(_) => return Err(Failure::Lost),
+            }
+        }
+    }
+
+    fn read_now(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let read = self.stream.try_read(scratch)?;
+            into.extend_from_slice(&scratch[..read]);
+            Ok(read)
+        })
+    }
+
+    async fn ready(&self, idle: Duration) -> Result<(), Failure> {
+        let interest = if self.is_sent() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+        match timeout(idle, self.stream.socket().ready(interest)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(Failure::Lost),
+            Err(_) => Err(Failure::Silent),
+        }
+    }
+
+    /// Sends what can be sent now. A worker that reads no more may have answered: that is read all the same.
+    fn write(&mut self) {
+        while self.unsent.iter().any(Bytes::has_remaining) {
+            let [head, body] = &mut self.unsent;
+            match self.stream.try_write(&[IoSlice::new(head), IoSlice::new(body)]) {
+                Ok(written) => {
+                    let of_head = written.min(head.len());
+                    head.advance(of_head);
+                    body.advance(written - of_head);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => return self.give_up(),
+            }
+        }
+        if self.stream.flush().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+            self.give_up();
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.broken = true;
+        self.unsent = Default::default();
+    }
+}

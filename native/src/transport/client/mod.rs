@@ -1,0 +1,82 @@
+//! HTTP/1.1 client of workers, with TLS where it is asked for: pooled connections, connect and idle bounds, bounded answers.
+//!
+//! Heads and bodies are read by pure code (`head`, `body`); a request's own task does all reading and writing, so that
+//! to drop it cuts the connection at once, which frees the worker.
+
+mod body;
+mod call;
+mod connection;
+mod head;
+mod pool;
+mod request;
+mod stream;
+
+use std::time::Duration;
+
+pub use body::BodyDecoder;
+pub use call::{Answer, Opened, Whole, open};
+pub use head::{Framing, Head, read_head};
+pub use request::{Request, Unsupported};
+pub use stream::{Trust, Verified};
+
+use pool::Pool;
+
+/// Why there is no answer, or no more of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection: refused, not in time, or no such name.
+    Unreachable,
+    /// No connection: its TLS or certificate is not accepted. Nothing was sent.
+    Refused,
+    /// Connected, but no byte for longer than the bound.
+    Silent,
+    /// The connection broke or ended too soon, or what came is no HTTP answer.
+    Lost,
+    /// The answer is longer than the bound.
+    Oversized,
+}
+
+impl Failure {
+    /// The word for Python.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Silent => "silent",
+            Self::Lost => "lost",
+            Self::Oversized => "oversized",
+        }
+    }
+}
+
+/// Bounds of all requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// For a name to be found, and then for each of its addresses.
+    pub connect: Duration,
+    /// Without a byte, once connected.
+    pub idle: Duration,
+    /// How long a connection may wait for its next request.
+    pub keep_alive: Duration,
+    /// Bytes of a whole answer's body.
+    pub whole: usize,
+}
+
+/// Sends requests; connections stay on the thread that made them.
+pub struct Client {
+    bounds: Bounds,
+    pool: Pool,
+}
+
+impl Client {
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, pool: Pool::new(bounds.keep_alive) }
+    }
+
+    /// Closes connections that wait for a request, also those that will.
+    pub fn close(&self) {
+        self.pool.close();
+    }
+}

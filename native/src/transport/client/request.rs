@@ -1,0 +1,124 @@
+//! A request to a worker, as bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::stream::Verified;
+
+/// What this client does not send: another scheme than http, or https where it is told how to verify it; a URL or header that is not plain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsupported;
+
+/// A POST to one origin.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Names a pool of connections.
+    pub origin: Arc<str>,
+    /// Host and port.
+    pub address: Arc<str>,
+    /// How TLS is verified; None for none.
+    pub verified: Option<Verified>,
+    pub head: Bytes,
+    pub body: Bytes,
+}
+
+const OWN: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
+
+impl Request {
+    /// A POST of `body` to `url` and `path`.
+    ///
+    /// # Errors
+    /// It is none that this client sends.
+    pub fn post<'a>(
+        url: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        body: Bytes,
+        verified: Option<Verified>,
+    ) -> Result<Self, Unsupported> {
+        let (scheme, port) = if verified.is_some() { ("https://", ":443") } else { ("http://", ":80") };
+        let rest = url.strip_prefix(scheme).ok_or(Unsupported)?;
+        let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if !is_authority(authority) || !is_target(base) || !is_target(path) || base.is_empty() && path.is_empty() {
+            return Err(Unsupported);
+        }
+        let mut head = Vec::with_capacity(512);
+        for part in ["POST ", base, path, " HTTP/1.1\r\nhost: ", authority.trim_end_matches(port)] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        for (name, value) in headers {
+            add_field(&mut head, name, value)?;
+        }
+        head.extend_from_slice(format!("\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes());
+        let address = address(authority, port);
+        let origin =
+            verified.as_ref().map_or_else(|| Arc::clone(&address), |how| format!("{address}{}", how.mark()).into());
+        Ok(Self { origin, address, verified, head: head.into(), body })
+    }
+}
+
+fn add_field(head: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Unsupported> {
+    let plain = !name.is_empty() && name.bytes().all(is_token) && !value.bytes().any(|byte| b"\r\n\0".contains(&byte));
+    if !plain || OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Err(Unsupported);
+    }
+    for part in ["\r\n", name, ": ", value] {
+        head.extend_from_slice(part.as_bytes());
+    }
+    Ok(())
+}
+
+/// Host and port; the port is always there.
+fn address(authority: &str, default_port: &str) -> Arc<str> {
+    let after_brackets = &authority[authority.rfind(']').unwrap_or(0)..];
+    if after_brackets.contains(':') { authority.into() } else { format!("{authority}{default_port}").into() }
+}
+
+fn is_authority(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte))
+}
+
+/// Whether a path needs no quoting.
+fn is_target(text: &str) -> bool {
+    (text.is_empty() || text.starts_with('/'))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/?&=%:+,;@!$'()*".contains(&byte))
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn post(url: &str, path: &str, headers: &[(&str, &str)]) -> Result<(String, String), Unsupported> {
+        let request = Request::post(url, path, headers.iter().copied(), Bytes::from_static(b"{}"), None)?;
+        Ok((request.origin.to_string(), String::from_utf8(request.head.to_vec()).unwrap()))
+    }
+
+    #[test]
+    fn writes_a_head() {
+        let (origin, head) = post("http://h:8000", "/v1/x?a=b", &[("a-b", "ü c")]).unwrap();
+        assert_eq!(origin, "h:8000");
+        assert_eq!(head, "POST /v1/x?a=b HTTP/1.1\r\nhost: h:8000\r\na-b: ü c\r\ncontent-length: 2\r\n\r\n");
+        let (origin, head) = post("http://[::1]/base", "/v1", &[]).unwrap();
+        assert_eq!(origin, "[::1]:80");
+        assert_eq!(head, "POST /base/v1 HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 2\r\n\r\n");
+        assert!(post("http://[::1]:80", "/", &[]).unwrap().1.contains("host: [::1]\r\n"));
+    }
+
+    #[test]
+    fn leaves_what_is_not_plain_to_others() {
+        for url in ["https://h", "http://", "http://u@h", "http://h /", "ftp://h", "http://ü"] {
+            assert_eq!(post(url, "/", &[]), Err(Unsupported), "{url}");
+        }
+        for path in ["", "x", "/ ", "/ü", "/\r\n", "/#a"] {
+            assert_eq!(post("http://h", path, &[]), Err(Unsupported), "{path}");
+        }
+        for header in [("a\r", "b"), ("a", "b\nc: d"), ("a", "\0"), ("", "b"), ("Host", "x"), ("Connection", "close")] {
+            assert_eq!(post("http://h", "/", &[header]), Err(Unsupported), "{header:?}");
+        }
+    }
+}

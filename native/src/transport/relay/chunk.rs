@@ -1,0 +1,242 @@
+//! Recognises the ordinary events of a chat's or completion's stream, and what each adds to the answer. Pure.
+//!
+//! An ordinary event is one that `answer.StreamFilter` passes on at once, with nothing but its token ids taken out, and
+//! of which `produced_tokens.Produced` notes ids and text alone: it ends no choice, and has no error, no prompt's ids, no
+//! empty delta. Whatever is unusual in any way is not ordinary: Python reads it.
+
+use std::ops::Range;
+
+use super::compact::{Compact, unescape};
+
+const FRAME: &[u8] = b"data: ";
+const END: &[u8] = b"\n\n";
+const NULL: &[u8] = b"null";
+
+/// Names of members that have a meaning to Python's readers wherever they are.
+const MEANT: [&str; 5] = ["choices", "delta", "error", "finish_reason", "kv_transfer_params"];
+const IDS: &str = "token_ids";
+
+/// What an ordinary event adds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Token ids of its choices.
+    pub ids: Vec<u32>,
+    /// Text of its choices.
+    pub text: String,
+    /// Where its lists of ids are, in the event.
+    lists: Vec<Range<usize>>,
+}
+
+/// Which members have been seen, of those that are known.
+#[derive(Default)]
+struct Seen(u32);
+
+impl Seen {
+    /// None for the second of a name.
+    fn once(&mut self, name: u32) -> Option<()> {
+        let before = self.0;
+        self.0 |= 1 << name;
+        (before != self.0).then_some(())
+    }
+}
+
+impl Chunk {
+    /// Reads an event with its blank line. `None` where it is not ordinary; then this is to be dropped.
+    pub fn read(&mut self, event: &[u8]) -> Option<()> {
+        self.ids.clear();
+        self.text.clear();
+        self.lists.clear();
+        let data = event.strip_prefix(FRAME)?.strip_suffix(END)?;
+        let mut json = Compact::new(data)?;
+        let mut seen = Seen::default();
+        let mut choices = 0;
+        json.object(|json, name| match name {
+            "id" | "object" | "model" => {
+                seen.once(u32::from(name.as_bytes()[0] - b'a')).and_then(|()| json.string().map(drop))
+            }
+            "created" => seen.once(26).and_then(|()| json.integer().map(drop)),
+            "choices" => {
+                seen.once(27)?;
+                choices = json.array(|json| self.choice(json))?;
+                Some(())
+            }
+            "prompt_token_ids" => seen.once(28).and_then(|()| null(json)),
+            "error" | "type" => None,
+            _ => other(json, name),
+        })?;
+        (choices > 0 && json.ended()).then_some(())
+    }
+
+    /// Adds the event to `out`, without token ids where these are not wanted.
+    pub fn pass(&self, event: &[u8], out: &mut Vec<u8>, strip_ids: bool) {
+        let mut at = 0;
+        for list in self.lists.iter().filter(|_| strip_ids) {
+            out.extend_from_slice(&event[at..list.start]);
+            out.extend_from_slice(NULL);
+            at = list.end;
+        }
+        out.extend_from_slice(&event[at..]);
+    }
+
+    fn choice(&mut self, json: &mut Compact<'_>) -> Option<()> {
+        let (mut seen, mut text, mut said) = (Seen::default(), "", "");
+        json.object(|json, name| match name {
+            "index" => seen.once(0).and_then(|()| json.integer().map(drop)),
+            "text" => seen.once(1).and_then(|()| text_or_null(json, &mut text)),
+            "delta" => {
+                seen.once(2)?;
+                let members = delta(json, &mut said)?;
+                (members > 0).then_some(())
+            }
+            "finish_reason" => seen.once(3).and_then(|()| null(json)),
+            "stop_reason" => seen.once(4).and_then(|()| null(json)),
+            "message" => seen.once(5).and_then(|()| null(json)),
+            "prompt_token_ids" => seen.once(6).and_then(|()| null(json)),
+            IDS => seen.once(7).and_then(|()| self.token_ids(json)),
+            _ => other(json, name),
+        })?;
+        unescape(if text.is_empty() { said } else { text }, &mut self.text)
+    }
+
+    fn token_ids(&mut self, json: &mut Compact<'_>) -> Option<()> {
+        if json.word("null") {
+            return Some(());
+        }
+        let start = json.at;
+        json.array(|json| {
+            self.ids.push(u32::try_from(json.integer()?).ok()?);
+            Some(())
+        })?;
+        self.lists.push(FRAME.len() + start..FRAME.len() + json.at);
+        Some(())
+    }
+}
+
+/// Reads a delta; how many members it has.
+fn delta<'a>(json: &mut Compact<'a>, said: &mut &'a str) -> Option<usize> {
+    let mut seen = Seen::default();
+    json.object(|json, name| match name {
+        "content" => seen.once(0).and_then(|()| text_or_null(json, said)),
+        _ => other(json, name),
+    })
+}
+
+fn text_or_null<'a>(json: &mut Compact<'a>, text: &mut &'a str) -> Option<()> {
+    if !json.word("null") {
+        *text = json.string()?;
+    }
+    Some(())
+}
+
+fn null(json: &mut Compact<'_>) -> Option<()> {
+    json.word("null").then_some(())
+}
+
+/// Reads a member that nobody asks for; those with a meaning may be null.
+fn other(json: &mut Compact<'_>, name: &str) -> Option<()> {
+    if is_meant(name) { null(json) } else { json.skip(|name| !is_meant(name)) }
+}
+
+fn is_meant(name: &str) -> bool {
+    name.ends_with(IDS) || MEANT.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = r#""id":"c-1","object":"chat.completion.chunk","created":12,"model":"m""#;
+
+    fn read(event: &str) -> Option<(Vec<u32>, String, String)> {
+        let mut chunk = Chunk::default();
+        chunk.read(event.as_bytes())?;
+        let mut out = Vec::new();
+        chunk.pass(event.as_bytes(), &mut out, true);
+        let mut unchanged = Vec::new();
+        chunk.pass(event.as_bytes(), &mut unchanged, false);
+        assert_eq!(unchanged, event.as_bytes());
+        Some((chunk.ids, chunk.text, String::from_utf8(out).unwrap()))
+    }
+
+    fn event(members: &str) -> String {
+        format!("data: {{{HEAD},{members}}}\n\n")
+    }
+
+    #[test]
+    fn reads_what_a_chat_says() {
+        let members = |ids| {
+            event(&format!(
+                r#""choices":[{{"index":0,"delta":{{"content":"a\n\u00e9","tool_calls":[{{"function":{{"arguments":"{{\"delta\":{{}}"}}}}]}},"logprobs":{{"content":[{{"bytes":[1]}}]}},"finish_reason":null,"token_ids":{ids}}}],"prompt_token_ids":null,"usage":{{"prompt_tokens":1}}"#
+            ))
+        };
+        let (ids, text, out) = read(&members("[1,22,4294967295]")).unwrap();
+        assert_eq!((ids, text.as_str(), out), (vec![1, 22, u32::MAX], "a\né", members("null")));
+        assert_eq!(read(&members("[]")).unwrap().2, members("null"));
+        assert_eq!(read(&members("null")).unwrap(), (vec![], "a\né".into(), members("null")));
+        assert_eq!(read(&members("[1,-2]")), None);
+        assert_eq!(read(&members("[1.0]")), None);
+        assert_eq!(read(&members("[4294967296]")), None);
+    }
+
+    #[test]
+    fn reads_what_several_choices_say() {
+        let (ids, text, _) = read(&event(
+            r#""choices":[{"index":0,"text":"a","token_ids":[1]},{"index":1,"text":"","delta":{"content":"b"},"token_ids":[2]}]"#,
+        ))
+        .unwrap();
+        assert_eq!((ids, text.as_str()), (vec![1, 2], "ab"));
+    }
+
+    #[test]
+    fn leaves_all_else_to_python() {
+        let ordinary = r#""choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]"#;
+        assert!(read(&event(ordinary)).is_some());
+        for members in [
+            r#""choices":[]"#,
+            r#""choices":[],"usage":{"prompt_tokens":1}"#,
+            r#""choices":[{"index":0,"delta":{},"finish_reason":null}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]"#,
+            r#""choices":[{"index":0,"delta":{"content":1}}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a","content":"b"}}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a"},"prompt_token_ids":[1]}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a","x":{"delta":{}}}}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a","x":{"x_token_ids":[1]}}}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"finish_reason":"x"}}]"#,
+            r#""choices":[{"index":0,"message":{"content":"a"}}]"#,
+            r#""choices":[{"index":0,"delta":{"content":"\ud800"}}]"#,
+            r#""choices":[1]"#,
+            r#""usage":null"#,
+        ] {
+            assert_eq!(read(&event(members)), None, "{members}");
+        }
+        for member in [
+            r#""error":{}"#,
+            r#""type":"error""#,
+            r#""prompt_token_ids":[1]"#,
+            r#""kv_transfer_params":{}"#,
+            r#""id":"x""#,
+            r#""my_token_ids":[1]"#,
+            ordinary,
+        ] {
+            assert_eq!(read(&event(&format!("{ordinary},{member}"))), None, "{member}");
+        }
+        let sound = event(ordinary);
+        for other in [
+            sound.replace("\n\n", "\r\n\r\n"),
+            sound.replace("data: ", "data:"),
+            sound.replace("data: ", "event: x\ndata: "),
+            sound.replace("\n\n", " \n\n"),
+            sound.replace(":{", ": {"),
+            sound.replace("\n\n", "\n:\n\n"),
+            "data: [DONE]\n\n".into(),
+            ": a comment\n\n".into(),
+            "\n\n".into(),
+            String::new(),
+        ] {
+            assert_eq!(read(&other), None, "{other}");
+        }
+        for end in 0..sound.len() {
+            assert_eq!(read(&sound[..end]), None);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Relays a worker's stream to a client until something comes that Python decides on.
+
+mod chunk;
+mod compact;
+mod passing;
+mod splitter;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::time::timeout;
+
+pub use passing::{Notes, Passing, Taken};
+pub use splitter::{Splitter, TooLarge};
+
+use super::client::{Answer, Failure};
+use super::reply_body::ReplySender;
+
+/// When something came of a worker last.
+#[derive(Clone)]
+pub struct Heard {
+    began: Instant,
+    after: Arc<AtomicU64>,
+}
+
+impl Heard {
+    /// Something has come now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { began: Instant::now(), after: Arc::default() }
+    }
+
+    /// Something comes.
+    pub fn note(&self) {
+        let after = self.began.elapsed().as_millis();
+        self.after.store(u64::try_from(after).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long nothing has come.
+    #[must_use]
+    pub fn ago(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.after.load(Ordering::Relaxed)))
+    }
+}
+
+/// Why a relay has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// There are events for Python.
+    Handed,
+    /// The worker's answer has ended.
+    Ended,
+    /// It broke off.
+    Failed(Failure),
+    /// The client is gone, or takes nothing.
+    ClientGone,
+}
+
+/// What a relay leaves.
+pub struct Relayed {
+    pub stop: Stop,
+    /// The worker's answer, where there is more of it.
+    pub answer: Option<Answer>,
+    pub events: Vec<Vec<u8>>,
+    /// The bytes after the last whole event; none after a failure.
+    pub rest: Vec<u8>,
+    pub notes: Notes,
+}
+
+/// One stream, from a worker to a client that has been sent the beginning of its answer.
+pub struct Relay {
+    pub answer: Answer,
+    pub reply: ReplySender,
+    pub passing: Passing,
+    /// How long a client may take nothing.
+    pub send: Duration,
+    pub heard: Heard,
+}
+
+impl Relay {
+    /// Relays until something stops it.
+    pub async fn run(mut self) -> Relayed {
+        let (stop, events) = loop {
+            match self.step().await {
+                Ok(events) if !events.is_empty() => break (Stop::Handed, events),
+                Ok(_) if self.answer.ended() => break (Stop::Ended, Vec::new()),
+                Ok(_) => (),
+                Err(stop) => break (stop, Vec::new()),
+            }
+        };
+        let (rest, notes) = self.passing.into_rest();
+        let rest = if matches!(stop, Stop::Handed | Stop::Ended) { rest } else { Vec::new() };
+        let goes_on = stop == Stop::Handed && !self.answer.ended();
+        Relayed { stop, answer: goes_on.then_some(self.answer), events, rest, notes }
+    }
+
+    /// Reads once; the events for Python.
+    async fn step(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
+        match timeout(self.send, self.reply.room()).await {
+            Ok(Ok(())) => (),
+            Ok(Err(_)) | Err(_) => return Err(Stop::ClientGone),
+        }
+        self.answer.more(self.passing.bytes()).await.map_err(Stop::Failed)?;
+        self.heard.note();
+        let Taken { passed, handed } = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
+        if !passed.is_empty() {
+            self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;
+        }
+        Ok(handed)
+    }
+}

@@ -1,0 +1,173 @@
+//! Decides what of a worker's stream is passed on, and what is Python's to read. Pure.
+
+use std::ops::Range;
+
+use memchr::memmem;
+
+use super::chunk::Chunk;
+use super::splitter::{Splitter, TooLarge};
+
+/// How an error of any API shows itself.
+const ERROR: &[u8] = b"\"error\"";
+
+/// What ordinary events have added to an answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    pub ids: Vec<u32>,
+    pub text: String,
+}
+
+/// What comes of the bytes of one read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// For the client.
+    pub passed: Vec<u8>,
+    /// Whole events from the first that is not ordinary.
+    pub handed: Vec<Vec<u8>>,
+}
+
+/// A stream from the middle of which ordinary events are passed on.
+pub struct Passing {
+    splitter: Splitter,
+    strip_ids: bool,
+    notes: Option<Notes>,
+    chunk: Chunk,
+    events: Vec<Range<usize>>,
+}
+
+impl Passing {
+    /// Begins with the first bytes of an event; notes are made only where they are wanted.
+    #[must_use]
+    pub fn new(begun: Vec<u8>, limit: usize, strip_ids: bool, notes: bool) -> Self {
+        let notes = notes.then(Notes::default);
+        let splitter = Splitter::new(limit, begun);
+        Self { splitter, strip_ids, notes, chunk: Chunk::default(), events: Vec::new() }
+    }
+
+    /// Where what was read is to be added.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        self.splitter.bytes()
+    }
+
+    /// The bytes after the last whole event, and the notes.
+    #[must_use]
+    pub fn into_rest(mut self) -> (Vec<u8>, Notes) {
+        (std::mem::take(self.splitter.bytes()), self.notes.unwrap_or_default())
+    }
+
+    /// Takes the events that are whole now. An error among them may void those that came with it: none is passed.
+    ///
+    /// # Errors
+    /// An event is longer than the limit.
+    pub fn take(&mut self) -> Result<Taken, TooLarge> {
+        self.events.clear();
+        self.splitter.split(&mut self.events)?;
+        let Some(end) = self.events.last().map(|event| event.end) else { return Ok(Taken::default()) };
+        let before = self.notes.as_ref().map_or((0, 0), |notes| (notes.ids.len(), notes.text.len()));
+        let mut passed = Vec::with_capacity(end);
+        let mut ordinary = self.pass(&mut passed);
+        let handed = &self.splitter.all()[self.events.get(ordinary).map_or(end, |event| event.start)..end];
+        if memmem::find(handed, ERROR).is_some() {
+            passed.clear();
+            ordinary = 0;
+            self.forget(before);
+        }
+        let handed = self.events[ordinary..].iter().map(|event| self.splitter.all()[event.clone()].to_vec()).collect();
+        self.splitter.forget(end);
+        Ok(Taken { passed, handed })
+    }
+
+    /// Passes ordinary events up to the first other one; how many.
+    fn pass(&mut self, passed: &mut Vec<u8>) -> usize {
+        for (number, event) in self.events.iter().enumerate() {
+            let event = &self.splitter.all()[event.clone()];
+            if self.chunk.read(event).is_none() {
+                return number;
+            }
+            self.chunk.pass(event, passed, self.strip_ids);
+            if let Some(notes) = &mut self.notes {
+                notes.ids.extend_from_slice(&self.chunk.ids);
+                notes.text.push_str(&self.chunk.text);
+            }
+        }
+        self.events.len()
+    }
+
+    fn forget(&mut self, before: (usize, usize)) {
+        if let Some(notes) = &mut self.notes {
+            notes.ids.truncate(before.0);
+            notes.text.truncate(before.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str, id: u32) -> String {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}},\"token_ids\":[{id}]}}]}}\n\n")
+    }
+
+    fn cut(text: &str) -> String {
+        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}},\"token_ids\":null}}]}}\n\n")
+    }
+
+    struct Passed {
+        passed: String,
+        handed: Vec<String>,
+        rest: String,
+        notes: Notes,
+    }
+
+    /// What comes of a stream that is read in pieces, up to the first read of which something is handed back.
+    fn passed(pieces: &[&[u8]]) -> Result<Passed, TooLarge> {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let (mut passing, mut passed, mut handed) = (Passing::new(Vec::new(), 200, true, true), Vec::new(), Vec::new());
+        for piece in pieces {
+            passing.bytes().extend_from_slice(piece);
+            if handed.is_empty() {
+                let taken = passing.take()?;
+                passed.extend(taken.passed);
+                handed.extend(taken.handed.into_iter().map(text));
+            }
+        }
+        let (rest, notes) = passing.into_rest();
+        Ok(Passed { passed: text(passed), handed, rest: text(rest), notes })
+    }
+
+    #[test]
+    fn passes_ordinary_events_and_hands_back_from_the_first_other_one() {
+        let stream = said("a", 1) + &said("b", 2) + ": ping\n\n" + &said("c", 3) + "data: {";
+        let found = passed(&[stream.as_bytes()]).unwrap();
+        assert_eq!(found.passed, cut("a") + &cut("b"));
+        assert_eq!(found.handed, [": ping\n\n".to_owned(), said("c", 3)]);
+        assert_eq!(found.rest, "data: {");
+        assert_eq!(found.notes, Notes { ids: vec![1, 2], text: "ab".into() });
+    }
+
+    #[test]
+    fn what_is_passed_does_not_depend_on_where_the_stream_is_cut() {
+        let stream = said("ä", 1) + &said("b", 2) + &said("c", 3) + "data: [DONE]\n\n";
+        for at in 0..=stream.len() {
+            let (one, two) = stream.as_bytes().split_at(at);
+            let found = passed(&[one, two]).unwrap();
+            assert_eq!(found.passed, cut("ä") + &cut("b") + &cut("c"));
+            assert_eq!((found.handed, found.rest.as_str()), (vec!["data: [DONE]\n\n".to_owned()], ""));
+            assert_eq!(found.notes, Notes { ids: vec![1, 2, 3], text: "äbc".into() });
+        }
+    }
+
+    #[test]
+    fn an_error_is_handed_back_with_all_that_came_with_it() {
+        let stream = said("a", 1) + "data: {\"error\":{}}\n\n";
+        let found = passed(&[said("z", 0).as_bytes(), stream.as_bytes()]).unwrap();
+        assert_eq!((found.passed, found.handed), (cut("z"), vec![said("a", 1), "data: {\"error\":{}}\n\n".into()]));
+        assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into() });
+    }
+
+    #[test]
+    fn an_event_is_bounded() {
+        assert!(passed(&[said(&"x".repeat(200), 1).as_bytes()]).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! One request and its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
+use hyper::{Request, Response, StatusCode};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::answer::{Answer, AnswerBody, Over};
+use super::connection::{Connection, Ends};
+use super::request_body::{RequestBody, begin, feed};
+use super::streams::{Pace, StreamBody};
+use super::{Shared, Stage, websocket};
+
+/// Header fields of a request of HTTP/2; hyper bounds those of HTTP/1.
+const HEAD_FIELDS: usize = 100;
+
+/// A request that the application is asked.
+pub struct Asked {
+    /// Its number on this server.
+    pub key: u64,
+    pub head: Parts,
+    pub body: RequestBody,
+    pub ends: Arc<Ends>,
+    /// It came over TLS.
+    pub secure: bool,
+    pub event_loop: Handle,
+    pub answer: oneshot::Sender<Answer>,
+    pub cut: Cut,
+}
+
+/// Cuts off a client: its connection, or with HTTP/2 the request's stream.
+pub enum Cut {
+    Connection(Arc<Connection>),
+    Stream(Arc<Pace>),
+}
+
+impl Cut {
+    /// Cuts at once.
+    pub fn cut(&self) {
+        match self {
+            Self::Connection(connection) => connection.progress.cut.notify_one(),
+            Self::Stream(pace) => pace.cut(),
+        }
+    }
+}
+
+/// A client that waits for its answer; the application is told where it leaves before that has settled.
+pub struct Presence {
+    shared: Arc<Shared>,
+    key: u64,
+    settled: AtomicBool,
+}
+
+impl Presence {
+    fn new(shared: Arc<Shared>) -> Self {
+        let key = shared.key();
+        Self { shared, key, settled: AtomicBool::new(false) }
+    }
+
+    /// The answer is whole.
+    pub fn settle(&self) {
+        self.settled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if !*self.settled.get_mut() {
+            self.shared.app.left(self.key);
+        }
+    }
+}
+
+/// Has a request answered.
+///
+/// # Errors
+/// The client is gone.
+pub async fn exchange(connection: Arc<Connection>, request: Request<Incoming>) -> hyper::Result<Response<AnswerBody>> {
+    let cut = Cut::Connection(Arc::clone(&connection));
+    caught(&connection, request, cut).await
+}
+
+/// Has a request of HTTP/2 answered, in the task of its stream.
+///
+/// # Errors
+/// The client is gone.
+pub async fn exchange_on_stream(
+    connection: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> hyper::Result<Response<StreamBody<AnswerBody>>> {
+    let pace = Pace::own();
+    name_host(&mut request);
+    let response = if request.headers().len() > HEAD_FIELDS {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        Answer::text(status, "Request Header Fields Too Large").response(Over::new(&connection), None, false)
+    } else {
+        caught(&connection, request, Cut::Stream(Arc::clone(&pace))).await?
+    };
+    Ok(response.map(|body| StreamBody::new(body, pace)))
+}
+
+/// Has a request of HTTP/2 say its host where one of HTTP/1 does.
+fn name_host(request: &mut Request<Incoming>) {
+    let authority = request.uri().authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        request.headers_mut().entry(HOST).or_insert(host);
+    }
+}
+
+async fn caught(
+    connection: &Arc<Connection>,
+    request: Request<Incoming>,
+    cut: Cut,
+) -> hyper::Result<Response<AnswerBody>> {
+    let over = Over::new(connection);
+    let alone = matches!(cut, Cut::Connection(_));
+    let answered = connection.shared.panics.caught(answered(connection, request, over, cut)).await;
+    answered.unwrap_or_else(|| Ok(failed().response(Over::new(connection), None, alone)))
+}
+
+async fn answered(
+    connection: &Arc<Connection>,
+    request: Request<Incoming>,
+    over: Over,
+    cut: Cut,
+) -> hyper::Result<Response<AnswerBody>> {
+    let (shared, alone) = (&connection.shared, matches!(cut, Cut::Connection(_)));
+    if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
+        return Ok(websocket::pass(path, connection, request, over).await);
+    }
+    if request
+        .headers()
+        .get_all(TRANSFER_ENCODING)
+        .iter()
+        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return Ok(Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.").response(over, None, true));
+    }
+    let (head, body) = request.into_parts();
+    let (body, mut rest) = begin(&head.headers, body).await?;
+    let presence = Presence::new(Arc::clone(shared));
+    let (answer, mut answering) = oneshot::channel();
+    let event_loop = Handle::current();
+    shared.app.asked(Asked {
+        key: presence.key,
+        head,
+        body,
+        ends: Arc::clone(&connection.ends),
+        secure: connection.secure,
+        event_loop,
+        answer,
+        cut,
+    });
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answering => answer,
+        () = feed(&mut rest, &*shared.app) => unreachable!("feeding goes on for ever"),
+    };
+    let last = alone && (answer.is_err() || rest.is_some() || shared.stage() != Stage::Open);
+    Ok(answer.unwrap_or_else(|_| failed()).response(over, Some(presence), last))
+}
+
+fn failed() -> Answer {
+    Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error")
+}

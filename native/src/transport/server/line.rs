@@ -1,0 +1,189 @@
+//! The input and output of a connection: notes progress, sees clients leave, and lingers where the connection ends.
+//!
+//! `Socket` is below TLS, where there is any, `Line` above it.
+
+use std::io::{ErrorKind, IoSlice, Result};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::{sleep, timeout};
+
+use super::progress::Progress;
+
+/// Bytes read ahead of a request that is being answered.
+const AHEAD: usize = 16 * 1024;
+const DISCARDED: usize = 8 * 1024;
+/// Reads of what is discarded before a pause: others get their turn, and who sends for ever costs little.
+const AT_ONCE: usize = 16;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A socket; notes whether the client takes what is written.
+pub struct Socket<IO> {
+    io: IO,
+    progress: Arc<Progress>,
+}
+
+/// A connection's bytes; clones are one connection's.
+pub struct Line<IO>(Arc<Mutex<Inner<IO>>>);
+
+struct Inner<IO> {
+    io: IO,
+    progress: Arc<Progress>,
+    ahead: BytesMut,
+    reading: bool,
+}
+
+impl<IO> Clone for Line<IO> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<IO> Line<IO> {
+    pub fn new(io: IO, progress: Arc<Progress>) -> Self {
+        Self(Arc::new(Mutex::new(Inner { io, progress, ahead: BytesMut::new(), reading: false })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<IO>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
+    /// Ready once the client has left while its request is being answered. Whoever reads the line notices that too, but
+    /// nobody does where more requests have come than the one that is being answered.
+    pub fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut *self.lock();
+        while !inner.reading && inner.ahead.len() < AHEAD && inner.progress.is_busy() {
+            let mut read = [0; DISCARDED];
+            let mut buffer = ReadBuf::new(&mut read);
+            match ready!(Pin::new(&mut inner.io).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => inner.ahead.extend_from_slice(buffer.filled()),
+                _ => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Discards what comes until the client has closed its end, or for so long: a client that is still sending would
+    /// else be reset before it has read its answer.
+    pub async fn linger(&mut self, long: Duration) {
+        let discarding = async {
+            while self.discard().await.is_ok() {
+                sleep(PAUSE).await;
+            }
+        };
+        drop(timeout(long, discarding).await);
+    }
+
+    async fn discard(&mut self) -> Result<()> {
+        let mut discarded = [0; DISCARDED];
+        for _ in 0..AT_ONCE {
+            if self.read(&mut discarded).await? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<IO> Socket<IO> {
+    pub fn new(io: IO, progress: Arc<Progress>) -> Self {
+        Self { io, progress }
+    }
+
+    fn noted<T>(&self, written: Poll<Result<T>>) -> Poll<Result<T>> {
+        match written {
+            Poll::Pending => self.progress.blocked(),
+            Poll::Ready(_) => self.progress.written(),
+        }
+        written
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(context, data);
+        self.noted(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, data);
+        self.noted(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        let inner = &mut *self.lock();
+        let before = buffer.filled().len();
+        if !inner.ahead.is_empty() {
+            let size = inner.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&inner.ahead[..size]);
+            inner.ahead.advance(size);
+            inner.progress.read(size);
+            return Poll::Ready(Ok(()));
+        }
+        let read = Pin::new(&mut inner.io).poll_read(context, buffer);
+        inner.reading = read.is_pending();
+        if read.is_ready() {
+            inner.progress.read(buffer.filled().len() - before);
+        }
+        read
+    }
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Line<IO> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize>> {
+        Pin::new(&mut self.lock().io).poll_write(context, data)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        Pin::new(&mut self.lock().io).poll_write_vectored(context, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.lock().io.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.lock().io).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let inner = &mut *self.lock();
+        ready!(Pin::new(&mut inner.io).poll_shutdown(context))?;
+        inner.progress.shut();
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,314 @@
+"""The client of workers, over aiohttp and by native code: what it sends, how it reads answers, what failures are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from cachefleet_controlplane.gateway.upstream import native_sender, worker_answer
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
+from cachefleet_controlplane.transport.chosen_transport import choose_transport
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+HEADERS = [("content-type", "application/json"), ("x-name", "wörd")]
+BOTH = pytest.mark.parametrize("code", ["python", "native"])
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+FIRST, LAST = chunk(b'data: {"a":1}\n\n'), chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+@dataclass
+class Connection:
+    """One that a client made to a Worker."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    heads: list[bytes] = field(default_factory=list)
+
+    async def request(self) -> tuple[bytes, bytes]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        self.heads.append(head)
+        return head, await self.reader.readexactly(int(length.partition(b":")[2]))
+
+    async def cut(self) -> None:
+        """Returns once the client has cut it."""
+        with suppress(ConnectionError):
+            assert await self.reader.read(1) == b""
+
+
+Serve = Callable[[Connection], Awaitable[None]]
+
+
+@dataclass
+class Worker:
+    url: str
+    connections: list[Connection]
+
+
+@asynccontextmanager
+async def worker(serve: Serve) -> AsyncIterator[Worker]:
+    made: list[Connection] = []
+    serving: list[asyncio.Task[None]] = []
+
+    async def answer(connection: Connection) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(connection)
+        connection.writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.append(Connection(reader, writer))
+        serving.append(asyncio.create_task(answer(made[-1])))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield Worker(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", made)
+        for connection in made:
+            connection.writer.close()
+        await asyncio.gather(*serving)
+
+
+def always(answer: bytes) -> Serve:
+    async def serve(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            connection.writer.write(answer)
+
+    return serve
+
+
+def once(answer: bytes, *, closes: bool = False) -> Serve:
+    """Answers, and keeps the connection until the client cuts it, or closes it."""
+
+    async def serve(connection: Connection) -> None:
+        await connection.request()
+        connection.writer.write(answer)
+        if not closes:
+            await connection.cut()
+
+    return serve
+
+
+@asynccontextmanager
+async def client(code: str, *, idle_seconds: float = 30) -> AsyncIterator[Upstream]:
+    if code == "native":
+        pytest.importorskip("cachefleet_native")
+    async with AsyncExitStack() as stack:
+        transport = await stack.enter_async_context(choose_transport("native" if code == "native" else "python"))
+        made = Upstream(connect_seconds=5, idle_seconds=idle_seconds, native=transport.completions)
+        yield await stack.enter_async_context(made)
+
+
+async def opened_from(code: str, serve: Serve, *, idle_seconds: float = 30) -> Opened:
+    async with client(code, idle_seconds=idle_seconds) as http, worker(serve) as made:
+        return await http.open(made.url, "/v1/x", b"{}", headers=HEADERS)
+
+
+async def rest(stream: Stream) -> bytes:
+    events = stream.first
+    while more := await stream.more():
+        events += more
+    stream.close()
+    return b"".join(events)
+
+
+@BOTH
+async def test_a_request_is_sent_as_it_is_and_its_connection_used_again(code: str) -> None:
+    seen = []
+
+    async def serve(connection: Connection) -> None:
+        while True:
+            seen.append(await connection.request())
+            connection.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
+
+    large = b"x" * 3_000_000
+    async with client(code) as http, worker(serve) as made:
+        for body in (b"{}", b"", large):
+            opened = await http.open(made.url, "/v1/x?a=b", body, headers=HEADERS)
+            assert opened.outcome is Outcome.ANSWERED
+            assert opened.answer is not None
+            assert (opened.answer.status, opened.answer.body) == (200, b"ok")
+        assert len(made.connections) == 1
+    head = seen[0][0].split(b"\r\n")
+    assert head[0] == b"POST /v1/x?a=b HTTP/1.1"
+    fields = {line.lower() for line in head[1:] if line}
+    own = b"host: " + made.url.removeprefix("http://").encode()
+    sent = {b"content-type: application/json", "x-name: wörd".encode(), b"content-length: 2", own}
+    assert sent <= fields <= {*sent, b"accept-encoding: gzip, deflate", b"accept-encoding: gzip, deflate, br"}
+    assert [body for _, body in seen] == [b"{}", b"", large]
+
+
+@BOTH
+async def test_headers_of_an_answer_are_read(code: str) -> None:
+    fields = b"X-Own: \xe4\r\nx-cachefleet-conversation: Abc\r\nX-CacheFleet-Prompt: p\r\n"
+    answer = b"HTTP/1.1 400 Bad\r\nContent-Length: 3\r\n" + fields + b"Set-Cookie: a=b\r\n\r\nbad"
+    opened = await opened_from(code, always(answer))
+    assert opened.outcome is Outcome.ANSWERED
+    assert opened.answer is not None
+    assert opened.answer.headers == ((b"x-own", b"\xe4"),)
+    assert (opened.answer.prompt, opened.answer.kept) == ("p", "Abc")
+
+
+@BOTH
+@pytest.mark.parametrize("status", [204, 302, 401, 500, 503])
+async def test_statuses_are_judged_and_no_redirect_is_followed(code: str, status: int) -> None:
+    answer = b"HTTP/1.1 %d x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n" % status
+    opened = await opened_from(code, always(answer))
+    assert opened.answer is not None
+    assert opened.answer.status == status
+    judged = Outcome.KEY_REFUSED if status == 401 else Outcome.ANSWERED if status < 500 else Outcome.SERVER_ERROR
+    assert opened.outcome is judged
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok",
+        b"HTTP/1.1 600 x\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 101 x\r\n\r\n",
+        b"SSH-2.0-x\r\n\r\n",
+        CHUNKED,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
+    ],
+)
+async def test_an_answer_that_is_none_is_lost(code: str, answer: bytes) -> None:
+    assert (await opened_from(code, once(answer, closes=True))).outcome is Outcome.LOST
+
+
+@BOTH
+async def test_a_worker_that_is_not_there_is_unreachable(code: str) -> None:
+    async with client(code) as http:
+        async with worker(always(OK)) as made:
+            pass
+        for url in (made.url, "http://no.such.name.invalid:80"):
+            assert (await http.open(url, "/", b"", headers=())).outcome is Outcome.UNREACHABLE
+
+
+@BOTH
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n", OK[:-1], CHUNKED])
+async def test_silence_is_bounded(code: str, begun: bytes) -> None:
+    assert (await opened_from(code, once(begun), idle_seconds=0.05)).outcome is Outcome.SILENT
+
+
+@BOTH
+async def test_a_long_answer_is_refused(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (worker_answer, native_sender):
+        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_ANSWER_BYTES", 1000)
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001
+    assert (await opened_from(code, once(endless))).outcome is Outcome.OVERSIZED
+
+
+@BOTH
+async def test_a_stream_is_read_event_by_event(code: str) -> None:
+    async with client(code) as http, worker(always(CHUNKED + FIRST + chunk(b"data:") + LAST)) as made:
+        for _ in range(2):
+            opened = await http.open(made.url, "/", b"", headers=())
+            assert opened.outcome is Outcome.FIRST_EVENT
+            assert opened.stream is not None
+            assert await rest(opened.stream) == b'data: {"a":1}\n\ndata:data: [DONE]\n\n'
+            assert opened.stream.outcome is Outcome.FINISHED
+        assert len(made.connections) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["close", "cancel", "never"])
+async def test_an_unfinished_request_cuts_its_connection_at_once(code: str, how: str) -> None:
+    ended = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def serve(connection: Connection) -> None:
+        await connection.request()
+        connection.writer.write(b"" if how == "never" else CHUNKED + FIRST)
+        begun.set()
+        await connection.cut()
+        ended.set()
+
+    async with client(code) as http, worker(serve) as made:
+        asking = asyncio.create_task(http.open(made.url, "/", b"", headers=()))
+        await begun.wait()
+        if how == "never":
+            asking.cancel()
+        else:
+            opened = await asking
+            assert opened.stream is not None
+            reading = asyncio.create_task(opened.stream.more())
+            await asyncio.sleep(0.01)
+            if how == "cancel":
+                reading.cancel()
+            opened.stream.close()
+        await asyncio.wait_for(ended.wait(), 5)
+        if how == "close":
+            reading.cancel()
+
+
+@BOTH
+async def test_a_broken_stream_is_lost_unless_its_last_event_has_come(code: str) -> None:
+    for events, outcome in ((FIRST, Outcome.LOST), (FIRST + LAST[:-5], Outcome.FINISHED)):
+        async with client(code) as http, worker(once(CHUNKED + events, closes=True)) as made:
+            opened = await http.open(made.url, "/", b"", headers=())
+            assert opened.stream is not None
+            await rest(opened.stream)
+            assert opened.stream.outcome is outcome
+
+
+@BOTH
+async def test_a_stream_that_falls_silent_is_told(code: str) -> None:
+    async with client(code, idle_seconds=0.05) as http, worker(once(CHUNKED + FIRST)) as made:
+        opened = await http.open(made.url, "/", b"", headers=())
+        assert opened.stream is not None
+        await rest(opened.stream)
+        assert opened.stream.outcome is Outcome.SILENT
+
+
+async def test_a_connection_on_which_nothing_was_asked_for_came_is_not_used_again() -> None:
+    """By native code: aiohttp takes what came for the next request's answer."""
+    unasked = asyncio.Event()
+
+    async def serve(connection: Connection) -> None:
+        await connection.request()
+        connection.writer.write(OK)
+        await connection.writer.drain()
+        await asyncio.sleep(0.02)
+        connection.writer.write(OK.replace(b"ok", b"no"))
+        unasked.set()
+        await connection.cut()
+
+    async with client("native") as http, worker(serve) as made:
+        for _ in range(2):
+            opened = await http.open(made.url, "/", b"", headers=())
+            assert opened.answer is not None
+            assert opened.answer.body == b"ok"
+            await unasked.wait()
+            unasked.clear()
+            await asyncio.sleep(0.02)
+        assert len(made.connections) == 2
+
+
+@BOTH
+async def test_what_native_code_does_not_send_is_sent_all_the_same(code: str) -> None:
+    async with client(code) as http, worker(always(OK)) as made:
+        opened = await http.open(made.url, "/with space", b"", headers=())
+        assert opened.outcome is Outcome.ANSWERED
+        assert made.connections[0].heads[0].startswith(b"POST /with%20space HTTP/1.1\r\n")
+        with pytest.raises(ValueError, match="headers"):
+            await http.open(made.url, "/", b"", headers=[("a", "b\r\nc: d")])
+
+
+@BOTH
+async def test_many_are_asked_at_once(code: str) -> None:
+    async with client(code) as http, worker(always(OK)) as made:
+        answers = await asyncio.gather(*(http.open(made.url, "/", b"{}", headers=()) for _ in range(100)))
+        assert {opened.outcome for opened in answers} == {Outcome.ANSWERED}
+        assert len(made.connections) <= 100  # the last may find one that the first has left

@@ -1,0 +1,224 @@
+"""Workers at https URLs, over aiohttp and by native code: verified by authorities that change and their pool's name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.native_trust import AGAIN_SECONDS, NativeTrust
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
+from cachefleet_operator.certificates.certificate import Pair
+from cachefleet_runtime.tls import TrustedAuthorities, server_context
+from tests.fakes.secret_volume import SecretVolume, authority, issued
+
+NAME = worker_server_name("default/demo")
+OTHER = worker_server_name("default/other")
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+REFUSED = "the certificate of a worker is refused"
+
+
+@dataclass
+class Worker:
+    """Serves TLS; each request is answered with the number of its connection, /stream with a stream of its body."""
+
+    volume: SecretVolume
+    url: str = ""
+    connections: int = 0
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    serving: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.add(asyncio.create_task(self.serve(reader, writer)))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = b"%d" % self.connections
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.partition(b"content-length: ")[2].split(b"\r\n")[0])
+                body = await reader.readexactly(length)
+                if b" /stream " in head:
+                    await self._stream(reader, writer, body)
+                else:
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(number) + number)
+        writer.close()
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> None:
+        writer.write(EVENTS)
+        for event in body.split(b","):
+            writer.write(b"%x\r\ndata: %b\n\n\r\n" % (len(event) + 8, event))
+            await writer.drain()
+        if body.endswith(b"..."):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            self.cut.set()
+        else:
+            writer.write(b"0\r\n\r\n")
+
+
+@dataclass
+class Side:
+    """A client of a worker, and what it trusts."""
+
+    upstream: Upstream
+    worker: Worker
+    trusted: SecretVolume
+
+    async def asked(self) -> tuple[Outcome, bytes]:
+        opened = await self.upstream.open(self.worker.url, "/x", b"{}", headers=[])
+        return opened.outcome, b"" if opened.answer is None else opened.answer.body
+
+
+@pytest.fixture(params=["python", "native"])
+async def side(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Side]:
+    """Both of one authority."""
+    if request.param == "native":
+        pytest.importorskip("cachefleet_native")
+    async with running(request.param, tmp_path, authority()) as made:
+        yield made
+
+
+@asynccontextmanager
+async def running(code: str, folder: Path, signing: Pair, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[Side]:
+    worker = Worker(SecretVolume(folder / "worker", issued(signing, *names)))
+    trusted = SecretVolume(folder / "trusted", {AUTHORITIES: signing.pem})
+    tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME)
+    async with AsyncExitStack() as stack:
+        chosen = await stack.enter_async_context(choose_transport("native" if code == "native" else "python"))
+        context = server_context(worker.volume.folder)
+        server = await asyncio.start_server(worker.accept, "127.0.0.1", 0, ssl=context)
+        await stack.enter_async_context(server)
+        worker.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        upstream = Upstream(connect_seconds=5, idle_seconds=30, tls=tls, native=chosen.completions)
+        async with upstream:
+            yield Side(upstream, worker, trusted)
+        await asyncio.gather(*worker.serving)
+
+
+async def test_a_connection_is_used_again(side: Side) -> None:
+    assert [await side.asked() for _ in range(3)] == [(Outcome.ANSWERED, b"1")] * 3
+
+
+async def test_long_bodies_and_streams(side: Side) -> None:
+    sent = b",".join([b"x" * 1000] * 2000)
+    opened = await side.upstream.open(side.worker.url, "/stream", sent, headers=[])
+    assert (opened.outcome, opened.stream is not None) == (Outcome.FIRST_EVENT, True)
+    assert opened.stream is not None
+    events = opened.stream.first
+    while more := await opened.stream.more():
+        events += more
+    assert b"".join(events) == b"".join(b"data: %b\n\n" % (b"x" * 1000) for _ in range(2000))
+    opened.stream.close()
+    assert await side.asked() == (Outcome.ANSWERED, b"1")
+
+
+async def test_a_stream_that_is_given_up_is_cut(side: Side) -> None:
+    opened = await side.upstream.open(side.worker.url, "/stream", b"1,...", headers=[])
+    assert opened.stream is not None
+    opened.stream.close()
+    async with asyncio.timeout(30):
+        await side.worker.cut.wait()
+    assert await side.asked() == (Outcome.ANSWERED, b"2")
+
+
+async def test_another_authority_is_refused_and_logged_once(side: Side, caplog: pytest.LogCaptureFixture) -> None:
+    side.worker.volume.put(issued(authority(), NAME))
+    assert [await side.asked() for _ in range(3)] == [(Outcome.UNREACHABLE, b"")] * 3
+    told = [record.message for record in caplog.records if REFUSED in record.message]
+    assert len(told) == 1
+    assert "unable to get local issuer" in told[0]
+
+
+@pytest.mark.parametrize("code", ["python", "native"])
+async def test_another_name_is_refused(code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    if code == "native":
+        pytest.importorskip("cachefleet_native")
+    async with running(code, tmp_path, authority(), (OTHER, "127.0.0.1", "localhost")) as side:
+        assert await side.asked() == (Outcome.UNREACHABLE, b"")
+    assert [record.message for record in caplog.records if REFUSED in record.message and "Hostname" in record.message]
+
+
+async def test_authorities_that_are_replaced_hold_for_the_next_connection(side: Side) -> None:
+    assert (await side.asked())[1] == b"1"
+    other = authority()
+    side.trusted.put({AUTHORITIES: other.pem})
+    assert (await side.asked())[0] is Outcome.UNREACHABLE  # also where one of before waits
+    side.worker.volume.put(issued(other, NAME))
+    assert (await side.asked())[0] is Outcome.ANSWERED
+    side.trusted.put({AUTHORITIES: b"broken"})  # half of a change
+    assert (await side.asked())[0] is Outcome.ANSWERED
+
+
+async def test_what_openssl_alone_accepts_is_asked_all_the_same(tmp_path: Path) -> None:
+    """A certificate that is its own authority."""
+    pytest.importorskip("cachefleet_native")
+    signing = authority()
+    own = issued(signing, NAME)
+    async with running("native", tmp_path, signing) as side:
+        side.trusted.put({AUTHORITIES: own[CERTIFICATE]})
+        side.worker.volume.put(own)
+        assert [(await side.asked())[0] for _ in range(3)] == [Outcome.ANSWERED] * 3
+
+
+async def test_a_worker_without_tls_is_unreachable(side: Side) -> None:
+    async with await asyncio.start_server(_plain, "127.0.0.1", 0) as server:
+        side.worker.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await side.asked())[0] is Outcome.UNREACHABLE
+
+
+async def _plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+    writer.close()
+
+
+async def test_a_handshake_that_stalls_is_bounded(tmp_path: Path) -> None:
+    pytest.importorskip("cachefleet_native")
+    signing = authority()
+    trusted = SecretVolume(tmp_path / "trusted", {AUTHORITIES: signing.pem})
+    tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME)
+    silent, ended = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await silent.wait()
+        writer.close()
+        ended.set()
+
+    async with (
+        choose_transport("native") as chosen,
+        Upstream(connect_seconds=0.1, idle_seconds=30, tls=tls, native=chosen.completions) as upstream,
+        await asyncio.start_server(hold, "127.0.0.1", 0) as server,
+    ):
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await upstream.open(url, "/x", b"{}", headers=[])).outcome is Outcome.UNREACHABLE
+        silent.set()
+        await ended.wait()
+
+
+def test_a_worker_that_was_refused_is_left_to_others_for_a_while(tmp_path: Path) -> None:
+    pytest.importorskip("cachefleet_native")
+    trusted = SecretVolume(tmp_path / "trusted", {AUTHORITIES: authority().pem})
+    tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda url: "" if "nobody" in url else NAME)
+    now = 0.0
+    trust = NativeTrust(tls, clock=lambda: now)
+    first, name = trust.of("https://a")
+    assert (first is not None, name) == (True, NAME)
+    trust.refused("https://a")
+    assert [trust.of(url)[0] for url in ("https://a", "https://nobody", "http://b")] == [None] * 3
+    assert trust.of("https://b")[0] is first
+    now = AGAIN_SECONDS
+    assert trust.of("https://a")[0] is first
+    trust.refused("https://a")
+    trusted.put({AUTHORITIES: authority().pem})
+    assert trust.of("https://a")[0] not in {first, None}
+    assert NativeTrust(WorkerTls(TrustedAuthorities(None), lambda _: NAME)).of("https://a") == (None, "")

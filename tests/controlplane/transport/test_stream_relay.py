@@ -1,0 +1,306 @@
+"""Relays of workers' streams: native code passes the same bytes as Python, and leaves what is known of them the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.gateway.attempts.resume import ResumeLimits, Resumption
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
+from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
+from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
+from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
+from cachefleet_controlplane.transport.native_exchange import reply_of
+from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
+from tests.controlplane.transport.transports import TRANSPORTS, Served, chosen, made, missing
+from tests.controlplane.transport.workers.fake_raw_worker import End, FakeRawWorker, Step, fake_raw_worker
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+NAME = {"id": "c-1", "object": "chat.completion.chunk", "created": 12, "model": "m"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(**members: Any) -> bytes:
+    return b"data: " + json.dumps(NAME | members, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def said(text: str, ids: list[int] | None = None, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
+    return event(choices=[choice | ({} if ids is None else {"token_ids": ids}) | more])
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+FIRST = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}], prompt_token_ids=[5, 6, 7])
+LAST = [said("", [9], finish_reason="stop"), event(choices=[], usage=USAGE, system_fingerprint="f"), DONE]
+ERROR = b'data: {"error":{"message":"x","code":500}}\n\n'
+
+
+@dataclass
+class Told:
+    """What is known of a stream once it has been relayed."""
+
+    outcome: str
+    usage: Any
+    fingerprint: Any
+    produced: Any
+    sent: int | None
+
+
+@dataclass
+class Side:
+    """A gateway of the relay alone, over one transport, before one worker."""
+
+    served: Served
+    worker: FakeRawWorker
+    resumable: bool = True
+    strip_ids: bool = True
+    send_seconds: float = 30
+    told: list[Told] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def play(self, steps: Sequence[Step]) -> tuple[bytes, Told]:
+        """What a client gets of a stream, and what is known then."""
+        self.worker.answers = [list(steps)]
+        self.worker.answered = 0
+        async with await self.served.connect() as connection:
+            await connection.send(ASK)
+            response = await connection.response("POST")
+        return response.body, self.told.pop()
+
+
+def app_of(sides: list[Side], upstream: Upstream) -> Any:
+    async def relay(side: Side, reply: Any) -> None:
+        opened = await upstream.open(side.worker.url, "/", b"", headers=(), beside=reply.native)
+        assert opened.stream is not None
+        limits = ResumeLimits(0, None, Stopping()) if side.resumable else None
+        resuming = Resumption(None, None, limits)  # type: ignore[arg-type] # it resumes nothing
+        transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=True)
+        await reply.start(200, [])
+        try:
+            stalled = StalledAttempts(lambda _: frozenset())
+            running = StreamRelay(reply, PlainTurn(None), resuming, stalled)  # type: ignore[arg-type] # not asked for
+            outcome = await running.run(opened.stream, transformer, worker="w")
+            await reply.end()
+            joiner = resuming.joiner
+            attempt, sent = (joiner._attempt, joiner._sent) if joiner else (None, None)
+            side.told.append(Told(outcome, transformer.usage, transformer.fingerprint, attempt, sent))
+        finally:
+            opened.stream.close()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        side = sides[0]
+        reply = reply_of(scope, send, seconds=side.send_seconds)
+        await receive()
+        try:
+            if not await while_present(relay(side, reply), receive, reply, scope.get(DEPARTURE)):
+                side.gone.set()
+        except ClientGoneError:
+            side.gone.set()
+
+    return app
+
+
+@asynccontextmanager
+async def side_of(transport: str, **options: Any) -> AsyncIterator[Side]:
+    if why := missing(transport):
+        pytest.skip(why)
+    sides: list[Side] = []
+    async with (
+        chosen(transport) as opened,
+        Upstream(connect_seconds=5, idle_seconds=30, native=opened.completions) as upstream,
+        fake_raw_worker() as worker,
+    ):
+        server = made(opened, app_of(sides, upstream))
+        serving = asyncio.create_task(server.serve())
+        sides.append(Side(Served(transport, server, await server.listening()), worker, **options))
+        try:
+            yield sides[0]
+        finally:
+            server.stop()
+            await serving
+
+
+def in_pieces(stream: bytes, cuts: Iterable[int]) -> list[Step]:
+    """The stream's bytes in chunks that come one after the other."""
+    ends = sorted({*cuts, len(stream)})
+    steps: list[Step] = [HEAD]
+    for start, end in zip([0, *ends], ends, strict=False):
+        if end > start:
+            steps += [chunk(stream[start:end]), 0.0005]
+    return steps
+
+
+async def alike(sides: Sequence[Side], steps: Sequence[Step]) -> tuple[bytes, Told]:
+    """What comes of a stream over all transports, which is the same."""
+    first, *others = [await side.play(steps) for side in sides]
+    for other in others:
+        assert other == first
+    return first
+
+
+@pytest.fixture
+def relays(monkeypatch: pytest.MonkeyPatch) -> list[Relayed]:
+    """What each relay by native code has left."""
+    left: list[Relayed] = []
+    found = NativeResponse.relay
+
+    async def relay(self: NativeResponse, *given: Any, **more: Any) -> Relayed:
+        left.append(await found(self, *given, **more))
+        return left[-1]
+
+    monkeypatch.setattr(NativeResponse, "relay", relay)
+    return left
+
+
+texts = st.text(max_size=6)
+ids = st.lists(st.integers(0, 2**32 - 1), max_size=3)
+ordinary = st.builds(said, texts, st.none() | ids)
+unusual = st.sampled_from(
+    [
+        b": ping\n\n",
+        b"\n\n",
+        b"event: x\ndata: {}\n\n",
+        b"data: nonsense\n\n",
+        b"data: \xff\n\n",
+        said("a", [1]).replace(b"\n\n", b"\r\n\r\n"),
+        said("a", [1]).replace(b'":', b'": '),
+        said('\x07\t\n"\\é€😀', [1]),
+        said("a", [1]).replace(b'"a"', b'"\\ud800"'),
+        said("a", [-1]),
+        said("a", [1], prompt_token_ids=[1, 2]),
+        said("a", [1], logprobs={"content": [{"token": "a", "bytes": [1, 2]}]}),
+        event(choices=[{"index": 0, "delta": {}, "token_ids": [7], "finish_reason": None}]),
+        event(choices=[{"index": 0, "delta": {"tool_calls": [{"function": {"arguments": '{"a'}}]}, "token_ids": [8]}]),
+        event(choices=[{"index": 0, "text": "t", "token_ids": [3]}], usage=USAGE),
+        event(choices=[], usage=USAGE),
+        event(
+            choices=[{"index": 0, "delta": {"content": "k"}, "token_ids": [4]}], kv_transfer_params={"token_ids": [1]}
+        ),
+        said("", [9], finish_reason="stop"),
+        said("", [9], finish_reason="cache_threshold"),
+    ]
+)
+streams = st.lists(ordinary | ordinary | ordinary | unusual, max_size=12)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), middle=streams, resumable=st.booleans(), strip_ids=st.booleans(), whole=st.booleans())
+def test_streams_pass_alike_wherever_they_are_cut(
+    data: st.DataObject, middle: list[bytes], *, resumable: bool, strip_ids: bool, whole: bool
+) -> None:
+    stream = b"".join([FIRST, *middle, *LAST]) if whole else b"".join([FIRST, *middle])
+    cuts = data.draw(st.lists(st.integers(1, len(stream)), max_size=6))
+    steps = [*in_pieces(stream, cuts), b"0\r\n\r\n" if whole else End.CLOSE]
+
+    async def play() -> None:
+        async with side_of("python") as one, side_of("native") as two:
+            for side in (one, two):
+                side.resumable, side.strip_ids = resumable, strip_ids
+            await alike((one, two), steps)
+
+    asyncio.run(play())
+
+
+async def test_a_stream_may_be_cut_at_every_byte(relays: list[Relayed]) -> None:
+    words = ["Ä", "b\n", "😀", ""]
+    stream = b"".join([FIRST, *(said(word, [number]) for number, word in enumerate(words)), *LAST])
+    async with side_of("python") as one, side_of("native") as two:
+        for steps in (in_pieces(stream, range(len(stream))), in_pieces(stream, ())):
+            body, told = await alike((one, two), [*steps, b"0\r\n\r\n"])
+            assert body.count(b'"token_ids":null') == len(words) + 1
+            assert told.produced.ids == [0, 1, 2, 3, 9]
+            assert told.produced.text == "Äb\n😀"
+            assert told.sent == 4
+            assert told.usage.completion_tokens == 2
+    assert "".join(relay.text for relay in relays) == "Äb\n😀"
+
+
+async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed]) -> None:
+    stream = b"".join([FIRST, *(said("x", [1]) for _ in range(500))])
+    async with side_of("native") as side:
+        _, told = await side.play(
+            [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(500)), b"0\r\n\r\n"]
+        )
+        assert told.produced.text == "x" * 500
+    assert len(relays) == 1
+    assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
+    assert len(stream) > 64 * 1024
+
+
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET, b"zz\r\n"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_stream_that_breaks_off_can_be_resumed(transport: str, end: Step) -> None:
+    if (transport, end) == ("python", b"zz\r\n"):
+        pytest.skip("aiohttp waits on")
+    async with side_of(transport) as side:
+        body, told = await side.play([HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), 0.005, end])
+        assert (told.outcome, told.produced.ids, told.produced.text) == ("cut_off", [1], "a")
+        assert body.endswith(said("a", [1]).replace(b"[1]", b"null"))
+
+
+async def test_an_error_voids_what_came_with_it() -> None:
+    async with side_of("python") as one, side_of("native") as two:
+        steps: list[Step] = [
+            HEAD,
+            chunk(FIRST),
+            0.005,
+            chunk(said("a", [1])),
+            0.005,
+            chunk(said("b", [2]) + ERROR),
+            0.005,
+        ]
+        body, told = await alike((one, two), [*steps, b"0\r\n\r\n"])
+        assert (told.outcome, told.produced.ids) == ("cut_off", [1])
+        assert b"error" not in body
+
+
+async def test_an_event_without_end_is_oversized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.native_sender.MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_EVENT_BYTES", 1000)
+    async with side_of("python") as one, side_of("native") as two:
+        steps: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(b"data: " + b"x" * 2000), End.SILENCE]
+        _, told = await alike((one, two), steps)
+        assert told.outcome == "oversized"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_client_that_leaves_frees_the_worker_at_once(transport: str) -> None:
+    async with side_of(transport) as side:
+        side.worker.answers = [[HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), End.SILENCE]]
+        async with await side.served.connect() as connection:
+            await connection.send(ASK)
+            await connection.reader.readuntil(b'"a"')
+        async with asyncio.timeout(10):
+            await side.gone.wait()
+            while side.worker.open:
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_client_that_takes_nothing_frees_the_worker(transport: str) -> None:
+    async with side_of(transport, send_seconds=0.05) as side:
+        flood: list[Step] = [chunk(said("x" * 60_000, [1]))] * 400
+        side.worker.answers = [[HEAD, chunk(FIRST), *flood, End.SILENCE]]
+        async with await side.served.connect() as connection:
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined] # of a socket
+            await connection.send(ASK)
+            async with asyncio.timeout(20):
+                await side.gone.wait()
+                while side.worker.open:
+                    await asyncio.sleep(0.005)
