@@ -89,3 +89,8 @@ fn histories() {
 fn answers() {
     play("answer", targets::answer, 400);
 }
+
+#[test]
+fn events() {
+    play("events", targets::events, 1200);
+}

@@ -3,9 +3,12 @@
 
 mod answers;
 mod bodies;
+mod events;
 mod histories;
 mod model;
 mod tape;
+
+pub use events::events;
 
 use cachefleet_native::frame::Frame;
 use cachefleet_native::index::{Index, Limits, Seen, check};
