@@ -169,7 +169,7 @@ class WorkerClient:
 
 @final
 class WorkerCall:
-    def more(self) -> None: ...
+    def more(self, *, one: bool = False) -> None: ...
     def relay(
         self,
         client: ClientRequest,
