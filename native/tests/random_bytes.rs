@@ -91,6 +91,11 @@ fn answers() {
 }
 
 #[test]
+fn requests() {
+    play("request", targets::request, 400);
+}
+
+#[test]
 fn events() {
-    play("events", targets::events, 1200);
+    play("events", targets::events, 400);
 }

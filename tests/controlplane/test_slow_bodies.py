@@ -10,7 +10,7 @@ import pytest
 
 from cachefleet_controlplane.__main__ import servers
 from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.http_server import HttpServer
+from cachefleet_controlplane.transport.public_server import PublicServer
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.test_control_plane import settings
 
@@ -67,7 +67,7 @@ async def ports(tmp_path: Path) -> AsyncIterator[Ports]:
     async with engine() as worker:
         told = settings(tmp_path, worker, {"gateway": 0, "internal": 0}, **bounds, **sizes)
         async with ControlPlane(told) as plane:
-            both: tuple[HttpServer, HttpServer] = servers(plane, told)
+            both: tuple[PublicServer, PublicServer] = servers(plane, told)
             serving = [asyncio.create_task(server.serve()) for server in both]
             yield Ports(*[await server.listening() for server in both])
             for server in both:

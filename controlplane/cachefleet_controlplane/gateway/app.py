@@ -43,11 +43,7 @@ from cachefleet_controlplane.gateway.responses_socket.create_event import memory
 from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket, upgrade_required
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
-from cachefleet_controlplane.gateway.tenant_admission import (
-    ADMITTED,
-    AdmissionMiddleware,
-    admitted_request,
-)
+from cachefleet_controlplane.gateway.tenant_admission import ADMITTED, AdmissionMiddleware, admitted_request
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord

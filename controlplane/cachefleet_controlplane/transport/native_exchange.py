@@ -49,7 +49,7 @@ class ClientRequest(Protocol):
 class NativeExchange:
     """One request and its answer; ``left`` says that the client is gone, ``close`` that nobody answers any more."""
 
-    __slots__ = ("_body", "_reply", "_seconds", "completions", "departure", "request", "scope", "task")
+    __slots__ = ("_body", "_reply", "_seconds", "completions", "departure", "request", "task")
 
     def __init__(self, request: ClientRequest, completions: Completions, *, seconds: float) -> None:
         self.request: Final = request
@@ -59,15 +59,17 @@ class NativeExchange:
         self._seconds = seconds
         self._reply: NativeReply | None = None
         self._body: _Body | None = None
-        scope = self.scope = request.scope()
+
+    def scope(self) -> Scope:
+        """ASGI's, and what the gateway takes from it; not kept here, since it refers to this object."""
+        scope = self.request.scope()
         scope[DEPARTURE], scope[EXCHANGE] = self.departure, self
         if "%" in scope["path"]:
             scope["path"] = unquote(scope["path"])
+        return scope
 
     def left(self) -> None:
-        """The client is gone; whoever says so again says nothing new."""
-        if self.departure.happened:
-            return
+        """The client is gone."""
         self.departure.happen()
         if self._body is not None:
             self._body.wake()
@@ -78,7 +80,7 @@ class NativeExchange:
             self._body.close()
         if self._reply is None or not self._reply.ended:
             self.request.finish()
-        self.departure.await_by(None)
+        self._reply = None
 
     def reply(self, seconds: float, path: str) -> NativeReply:
         """Make the answer; called once."""
@@ -89,6 +91,8 @@ class NativeExchange:
         """ASGI's: the body, at once where it is there, then the disconnect."""
         if self._body is None:
             self._body = _Body(self)
+            if (whole := self.request.body) is not None:
+                return self._body.told_at_once(whole)
         return await self._body.receive()
 
     async def send(self, message: Message) -> None:
@@ -120,12 +124,15 @@ class _Body:
     async def receive(self) -> Message:
         if self._over:
             return await self._disconnect()
-        whole = self._exchange.request.body
-        piece = await self._next() if whole is None else (whole, True)
+        piece = await self._next()
         if piece is None:
             return {"type": "http.disconnect"}
         self._over = piece[1]
         return {"type": "http.request", "body": piece[0], "more_body": not piece[1]}
+
+    def told_at_once(self, body: bytes) -> Message:
+        self._over = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def _disconnect(self) -> Message:
         while not self._exchange.departure.happened:
@@ -173,7 +180,7 @@ class NativeReply(Reply):
 
     def __init__(self, exchange: NativeExchange, *, seconds: float, path: str) -> None:
         super().__init__(exchange.send, seconds=seconds, path=path)
-        self.native: Final = exchange.request
+        self.native = exchange.request
         self._exchange = exchange
         self._head: tuple[int, list[Header]] | None = None
 
@@ -227,7 +234,12 @@ class NativeReply(Reply):
     async def _room(self) -> None:
         there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         completions = self._exchange.completions
-        number = completions.expect(lambda told: there.done() or there.set_result(told))
+
+        def told(room: bool) -> None:  # noqa: FBT001 - as a completion comes
+            if not there.done():
+                there.set_result(room)
+
+        number = completions.expect(told)
         try:
             self.native.room(number)
             async with asyncio.timeout(self._seconds):

@@ -89,29 +89,30 @@ class NativeServer:
             return await asyncio.shield(self._port)
 
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Serve until ``stop``; ``sockets`` listen already, and stay open. SystemExit where a port cannot be opened."""
-        try:
-            listening = [one.dup() for one in sockets] if sockets else await listening_sockets(*self._address)
-        except OSError as error:
-            self._port.set_exception(RuntimeError("the server stopped before it listened"))
-            self._port.exception()  # looked at, also where nobody waits
-            logger.error("%s", error)  # noqa: TRY400 - no trace of use
-            raise SystemExit(1) from error
+        """Serve until ``stop``; ``sockets`` listen already. SystemExit where a port cannot be opened."""
         async with contextlib.AsyncExitStack() as stack:
-            for one in listening:
-                stack.callback(one.close)
-            websockets = await stack.enter_async_context(self._serving_websockets())
-            stack.enter_context(self._serving(websockets))
-            self._port.set_result(self._listen(listening))
-            if self._leaving:
-                self._native.leave()
+            try:
+                self._port.set_result(await self._open(stack, sockets))
+            except OSError as error:
+                self._port.set_exception(RuntimeError("the server stopped before it listened"))
+                self._port.exception()  # looked at, also where nobody waits
+                logger.error("%s", error)  # noqa: TRY400 - no trace of use
+                raise SystemExit(1) from error
             await self._stopping.wait()
             self._native.stop()
             await self._drain()
 
-    def _listen(self, sockets: Sequence[socket.socket]) -> int:
-        port = int(sockets[0].getsockname()[1])
-        for one in sockets:
+    async def _open(self, stack: contextlib.AsyncExitStack, sockets: Sequence[socket.socket] | None) -> int:
+        """Listen, until the end of the stack; the port."""
+        listening = list(sockets) if sockets else await listening_sockets(*self._address)
+        for one in listening:
+            stack.callback(one.close)
+        websockets = await stack.enter_async_context(self._serving_websockets())
+        stack.enter_context(self._serving(websockets))
+        port = int(listening[0].getsockname()[1])
+        if self._leaving:
+            self._native.leave()
+        for one in listening:
             self._native.listen(one.detach())
         return port
 
@@ -188,10 +189,11 @@ class NativeServer:
             exchange.left()
 
     async def _answer(self, exchange: NativeExchange) -> None:
+        scope = exchange.scope()
         try:
-            await self._app(exchange.scope, exchange.receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except Exception:  # the root of a request's task: a defect fails this request only
-            logger.exception("a request failed unexpectedly", extra={"path": exchange.scope["path"]})
+            logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
         finally:
             del self._exchanges[exchange.request.key]
             exchange.close()

@@ -1,59 +1,197 @@
-//! Streams of events, cut anywhere: what is passed on and what is handed back make the stream, but for token ids.
+//! Streams of events, cut anywhere, through the splitter and the recogniser of ordinary events, against slow readers.
 
+use super::json_value::{Value, parse};
 use super::tape::Tape;
-use cachefleet_native::transport::relay::{Notes, Passing, Taken};
+use cachefleet_native::transport::relay::{Notes, Passing, Splitter, Taken, TooLarge};
 
-const LIMIT: usize = 1000;
-const IDS: &str = "token_ids\":[";
+const LIMIT: usize = 300;
+const IDS: &[u8] = b"token_ids\":[";
 
-pub fn events(data: &[u8]) {
+/// Whole events, and what follows the last; None where one is too long.
+type Split = Option<(Vec<Vec<u8>>, Vec<u8>)>;
+
+pub fn any(data: &[u8]) {
     let mut tape = Tape(data);
-    let strip_ids = tape.below(2) == 0;
-    let mut cuts: Vec<usize> = (0..tape.below(4)).map(|_| usize::from(tape.byte()) * 4).collect();
-    let data = tape.0;
-    cuts.extend([0, data.len()]);
-    cuts.retain(|cut| *cut <= data.len());
-    cuts.sort_unstable();
-    let mut passing = Passing::new(Vec::new(), LIMIT, strip_ids, true);
-    let mut noted = String::new();
-    let mut begun = Vec::new();
-    for piece in cuts.windows(2).map(|ends| &data[ends[0]..ends[1]]) {
+    let cuts = cuts(&mut tape);
+    assert_eq!(split(tape.0, &cuts), slowly(tape.0));
+    pass(tape.0, &cuts);
+}
+
+/// A stream of events such as engines and others say.
+pub fn likely(data: &[u8]) {
+    let mut tape = Tape(data);
+    let cuts = cuts(&mut tape);
+    let mut stream = Vec::new();
+    let mut ordinary = 0;
+    for number in 0..=tape.below(6) {
+        let (event, is_ordinary) = event(&mut tape);
+        stream.extend_from_slice(&event);
+        ordinary += usize::from(is_ordinary && ordinary == usize::from(number));
+    }
+    assert_eq!(split(&stream, &cuts), slowly(&stream));
+    assert!(pass(&stream, &cuts) == ordinary || contains(&stream, b"\"error\""));
+}
+
+fn cuts(tape: &mut Tape<'_>) -> Vec<usize> {
+    (0..tape.below(6)).map(|_| usize::from(tape.byte())).collect()
+}
+
+fn pieces<'a>(mut data: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let mut pieces = Vec::new();
+    for cut in cuts {
+        let piece;
+        (piece, data) = data.split_at((*cut).min(data.len()));
+        pieces.push(piece);
+    }
+    pieces.push(data);
+    pieces
+}
+
+fn split(data: &[u8], cuts: &[usize]) -> Split {
+    let (mut splitter, mut found) = (Splitter::new(LIMIT, Vec::new()), Vec::new());
+    for piece in pieces(data, cuts) {
+        splitter.bytes().extend_from_slice(piece);
+        let mut events = Vec::new();
+        splitter.split(&mut events).ok()?;
+        found.extend(events.iter().map(|event| splitter.all()[event.clone()].to_vec()));
+        splitter.forget(events.last().map_or(0, |event| event.end));
+    }
+    Some((found, splitter.all().to_vec()))
+}
+
+/// As `split`, byte by byte.
+fn slowly(data: &[u8]) -> Split {
+    let (mut events, mut event) = (Vec::new(), Vec::new());
+    for byte in data {
+        event.push(*byte);
+        if event.len() > LIMIT {
+            return None;
+        }
+        if event.ends_with(b"\n\n") || event.ends_with(b"\r\n\r\n") {
+            events.push(std::mem::take(&mut event));
+        }
+    }
+    Some((events, event))
+}
+
+/// Passes a stream on until there is something for Python; how many events were passed. Nothing is lost or changed but
+/// token ids, and what is noted is what was said.
+fn pass(data: &[u8], cuts: &[usize]) -> usize {
+    let mut passing = Passing::new(Vec::new(), LIMIT, true, true);
+    let (mut fed, mut out, mut given) = (Vec::new(), Vec::new(), Vec::new());
+    for piece in pieces(data, cuts) {
+        fed.extend_from_slice(piece);
         passing.bytes().extend_from_slice(piece);
-        begun.extend_from_slice(piece);
-        let Ok(taken) = passing.take() else { return };
-        begun = check(&taken, &begun, strip_ids, &mut noted);
+        match passing.take() {
+            Ok(Taken { passed, handed }) => {
+                out.extend(passed);
+                given = handed;
+            }
+            Err(TooLarge) => return check_too_large(&fed),
+        }
+        if !given.is_empty() {
+            break;
+        }
     }
-    let (rest, Notes { text, .. }) = passing.into_rest();
-    assert_eq!(rest, begun);
-    assert!(text.len() <= noted.len());
+    let (rest, notes) = passing.into_rest();
+    check(&fed, &out, &given, &rest, &notes)
 }
 
-/// Holds what was taken against all bytes there were; returns those that are left.
-fn check(taken: &Taken, all: &[u8], strip_ids: bool, noted: &mut String) -> Vec<u8> {
-    let end = (1..=all.len()).fold(0, |start, at| if is_end(&all[start..at]) { at } else { start });
-    let (whole, rest) = all.split_at(end);
-    let handed = taken.handed.concat();
-    assert!(whole.ends_with(&handed));
-    assert!(taken.handed.iter().all(|event| is_end(event) && (1..event.len()).all(|end| !is_end(&event[..end]))));
-    let before = std::str::from_utf8(&whole[..whole.len() - handed.len()]).expect("text");
-    assert_eq!(taken.passed, if strip_ids { cut(before) } else { before.to_owned() }.as_bytes());
-    assert!(!before.contains("\"error\"") && !before.contains("\"finish_reason\":\""));
-    noted.push_str(before);
-    rest.to_vec()
+fn check_too_large(fed: &[u8]) -> usize {
+    assert_eq!(slowly(fed), None);
+    0
 }
 
-fn is_end(bytes: &[u8]) -> bool {
-    bytes.ends_with(b"\n\n") || bytes.ends_with(b"\r\n\r\n")
-}
-
-/// By the rule of `token_id_cutting.cut_ids`.
-fn cut(events: &str) -> String {
-    let mut parts = events.split(IDS);
-    let mut left = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (_, after) = part.split_once(']').expect("a list ends");
-        left += "token_ids\":null";
-        left += after;
+fn check(fed: &[u8], out: &[u8], given: &[Vec<u8>], rest: &[u8], notes: &Notes) -> usize {
+    let (events, end) = slowly(fed).expect("none is too long");
+    let passed = events.len() - given.len();
+    assert_eq!((&events[passed..], end.as_slice()), (given, rest));
+    let mut expected = (Vec::new(), Notes::default());
+    for event in &events[..passed] {
+        expected.0.extend(without_ids(event));
+        note(event, &mut expected.1);
     }
-    left
+    assert_eq!((text(out), notes), (text(&expected.0), &expected.1));
+    passed
+}
+
+/// An event with null for its lists of token ids.
+fn without_ids(event: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), event);
+    while let Some(at) = rest.windows(IDS.len()).position(|part| part == IDS) {
+        let end = rest[at..].iter().position(|byte| *byte == b']').expect("a list's end");
+        out.extend_from_slice(&rest[..at + IDS.len() - 1]);
+        out.extend_from_slice(b"null");
+        rest = &rest[at + end + 1..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// Adds what an event that was passed says; it has to be one that says nothing else.
+fn note(event: &[u8], notes: &mut Notes) {
+    let data = event.strip_prefix(b"data: ").and_then(|rest| rest.strip_suffix(b"\n\n")).expect("one line of data");
+    let said = parse(std::str::from_utf8(data).expect("text")).expect("JSON");
+    for name in ["error", "prompt_token_ids", "kv_transfer_params"] {
+        assert!(said.get(name).is_none_or(Value::is_null), "{name}");
+    }
+    let Some(Value::List(choices)) = said.get("choices") else { panic!("no choices") };
+    assert!(!choices.is_empty());
+    for choice in choices {
+        for name in ["finish_reason", "prompt_token_ids", "message"] {
+            assert!(choice.get(name).is_none_or(Value::is_null), "{name}");
+        }
+        if let Some(Value::List(ids)) = choice.get("token_ids") {
+            notes.ids.extend(ids.iter().map(|id| id.number().expect("an id")));
+        }
+        let said = choice.get("delta").and_then(|delta| delta.get("content"));
+        let text = choice.get("text").and_then(Value::text).filter(|text| !text.is_empty());
+        notes.text.push_str(text.or(said.and_then(Value::text)).unwrap_or_default());
+    }
+}
+
+fn contains(data: &[u8], part: &[u8]) -> bool {
+    data.windows(part.len()).any(|here| here == part)
+}
+
+fn text(data: &[u8]) -> String {
+    String::from_utf8_lossy(data).into_owned()
+}
+
+/// An event, and whether it is an ordinary one.
+fn event(tape: &mut Tape<'_>) -> (Vec<u8>, bool) {
+    let text = ["", "a", "\\n", "ä", "\\u00e9", "\\ud83d\\ude42", "{\\\"delta\\\":{}}", "token_ids\\\":[1]"]
+        [usize::from(tape.below(8))];
+    let ids = ["null", "[]", "[1]", "[1,22,4294967295]"][usize::from(tape.below(4))];
+    let head = r#""id":"c","object":"o","created":1,"model":"m""#;
+    let (event, ordinary) = match tape.below(16) {
+        0..=5 => (
+            format!(
+                r#"data: {{{head},"choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":null,"token_ids":{ids}}}]}}"#
+            ),
+            true,
+        ),
+        6 | 7 => (
+            format!(
+                r#"data: {{{head},"choices":[{{"index":0,"text":"{text}","logprobs":{{"x":[-1.5e3]}},"token_ids":{ids}}},{{"text":null,"token_ids":{ids}}}],"usage":{{"a":1}}}}"#
+            ),
+            true,
+        ),
+        8 => (
+            format!(r#"data: {{{head},"choices":[{{"delta":{{"content":"{text}"}},"finish_reason":"stop"}}]}}"#),
+            false,
+        ),
+        9 => (format!(r#"data: {{{head},"choices":[],"usage":{{"prompt_tokens":1}}}}"#), false),
+        10 => (format!(r#"data: {{"error":{{"message":"{text}"}}}}"#), false),
+        11 => (
+            format!(r#"data: {{{head},"choices":[{{"delta":{{"content":"{text}"}},"prompt_token_ids":{ids}}}]}}"#),
+            ids == "null",
+        ),
+        12 => ("data: [DONE]".into(), false),
+        13 => (format!(": {text}"), false),
+        14 => (format!("event: x\ndata: {{\"choices\":[{{\"text\":\"{text}\"}}]}}"), false),
+        _ => (format!(r#"data: {{"choices":[{{"text":"{text}"}}],"a_token_ids":{ids}}}"#), ids == "null"),
+    };
+    let end = ["\n\n", "\n\n", "\n\n", "\r\n\r\n"][usize::from(tape.below(4))];
+    ((event + end).into_bytes(), ordinary && end == "\n\n")
 }

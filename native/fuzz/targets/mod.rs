@@ -5,10 +5,10 @@ mod answers;
 mod bodies;
 mod events;
 mod histories;
+mod json_value;
 mod model;
+mod requests;
 mod tape;
-
-pub use events::events;
 
 use cachefleet_native::frame::Frame;
 use cachefleet_native::index::{Index, Limits, Seen, check};
@@ -43,4 +43,16 @@ pub fn history(data: &[u8]) {
 /// A client makes of a worker's answer what is in it, however it is cut, and the next answer is that of the next request.
 pub fn answer(data: &[u8]) {
     answers::answer(data);
+}
+
+/// A server answers requests with what is theirs, however they are cut, and survives whatever else is sent to it.
+pub fn request(data: &[u8]) {
+    requests::any(data);
+    requests::sound(data);
+}
+
+/// Events are the same however their stream is cut, and of ordinary ones only token ids are changed.
+pub fn events(data: &[u8]) {
+    events::any(data);
+    events::likely(data);
 }

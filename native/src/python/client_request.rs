@@ -39,8 +39,6 @@ enum Progress {
     Ended,
 }
 
-type Headers<'py> = Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>;
-
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
         let Asked { key, head, body, ends, event_loop, answer, cut } = asked;
@@ -104,7 +102,7 @@ impl ClientRequest {
         }
     }
 
-    /// Members of the request's ASGI scope; `path` is not decoded.
+    /// Members of the request's ASGI scope, and `cachefleet.body` where the whole body is there; `path` is not decoded.
     fn scope<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let scope = PyDict::new(py);
         let (method, uri) = (self.head.method.as_str(), &self.head.uri);
@@ -118,6 +116,9 @@ impl ClientRequest {
         scope.set_item(intern!(py, "path"), uri.path())?;
         scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;
         scope.set_item(intern!(py, "query_string"), PyBytes::new(py, uri.query().unwrap_or_default().as_bytes()))?;
+        if let RequestBody::Whole(body) = &self.body {
+            scope.set_item(intern!(py, "cachefleet.body"), PyBytes::new(py, body))?;
+        }
         let pairs = self.head.headers.iter();
         let pairs = pairs.map(|(name, value)| {
             (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())).into_bound_py_any(py)
@@ -127,15 +128,15 @@ impl ClientRequest {
     }
 
     /// Answers with a whole body.
-    fn answer(&self, status: u16, headers: Headers<'_>, body: &Bound<'_, PyBytes>) -> PyResult<()> {
+    fn answer(&self, status: u16, headers: &Bound<'_, PyList>, body: &Bound<'_, PyBytes>) -> PyResult<()> {
         let body = AnswerKind::Whole(Bytes::copy_from_slice(body.as_bytes()));
-        self.give(made(status, &headers, body)?, Progress::Ended)
+        self.give(made(status, headers, body)?, Progress::Ended)
     }
 
     /// Begins an answer, with the first piece of its body; whether there is room for more now.
-    fn start(&self, status: u16, headers: Headers<'_>, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
+    fn start(&self, status: u16, headers: &Bound<'_, PyList>, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
         let (sender, body) = reply_body();
-        let answer = made(status, &headers, AnswerKind::Stream(body))?;
+        let answer = made(status, headers, AnswerKind::Stream(body))?;
         let room = push(&sender, piece)?;
         self.give(answer, Progress::Begun(sender))?;
         Ok(room)
@@ -194,10 +195,11 @@ fn push(sender: &ReplySender, piece: &Bound<'_, PyBytes>) -> PyResult<bool> {
     sender.push(Bytes::copy_from_slice(piece.as_bytes())).map_err(|_| gone())
 }
 
-fn made(status: u16, headers: &Headers<'_>, body: AnswerKind) -> PyResult<Answer> {
+fn made(status: u16, headers: &Bound<'_, PyList>, body: AnswerKind) -> PyResult<Answer> {
     let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let mut map = HeaderMap::with_capacity(headers.len() + 2); // the server adds its own
-    for (name, value) in headers {
+    for pair in headers {
+        let (name, value): (Bound<'_, PyBytes>, Bound<'_, PyBytes>) = pair.extract()?;
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let value =
             HeaderValue::from_bytes(value.as_bytes()).map_err(|error| PyValueError::new_err(error.to_string()))?;

@@ -32,11 +32,10 @@ struct Telling {
 
 #[pymethods]
 impl Server {
-    /// Tells of requests and departures under these numbers. Times are in seconds; `websockets` is the path of the Unix
-    /// socket that WebSockets are passed on to.
+    /// Tells of requests and departures under these numbers. Times are in seconds; each `WebSocket` is passed
+    /// on to the Unix socket at the path `websockets`.
     #[new]
     #[pyo3(signature = (transport, *, requests, departures, head_seconds, idle_seconds, send_seconds, websockets = None))]
-    #[expect(clippy::too_many_arguments, reason = "by keyword")]
     fn new(
         transport: &Transport,
         requests: u64,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use super::errors::guard;
 use crate::transport::completions::Completions;
 use crate::transport::panics::Panics;
 use crate::transport::threads::Threads;
@@ -42,8 +43,16 @@ impl Transport {
         self.told.descriptor()
     }
 
-    /// A list of pairs: whom it is for, and what it is.
-    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, Bound<'py, PyAny>)>> {
-        self.told.take().into_iter().map(|(whom, payload)| Ok((whom, payload(py)?))).collect()
+    /// A list of pairs: whom it is for, and what it is. What cannot be made for one is told to nobody, and reported.
+    fn take<'py>(&self, py: Python<'py>) -> Vec<(u64, Bound<'py, PyAny>)> {
+        let made = |(whom, payload): (u64, Payload)| match guard(|| payload(py)) {
+            Ok(value) => Some((whom, value)),
+            Err(error) => {
+                self.panics.note();
+                error.write_unraisable(py, None);
+                None
+            }
+        };
+        self.told.take().into_iter().filter_map(made).collect()
     }
 }

@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 /// How many requests panicked.
 #[derive(Default)]
@@ -15,17 +16,23 @@ impl Panics {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Counts one.
+    pub fn note(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What `work` returns; None where it panicked, after which it is not polled again.
     pub async fn caught<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
-        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
-            Ok(polled) => polled.map(Some),
-            Err(_) => {
-                self.0.fetch_add(1, Ordering::Relaxed);
-                std::task::Poll::Ready(None)
-            }
+        poll_fn(|context| {
+            let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+            polled.map_or_else(|_| Poll::Ready(None), |polled| polled.map(Some))
         })
         .await
+        .or_else(|| {
+            self.note();
+            None
+        })
     }
 }
 

@@ -54,6 +54,7 @@ pub type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 impl Answer {
     /// An answer that is one line of text.
+    #[must_use]
     pub fn text(status: StatusCode, text: &'static str) -> Self {
         let headers = HeaderMap::from_iter([(
             hyper::header::CONTENT_TYPE,

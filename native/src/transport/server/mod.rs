@@ -9,6 +9,8 @@ mod line;
 mod listener;
 mod progress;
 mod request_body;
+#[cfg(test)]
+mod tests;
 mod websocket;
 
 pub use answer::{Answer, AnswerKind};
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -123,7 +126,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server that listens nowhere yet. WebSockets are passed on to the Unix socket `websockets`.
+    /// Makes a server that listens nowhere yet. Each `WebSocket` is passed on to the Unix socket `websockets`.
     pub fn new(
         app: Box<dyn App>,
         bounds: Bounds,
@@ -150,6 +153,14 @@ impl Server {
         let accepting = first.spawn(listener::accept(socket, shared, event_loops)).abort_handle();
         self.listening.lock().unwrap_or_else(PoisonError::into_inner).push(accepting);
         Ok(())
+    }
+
+    /// Serves one connection that somebody else has taken.
+    pub fn serve<IO>(&self, io: IO, ends: Ends) -> impl Future<Output = ()> + Send + use<IO>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        connection::serve(io, ends, Counted::new(Arc::clone(&self.shared)))
     }
 
     /// From now on each answer that begins ends its connection.

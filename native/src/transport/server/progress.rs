@@ -124,3 +124,44 @@ impl Progress {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{Noted, Phase, Progress};
+    use crate::transport::server::{Bounds, Stage};
+
+    const BOUNDS: Bounds = Bounds {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(20),
+        send: Duration::from_secs(30),
+        settle: Duration::from_secs(1),
+        linger: Duration::from_secs(2),
+    };
+
+    fn at(phase: Phase, blocked: Option<Instant>, stage: Stage) -> Option<Instant> {
+        let noted = Noted { phase, blocked, ended: false, shut: false, counted: None };
+        Progress { noted: noted.into(), cut: tokio::sync::Notify::new() }.deadline(&BOUNDS, stage)
+    }
+
+    #[test]
+    fn each_phase_has_its_own_deadline() {
+        let since = Instant::now();
+        let later = |seconds| Some(since + Duration::from_secs(seconds));
+        assert_eq!(at(Phase::Head(since), None, Stage::Open), later(10));
+        assert_eq!(at(Phase::Idle(since), None, Stage::Leaving), later(20));
+        assert_eq!(at(Phase::Busy, None, Stage::Stopping(since)), None);
+        assert_eq!(at(Phase::Busy, Some(since), Stage::Open), later(30));
+    }
+
+    #[test]
+    fn a_server_that_stops_gives_idle_connections_a_second() {
+        let since = Instant::now();
+        let stopping = Stage::Stopping(since + Duration::from_secs(5));
+        let later = |seconds| Some(since + Duration::from_secs(seconds));
+        assert_eq!(at(Phase::Head(since), None, stopping), later(6));
+        assert_eq!(at(Phase::Idle(since), None, stopping), later(1));
+        assert_eq!(at(Phase::Idle(since + Duration::from_secs(7)), None, stopping), later(8));
+    }
+}

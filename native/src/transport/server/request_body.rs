@@ -86,7 +86,7 @@ pub async fn feed(rest: &mut Option<Rest>, app: &dyn App) {
         }
         app.piece(number, piece);
     }
-    pending().await
+    pending::<()>().await;
 }
 
 impl Rest {

@@ -1,4 +1,4 @@
-//! WebSockets are another server's: its connection is passed on to, byte for byte.
+//! A `WebSocket` is another server's: the connection is passed on to that, byte for byte.
 
 use std::future::pending;
 use std::path::Path;
