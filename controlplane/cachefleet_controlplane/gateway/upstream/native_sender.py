@@ -195,7 +195,7 @@ class NativeResponse:
         return self._ended
 
     def begin(self) -> None:
-        """From now on read all that has come at once; before, it is one event as a rule, so that others can be relayed."""
+        """Read all that has come at once, from now on; before, it is one event, so that the others can be relayed."""
         self._one = False
 
     def silent_seconds(self) -> float:
