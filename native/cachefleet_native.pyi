@@ -175,7 +175,7 @@ class Trust:
 
 @final
 class WorkerCall:
-    def more(self) -> None: ...
+    def more(self, *, one: bool = False) -> None: ...
     def relay(
         self,
         client: ClientRequest,

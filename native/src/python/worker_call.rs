@@ -107,12 +107,14 @@ pub struct WorkerCall {
 
 #[pymethods]
 impl WorkerCall {
-    /// Reads on in a stream: (data, whether that is all) is told, or the name of a failure. `RuntimeError`
-    /// where it has ended, or is being read.
-    fn more(&self) -> PyResult<()> {
-        self.call.read_on(|mut answer| async move {
+    /// Reads on in a stream, to the end of an event or all that has come: (data, whether that is all) is told, or the
+    /// name of a failure. `RuntimeError` where it has ended, or is being read.
+    #[pyo3(signature = (*, one = false))]
+    fn more(&self, one: bool) -> PyResult<()> {
+        self.call.read_on(move |mut answer| async move {
             let mut data = Vec::new();
-            match answer.more(&mut data).await {
+            let read = if one { answer.events(&mut data, 1).await } else { answer.more(&mut data).await };
+            match read {
                 Ok(()) => {
                     let ended = answer.ended();
                     let payload: Payload = Box::new(move |py| (PyBytes::new(py, &data), ended).into_bound_py_any(py));
@@ -163,7 +165,7 @@ impl Drop for WorkerCall {
 }
 
 /// What comes of one step of a call: the rest of the answer where there is one, and what Python is told.
-pub(super) type Step = (Option<Answer>, Payload);
+type Step = (Option<Box<Answer>>, Payload);
 
 struct Call {
     number: u64,
@@ -196,12 +198,12 @@ impl Call {
 
     fn read_on<F: Future<Output = Step> + Send + 'static>(
         self: &Arc<Self>,
-        step: impl FnOnce(Answer) -> F,
+        step: impl FnOnce(Box<Answer>) -> F,
     ) -> PyResult<()> {
         let mut state = self.lock();
         match replace(&mut *state, State::Over) {
             State::Waiting(answer) => {
-                self.start(&mut state, step(*answer));
+                self.start(&mut state, step(answer));
                 Ok(())
             }
             other => {
@@ -215,7 +217,7 @@ impl Call {
     fn settle(&self, (rest, payload): Step) {
         let mut state = self.lock();
         if let State::Busy(_) = *state {
-            *state = rest.map_or(State::Over, |answer| State::Waiting(Box::new(answer)));
+            *state = rest.map_or(State::Over, State::Waiting);
             self.told.push((self.number, payload));
         }
     }

@@ -28,6 +28,8 @@ class StreamRelay:
     async def run(self, stream: Stream, transformer: StreamTransformer, *, worker: str) -> Outcome:
         """Send the events held back, then those that follow, each once the client has taken the one before."""
         resuming, events, written = self.resuming, stream.first, False
+        if isinstance(stream.response, NativeResponse):
+            stream.response.begin()
         while events or stream.outcome is None:
             if resuming.breaks(events):
                 return Outcome.CUT_OFF

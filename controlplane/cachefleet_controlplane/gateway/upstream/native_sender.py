@@ -144,6 +144,7 @@ class NativeResponse:
         self._data = data
         self._ended = ended
         self._failure = ""
+        self._one = True
         self.status = status
         self.raw_headers = fields
         if ended:
@@ -175,7 +176,7 @@ class NativeResponse:
         if self._failure:
             raise _error(self._failure)
         if not self._data and not self._ended and self._told.call is not None:
-            self._told.call.more()
+            self._told.call.more(one=self._one)
             self._data, self._ended = await self._told.next()
             if self._ended:
                 self._told.close()
@@ -212,6 +213,10 @@ class NativeResponse:
     def ended(self) -> bool:
         """Nothing more comes of it than what is here."""
         return self._ended
+
+    def begin(self) -> None:
+        """Read all that has come at once, from now on; before, it is one event, so that the others can be relayed."""
+        self._one = False
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""

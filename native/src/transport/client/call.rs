@@ -3,6 +3,8 @@
 use std::mem::take;
 use std::sync::Arc;
 
+use memchr::memchr_iter;
+
 use super::body::BodyDecoder;
 use super::connection::Connection;
 use super::head::{Framing, Head, MAX_HEAD_BYTES, head_end, read_head};
@@ -11,14 +13,17 @@ use super::{Client, Failure};
 
 /// Interim answers (1xx) before the one that counts, at most.
 const MAX_INTERIM: usize = 16;
+/// Events that are given with a stream's beginning, at most: as a rule one that names the role, and one that says
+/// something. What follows can be relayed.
+const FIRST_EVENTS: usize = 2;
 /// Room made for a body before any of it is here, at most.
 const MAX_RESERVED: u64 = 1024 * 1024;
 
 /// What a worker answers.
 pub enum Opened {
     Whole(Whole),
-    /// With its first bytes.
-    Stream(Head, Vec<u8>, Answer),
+    /// With its first bytes: `FIRST_EVENTS` or fewer, as a rule.
+    Stream(Head, Vec<u8>, Box<Answer>),
 }
 
 /// An answer that is all there.
@@ -36,6 +41,8 @@ pub struct Answer {
     reusable: bool,
     /// Read, and not decoded yet.
     raw: Vec<u8>,
+    /// Decoded, and not given away yet.
+    held: Vec<u8>,
 }
 
 /// Sends a request and reads its answer: all of it, or the beginning of a stream of events.
@@ -51,11 +58,11 @@ pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Fail
     let (head, raw) = read_heads(client, &mut connection).await?;
     let decoder = BodyDecoder::new(head.framing);
     let (client, origin, reusable) = (Arc::clone(client), request.origin, head.reusable);
-    let mut answer = Answer { client, origin, connection: Some(connection), decoder, reusable, raw };
+    let mut answer = Answer { client, origin, connection: Some(connection), decoder, reusable, raw, held: Vec::new() };
     if head.is_stream() {
         let mut first = Vec::new();
-        answer.more(&mut first).await?;
-        return Ok(Opened::Stream(head, first, answer));
+        answer.events(&mut first, FIRST_EVENTS).await?;
+        return Ok(Opened::Stream(head, first, Box::new(answer)));
     }
     let body = answer.rest(head.framing).await?;
     Ok(Opened::Whole(Whole { head, body }))
@@ -86,11 +93,17 @@ async fn read_heads(client: &Client, connection: &mut Connection) -> Result<(Hea
     Err(Failure::Lost)
 }
 
+/// Where the first events end, or all that there is.
+fn events_end(data: &[u8], events: usize) -> usize {
+    let ends = |end: &usize| data[..*end].ends_with(b"\n\n") || data[..*end].ends_with(b"\r\n\r\n");
+    memchr_iter(b'\n', data).map(|at| at + 1).filter(ends).nth(events - 1).unwrap_or(data.len())
+}
+
 impl Answer {
     /// Whether all of it has been read.
     #[must_use]
     pub fn ended(&self) -> bool {
-        self.decoder.ended()
+        self.decoder.ended() && self.held.is_empty()
     }
 
     /// Adds to `body` what comes next of it; nothing only at its end.
@@ -99,13 +112,25 @@ impl Answer {
     /// The answer breaks off.
     pub async fn more(&mut self, body: &mut Vec<u8>) -> Result<(), Failure> {
         let before = body.len();
-        loop {
-            self.decode(body)?;
-            if body.len() > before || self.ended() {
-                return Ok(());
+        body.append(&mut take(&mut self.held));
+        while body.len() == before && !self.ended() {
+            if self.raw.is_empty() {
+                self.read().await?;
             }
-            self.read().await?;
+            self.decode(body)?;
         }
+        Ok(())
+    }
+
+    /// As `more`, but of what comes next only so many events, where that many end in it.
+    ///
+    /// # Errors
+    /// The answer breaks off.
+    pub async fn events(&mut self, body: &mut Vec<u8>, events: usize) -> Result<(), Failure> {
+        let before = body.len();
+        self.more(body).await?;
+        self.held = body.split_off(before + events_end(&body[before..], events));
+        Ok(())
     }
 
     async fn rest(&mut self, framing: Framing) -> Result<Vec<u8>, Failure> {
@@ -136,7 +161,7 @@ impl Answer {
     fn decode(&mut self, body: &mut Vec<u8>) -> Result<(), Failure> {
         let raw = take(&mut self.raw);
         let taken = self.decoder.feed(&raw, body).map_err(|_| Failure::Lost)?;
-        if self.ended()
+        if self.decoder.ended()
             && let Some(connection) = self.connection.take()
             && self.reusable
             && taken == raw.len()
@@ -221,7 +246,7 @@ mod tests {
         }
     }
 
-    fn stream(opened: Result<Opened, Failure>) -> (Vec<u8>, Answer) {
+    fn stream(opened: Result<Opened, Failure>) -> (Vec<u8>, Box<Answer>) {
         match opened {
             Ok(Opened::Stream(_, first, answer)) => (first, answer),
             _ => panic!("no stream"),
@@ -292,6 +317,19 @@ mod tests {
         let (opened, mut connection) = worker.answers(&format!("{EVENTS}3\r\nabc\r\n")).await;
         drop(stream(opened));
         assert_eq!(connection.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_with_few_events_however_many_have_come() {
+        let worker = worker().await;
+        let (opened, _connection) =
+            worker.answers(&format!("{EVENTS}e\r\na\r\n\r\nb\n\nc\n\n\n\nd\r\n0\r\n\r\n")).await;
+        let (mut all, mut answer) = stream(opened);
+        assert_eq!((all.as_slice(), answer.ended()), (b"a\r\n\r\nb\n\n".as_slice(), false));
+        answer.events(&mut all, 1).await.unwrap();
+        assert_eq!((all.as_slice(), answer.ended()), (b"a\r\n\r\nb\n\nc\n\n".as_slice(), false));
+        answer.more(&mut all).await.unwrap();
+        assert_eq!((all.as_slice(), answer.ended()), (b"a\r\n\r\nb\n\nc\n\n\n\nd".as_slice(), true));
     }
 
     #[tokio::test]

@@ -62,7 +62,7 @@ pub enum Stop {
 pub struct Relayed {
     pub stop: Stop,
     /// The worker's answer, where there is more of it.
-    pub answer: Option<Answer>,
+    pub answer: Option<Box<Answer>>,
     pub events: Vec<Vec<u8>>,
     /// The bytes after the last whole event; none after a failure.
     pub rest: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Relayed {
 
 /// One stream, from a worker to a client that has been sent the beginning of its answer.
 pub struct Relay {
-    pub answer: Answer,
+    pub answer: Box<Answer>,
     pub reply: ReplySender,
     pub passing: Passing,
     /// How long a client may take nothing.

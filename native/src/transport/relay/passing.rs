@@ -113,7 +113,7 @@ mod tests {
         format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}},\"token_ids\":null}}]}}\n\n")
     }
 
-    struct Passed {
+    struct Relayed {
         passed: String,
         handed: Vec<String>,
         rest: String,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     /// What comes of a stream that is read in pieces, up to the first read of which something is handed back.
-    fn passed(pieces: &[&[u8]]) -> Result<Passed, TooLarge> {
+    fn passed(pieces: &[&[u8]]) -> Result<Relayed, TooLarge> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         let (mut passing, mut passed, mut handed) = (Passing::new(Vec::new(), 200, true, true), Vec::new(), Vec::new());
         for piece in pieces {
@@ -133,7 +133,7 @@ mod tests {
             }
         }
         let (rest, notes) = passing.into_rest();
-        Ok(Passed { passed: text(passed), handed, rest: text(rest), notes })
+        Ok(Relayed { passed: text(passed), handed, rest: text(rest), notes })
     }
 
     #[test]

@@ -173,6 +173,18 @@ async def test_a_worker_whose_streams_go_on_is_not_silent() -> None:
     assert (await long).outcome is Outcome.ANSWERED
 
 
+@pytest.mark.usefixtures("timers_alone")
+async def test_a_worker_whose_streams_others_relay_is_asked_for() -> None:
+    stalled = StalledAttempts(all_gone, clock=clock)
+    long = asyncio.create_task(stalled.bounded(waiting(), answered(30)))
+    with stalled.listening("w", lambda: 100.0), stalled.listening("w", lambda: 0.5):
+        await asyncio.sleep(29)
+        assert not long.done()
+    assert (await stalls_after(stalled, waiting())) > UNLEARNT_SECONDS - 1
+    assert not stalled._asked
+    long.cancel()
+
+
 async def test_it_is_told_of_events_that_follow_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: set[str] = set()
     monkeypatch.setattr(StalledAttempts, "heard", lambda _, worker: heard.add(worker))
