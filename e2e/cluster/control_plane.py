@@ -193,6 +193,7 @@ class ControlPlane(ApiServer):
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
             "--secure-port=0",
+            f"--flex-volume-plugin-dir={self.folder / 'volume-plugins'}",  # it makes the folder
             f"--controllers={'*' if self.with_node else ','.join(CONTROLLERS)}",
         ]
 
