@@ -80,8 +80,8 @@ class Probe:
             self.under_way -= 1
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        bounds = {"seconds": self.body_seconds, "stall_seconds": self.stall_seconds}
-        return await read_body(scope, receive, limit=self.limit, **bounds)
+        seconds, stall = self.body_seconds, self.stall_seconds
+        return await read_body(scope, receive, limit=self.limit, seconds=seconds, stall_seconds=stall)
 
     async def _told(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """What the request's head says, after its body is in."""
