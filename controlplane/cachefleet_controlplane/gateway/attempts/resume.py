@@ -125,8 +125,7 @@ class Resumption:
     @property
     def passes(self) -> bool:
         """Events that end no choice may be relayed unchanged; ``add`` is told what was in them."""
-        joiner = self.joiner
-        return joiner is None or joiner.passes
+        return self.joiner is None or self.joiner.passes
 
     def add(self, ids: list[int], text: str) -> None:
         """Note ids and text in events that were relayed by others."""
@@ -210,9 +209,8 @@ class Resumption:
         """Mark the body, so that a worker may hand it back; not for the last worker allowed."""
         if self._times >= self._allowed:
             return routing_input
-        plain = (
-            not self._times and "vllm_xargs" not in routing_input.info.fields
-        )  # as nearly all: no need to parse it again
+        # As nearly all: no need to parse it again.
+        plain = not self._times and "vllm_xargs" not in routing_input.info.fields
         body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
         return copied(routing_input, body=body, sent=members)
 
