@@ -21,7 +21,7 @@ from cachefleet_controlplane.wire.http_exchange import (
     while_present,
 )
 
-PIECE = b"event\n" * 100
+PIECE = b"event\n" * 5000
 
 
 class Probe:
@@ -128,6 +128,7 @@ class Probe:
         while True:
             await reply.write(PIECE)
             self.noted.append("wrote")
+            await asyncio.sleep(0)  # as an application whose pieces come from elsewhere
 
     async def _empty(self, _: Scope, __: Receive, reply: Reply) -> None:
         """Nothing."""
