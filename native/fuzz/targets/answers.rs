@@ -3,7 +3,9 @@
 use super::tape::Tape;
 use bytes::Bytes;
 use cachefleet_native::transport::client::{Bounds, Client, Failure, Framing, Opened, Request, open, read_head};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,9 +37,15 @@ pub fn answer(data: &[u8]) {
     EVENT_LOOP.with(|event_loop| event_loop.block_on(ask(data, &cuts)));
 }
 
+/// One of many addresses of this machine by turns: each has so many ports, and those of closed connections rest.
+fn address() -> Ipv4Addr {
+    static TURN: AtomicU8 = AtomicU8::new(0);
+    Ipv4Addr::new(127, 0, 0, TURN.fetch_add(1, Ordering::Relaxed).clamp(1, 254))
+}
+
 async fn ask(data: &[u8], cuts: &[usize]) {
     let (expected, kept) = told(data);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let listener = TcpListener::bind((address(), 0)).await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let long = Duration::from_secs(20);
     let client = Arc::new(Client::new(Bounds { connect: long, idle: long, keep_alive: long, whole: 1 << 20 }));

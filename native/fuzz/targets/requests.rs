@@ -58,7 +58,7 @@ fn body(tape: &mut Tape<'_>) -> Vec<u8> {
 }
 
 fn request(sent: &mut Vec<u8>, tape: &mut Tape<'_>, number: u8, body: &[u8]) {
-    sent.extend_from_slice(&b"\r\n\r\n"[..(usize::from(tape.below(3)) * 2) & 2]);
+    sent.extend_from_slice(&b"\r\n\r\n"[..[0, 2, 0][usize::from(tape.below(3))]]);
     sent.extend_from_slice(format!("POST /{number} HTTP/1.1\r\nhost: x\r\n").as_bytes());
     for field in 0..tape.below(8) {
         sent.extend_from_slice(format!("x-{field}: {}\r\n", "v".repeat(tape.byte().into())).as_bytes());

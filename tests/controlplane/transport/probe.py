@@ -21,7 +21,7 @@ from cachefleet_controlplane.wire.http_exchange import (
     while_present,
 )
 
-PIECE = b"event\n" * 100
+PIECE = b"event\n" * 5000
 
 
 class Probe:
@@ -80,8 +80,8 @@ class Probe:
             self.under_way -= 1
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        bounds = {"seconds": self.body_seconds, "stall_seconds": self.stall_seconds}
-        return await read_body(scope, receive, limit=self.limit, **bounds)
+        seconds, stall = self.body_seconds, self.stall_seconds
+        return await read_body(scope, receive, limit=self.limit, seconds=seconds, stall_seconds=stall)
 
     async def _told(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         """What the request's head says, after its body is in."""
@@ -128,6 +128,7 @@ class Probe:
         while True:
             await reply.write(PIECE)
             self.noted.append("wrote")
+            await asyncio.sleep(0)  # as an application whose pieces come from elsewhere
 
     async def _empty(self, _: Scope, __: Receive, reply: Reply) -> None:
         """Nothing."""

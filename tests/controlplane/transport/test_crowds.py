@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import pytest
+
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import chunk, posted, request
-from tests.controlplane.transport.transports import Served
+from tests.controlplane.transport.transports import ON_THREADS, TRANSPORTS, Served
 from tests.controlplane.waiting import until
+
+pytestmark = pytest.mark.parametrize("transport", [*TRANSPORTS, ON_THREADS], indirect=True)
 
 CROWD = 1000
 FLOOD = 4000

@@ -16,6 +16,8 @@ from tests.controlplane.gateway.harness import Front, Worker, front
 from tests.controlplane.transport.raw_client import Connection, connected
 
 TRANSPORTS: Final = ("python", "native")
+ON_THREADS: Final = "native on threads"
+"""The native transport on several threads, for tests to which that makes a difference."""
 HEAD_SECONDS: Final = 30.0
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -36,12 +38,16 @@ class Served:
 
 def missing(transport: str) -> str:
     """Why a transport cannot be tried here; "" where it can."""
-    return lacking() if transport == "native" else ""
+    return "" if transport == "python" else lacking()
 
 
 def chosen(transport: str) -> Transport:
     """A transport of that name, as a context manager."""
-    return choose_transport("native" if transport == "native" else "python")
+    return choose_transport(_choice(transport), threads=4 if transport == ON_THREADS else 1)
+
+
+def _choice(transport: str) -> Choice:
+    return "python" if transport == "python" else "native"
 
 
 def made(transport: Transport, app: Application, *, port: int = 0, **bounds: Any) -> PublicServer:
@@ -65,8 +71,7 @@ class Gate:
 @asynccontextmanager
 async def gateway(transport: str, *workers: Worker, **options: Any) -> AsyncIterator[Gate]:
     """A gateway before these workers; options as those of ``front``."""
-    choice: Choice = "native" if transport == "native" else "python"
-    async with front(workers, transport=choice, **options) as made:
+    async with front(workers, transport=_choice(transport), **options) as made:
         yield Gate(made, int(made.url.rsplit(":", 1)[1]))
 
 

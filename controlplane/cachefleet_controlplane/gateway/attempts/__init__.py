@@ -3,6 +3,7 @@
 answer_latency       how long a worker usually takes, and from when on it is overdue
 attempt_failures     what a client is told where no attempt gave an answer
 attempt_plan         threshold, prefill and body of the next attempt
+detokenizer          text of token ids by workers, and where characters end
 gateway_context      what the exchanges of all requests share
 exchange             one request from its body to its last byte
 prefill              an attempt to have a Prefill worker compute the prompt

@@ -11,9 +11,10 @@ from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
 from cachefleet_controlplane.gateway.attempts.attempt_failures import failure
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptPlanner
+from cachefleet_controlplane.gateway.attempts.detokenizer import detokenizer
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
-from cachefleet_controlplane.gateway.attempts.resume import Resumption, detokenizer
+from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, State, begun, step
 from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay

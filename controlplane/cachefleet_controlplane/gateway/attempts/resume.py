@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.attempts.detokenizer import Text, kept_ids
 from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, carried, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
-from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_runtime.copies import copied
 from cachefleet_runtime.known_results import known_of_tuples
 
-REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-"""How a detokenizer shows bytes that are no whole character."""
-WINDOW: Final = 32
-"""Last ids that are detokenized to see whether they end within a character."""
-MAX_DROPPED: Final = 8
-"""A character has no more tokens than that."""
-
-Text = Callable[[Sequence[int]], Awaitable[str | None]]
-"""Turns ids to text; None where no worker can."""
-
+_GIVEN_UP: Final = HANDED_BACK.encode()
 _texts = msgspec.json.Decoder(str | list[str] | None)
 _number = msgspec.json.Decoder(int | None, strict=False)
 
@@ -228,19 +217,6 @@ class Resumption:
         return self._limits.hand_backs if self._limits else 0
 
 
-async def kept_ids(produced: Sequence[int], text: Text) -> int | None:
-    """Return how many of the ids produced make whole characters; None where no worker can tell.
-
-    A worker that continues within a character would repeat everything before it.
-    """
-    for dropped in range(min(len(produced), MAX_DROPPED) + 1):
-        end = len(produced) - dropped
-        said = await text(produced[max(0, end - WINDOW) : end]) if end else ""
-        if said is None or not said.endswith(REPLACEMENT):
-            return None if said is None else end
-    return len(produced)
-
-
 @known_of_tuples
 def _hand_backs(pools: Iterable[PrefixCachePool]) -> int:
     """How often workers of these pools may hand an answer back: as often as each of those that do allows."""
@@ -272,38 +248,3 @@ def _count(raw: Raw | None) -> int | None:
     """As the engine reads it: 12.0 and "12" are 12. READ_ERRORS."""
     number: int | None = None if raw is None else _number.decode(raw)
     return number
-
-
-_GIVEN_UP: Final = HANDED_BACK.encode()
-PATH: Final = "/detokenize"
-SECONDS: Final = 5.0
-_JSON: Final = (("content-type", "application/json"),)
-WORKERS: Final = 3
-"""Workers asked one after the other, at most."""
-
-
-class _Text(Struct, frozen=True):
-    prompt: str
-
-
-_text = msgspec.json.Decoder(_Text)
-
-
-def detokenizer(
-    fleet: Fleet, upstream: Upstream, credentials: Credentials, *, model: ServedModel
-) -> Callable[[Sequence[int]], Awaitable[str | None]]:
-    """Return a function from ids to their text by the model's workers; it returns None where none answers."""
-
-    async def text(ids: Sequence[int]) -> str | None:
-        body = msgspec.json.encode({"model": model.upstream, "tokens": list(ids)})
-        for worker in fleet.renderers(model.name)[:WORKERS]:
-            headers = [*_JSON, ("authorization", f"Bearer {credentials.of(worker.url)}")]
-            opened = await upstream.ask(worker.url, PATH, body, headers=headers, seconds=SECONDS)
-            if opened.answer is not None and opened.answer.status == 200:
-                try:
-                    return _text.decode(opened.answer.body).prompt
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue
-        return None
-
-    return text

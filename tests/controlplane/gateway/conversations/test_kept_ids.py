@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.resume import kept_ids
+from cachefleet_controlplane.gateway.attempts.detokenizer import kept_ids
 
 
 async def by_bytes(ids: Sequence[int]) -> str | None:

@@ -311,4 +311,4 @@ async def test_many_are_asked_at_once(code: str) -> None:
     async with client(code) as http, worker(always(OK)) as made:
         answers = await asyncio.gather(*(http.open(made.url, "/", b"{}", headers=()) for _ in range(100)))
         assert {opened.outcome for opened in answers} == {Outcome.ANSWERED}
-        assert len(made.connections) <= 100  # the last may find one that the first has left
+        assert 1 < len(made.connections) <= 100  # those that are answered early are used again
