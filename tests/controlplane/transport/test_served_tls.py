@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -131,6 +132,8 @@ async def test_a_client_that_takes_nothing_is_cut(
         secured(transport, probe, tmp_path, send_seconds=0.4) as side,
         await side.connect() as connection,
     ):
+        own: socket.socket = connection.writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # the kernel would take all of it by itself
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined] # it is one that reads, too
         await connection.send(posted(body, path))
         await until(lambda: len(probe.scopes) == 1)
