@@ -100,12 +100,21 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
-    let serving = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_header_size(HEAD_BYTES as usize)
-        .max_buf_size(HEAD_BYTES as usize)
-        .serve_connection(TokioIo::new(line.clone()), service_fn(move |request| exchange(Arc::clone(&own), request)))
-        .with_upgrades();
+    let first = line.clone();
+    let serving = async {
+        first.first().await; // before it, no buffers are held
+        http1::Builder::new()
+            .half_close(true) // it would hold a buffer to read into while it answers: `poll_left` sees who leaves
+            .header_read_timeout(None)
+            .max_header_size(HEAD_BYTES as usize)
+            .max_buf_size(HEAD_BYTES as usize)
+            .serve_connection(
+                TokioIo::new(line.clone()),
+                service_fn(move |request| exchange(Arc::clone(&own), request)),
+            )
+            .with_upgrades()
+            .await
+    };
     drive(serving, connection, |_| {}, |context| line.poll_left(context)).await;
     end(line, connection).await;
 }
