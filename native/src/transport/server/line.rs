@@ -69,7 +69,20 @@ impl<IO: AsyncRead + Unpin> Inner<IO> {
 impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
     /// Returns once there is something to read, or the end.
     pub async fn first(&self) {
-        poll_fn(|context| self.lock().poll_ahead(context).map(drop)).await;
+        poll_fn(|context| {
+            let inner = &mut *self.lock();
+            if inner.ahead.is_empty() { inner.poll_ahead(context).map(drop) } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Has `data` read before anything else, by somebody else than whoever read it.
+    pub fn put_back(&self, data: &[u8]) {
+        let inner = &mut *self.lock();
+        inner.reading = false;
+        if !data.is_empty() {
+            inner.ahead = [data, &inner.ahead].concat().as_slice().into();
+        }
     }
 
     /// Ready once the client has left while its request is being answered. Whoever reads the line notices that too, but
