@@ -14,6 +14,7 @@ from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import (
     DEPARTURE,
+    WHOLE_BODY,
     ClientGoneError,
     Departure,
     Message,
@@ -34,8 +35,6 @@ class ClientRequest(Protocol):
 
     @property
     def key(self) -> int: ...
-    @property
-    def body(self) -> bytes | None: ...
     def scope(self) -> dict[str, Any]: ...
     def read(self, number: int) -> None: ...
     def answer(self, status: int, headers: list[Header], body: bytes) -> None: ...
@@ -49,7 +48,7 @@ class ClientRequest(Protocol):
 class NativeExchange:
     """One request and its answer; ``left`` says that the client is gone, ``close`` that nobody answers any more."""
 
-    __slots__ = ("_body", "_reply", "_seconds", "completions", "departure", "request", "task")
+    __slots__ = ("_body", "_reply", "_seconds", "_whole", "completions", "departure", "request", "task")
 
     def __init__(self, request: ClientRequest, completions: Completions, *, seconds: float) -> None:
         self.request: Final = request
@@ -59,10 +58,12 @@ class NativeExchange:
         self._seconds = seconds
         self._reply: NativeReply | None = None
         self._body: _Body | None = None
+        self._whole: bytes | None = None
 
     def scope(self) -> Scope:
-        """ASGI's, and what the gateway takes from it; not kept here, since it refers to this object."""
+        """ASGI's, and what the gateway takes from it; made once, and not kept here, since it refers to this object."""
         scope = self.request.scope()
+        self._whole = scope.get(WHOLE_BODY)
         scope[DEPARTURE], scope[EXCHANGE] = self.departure, self
         if "%" in scope["path"]:
             scope["path"] = unquote(scope["path"])
@@ -91,7 +92,7 @@ class NativeExchange:
         """ASGI's: the body, at once where it is there, then the disconnect."""
         if self._body is None:
             self._body = _Body(self)
-            if (whole := self.request.body) is not None:
+            if (whole := self._whole) is not None:
                 return self._body.told_at_once(whole)
         return await self._body.receive()
 

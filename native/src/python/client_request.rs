@@ -12,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::transport::Told;
@@ -23,8 +24,10 @@ use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Ends, RequestBody
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct ClientRequest {
     key: u64,
-    head: Parts,
-    body: RequestBody,
+    /// None once `scope` has given it to Python: it is a part of what the connection reads into.
+    asked: Mutex<Option<(Parts, Bytes)>>,
+    /// Asks for pieces of the body; None where it was all there.
+    wants: Option<UnboundedSender<u64>>,
     ends: Arc<Ends>,
     secure: bool,
     event_loop: Handle,
@@ -43,7 +46,12 @@ enum Progress {
 impl ClientRequest {
     pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
         let Asked { key, head, body, ends, secure, event_loop, answer, cut } = asked;
-        Self { key, head, body, ends, secure, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+        let (body, wants) = match body {
+            RequestBody::Whole(body) => (body, None),
+            RequestBody::Pieces(wants) => (Bytes::new(), Some(wants)),
+        };
+        let asked = Mutex::new(Some((head, body)));
+        Self { key, asked, wants, ends, secure, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
     }
 
     /// Writes the answer's body; None unless that has been started.
@@ -86,29 +94,23 @@ impl ClientRequest {
         self.key
     }
 
-    /// The whole body; None where it comes in pieces.
-    #[getter]
-    fn body<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        match &self.body {
-            RequestBody::Whole(body) => Some(PyBytes::new(py, body)),
-            RequestBody::Pieces(_) => None,
-        }
-    }
-
     /// Asks for the next piece of the body, which is told under `number`.
     fn read(&self, number: u64) -> PyResult<()> {
-        match &self.body {
-            RequestBody::Pieces(wants) => wants.send(number).map_err(|_| gone()),
-            RequestBody::Whole(_) => Err(PyRuntimeError::new_err("the body was there at once")),
+        match &self.wants {
+            Some(wants) => wants.send(number).map_err(|_| gone()),
+            None => Err(PyRuntimeError::new_err("the body was there at once")),
         }
     }
 
     /// Members of the request's ASGI scope, and `cachefleet.body` where the whole body is there; `path` is not decoded.
+    /// `RuntimeError` the second time.
     fn scope<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (head, body) = asked.ok_or_else(|| PyRuntimeError::new_err("the scope was given before"))?;
         let scope = PyDict::new(py);
-        let (method, uri) = (self.head.method.as_str(), &self.head.uri);
+        let (method, uri) = (head.method.as_str(), &head.uri);
         scope.set_item(intern!(py, "type"), intern!(py, "http"))?;
-        scope.set_item(intern!(py, "http_version"), version(py, self.head.version))?;
+        scope.set_item(intern!(py, "http_version"), version(py, head.version))?;
         scope.set_item(intern!(py, "client"), (&self.ends.client.0, self.ends.client.1))?;
         scope.set_item(intern!(py, "server"), (&self.ends.server.0, self.ends.server.1))?;
         scope.set_item(intern!(py, "scheme"), if self.secure { intern!(py, "https") } else { intern!(py, "http") })?;
@@ -117,10 +119,10 @@ impl ClientRequest {
         scope.set_item(intern!(py, "path"), uri.path())?;
         scope.set_item(intern!(py, "raw_path"), PyBytes::new(py, uri.path().as_bytes()))?;
         scope.set_item(intern!(py, "query_string"), PyBytes::new(py, uri.query().unwrap_or_default().as_bytes()))?;
-        if let RequestBody::Whole(body) = &self.body {
-            scope.set_item(intern!(py, "cachefleet.body"), PyBytes::new(py, body))?;
+        if self.wants.is_none() {
+            scope.set_item(intern!(py, "cachefleet.body"), PyBytes::new(py, &body))?;
         }
-        let pairs = self.head.headers.iter();
+        let pairs = head.headers.iter();
         let pairs = pairs.map(|(name, value)| {
             (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes())).into_bound_py_any(py)
         });

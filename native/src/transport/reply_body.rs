@@ -1,15 +1,14 @@
 //! Body of an answer to a client: whoever writes is told when too much waits, and when the client is gone.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Bytes that may wait for a slow client before its writer has to.
 pub const HIGH_WATER: usize = 64 * 1024;
@@ -32,46 +31,69 @@ impl std::error::Error for Abandoned {}
 
 /// Writes a body; clones write the same one, which ends with the last of them, and breaks off unless one has `end`ed it.
 #[derive(Clone)]
-pub struct ReplySender {
-    pieces: UnboundedSender<Bytes>,
-    waiting: Arc<Waiting>,
-}
+pub struct ReplySender(Arc<Writers>);
+
+/// All writers of a body.
+struct Writers(Arc<Shared>);
 
 /// The body that the server sends.
-pub struct ReplyBody {
-    pieces: UnboundedReceiver<Bytes>,
-    waiting: Arc<Waiting>,
-}
+pub struct ReplyBody(Arc<Shared>);
 
 #[derive(Default)]
-struct Waiting {
-    bytes: AtomicUsize,
+struct Shared {
+    pieces: Mutex<Pieces>,
     less: Notify,
-    whole: AtomicBool,
+}
+
+/// A queue of its own size: a channel's is larger than most streams ever need.
+#[derive(Default)]
+struct Pieces {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    whole: bool,
+    written: bool,
+    gone: bool,
+    reader: Option<Waker>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Makes a body and its writer.
 #[must_use]
 pub fn reply_body() -> (ReplySender, ReplyBody) {
-    let (sender, receiver) = unbounded_channel();
-    let waiting = Arc::new(Waiting::default());
-    (ReplySender { pieces: sender, waiting: Arc::clone(&waiting) }, ReplyBody { pieces: receiver, waiting })
+    let shared = Arc::new(Shared::default());
+    (ReplySender(Arc::new(Writers(Arc::clone(&shared)))), ReplyBody(shared))
 }
 
 impl ReplySender {
+    fn shared(&self) -> &Shared {
+        &self.0.0
+    }
+
     /// Adds a piece; whether there is room for more now.
     ///
     /// # Errors
     /// The client is gone.
     pub fn push(&self, piece: Bytes) -> Result<bool, Gone> {
-        let waits = self.waiting.bytes.fetch_add(piece.len(), Ordering::AcqRel) + piece.len();
-        self.pieces.send(piece).map_err(|_| Gone)?;
-        Ok(waits < HIGH_WATER)
+        let mut pieces = self.shared().lock();
+        if pieces.gone {
+            return Err(Gone);
+        }
+        pieces.bytes += piece.len();
+        pieces.waiting.push_back(piece);
+        let (room, reader) = (pieces.bytes < HIGH_WATER, pieces.reader.take());
+        drop(pieces);
+        reader.inspect(Waker::wake_by_ref);
+        Ok(room)
     }
 
     /// Says that the body is whole once all its writers are gone.
     pub fn end(&self) {
-        self.waiting.whole.store(true, Ordering::Release);
+        self.shared().lock().whole = true;
     }
 
     /// Returns once less waits than `HIGH_WATER`.
@@ -79,36 +101,56 @@ impl ReplySender {
     /// # Errors
     /// The client is gone.
     pub async fn room(&self) -> Result<(), Gone> {
-        loop {
-            let less = self.waiting.less.notified();
-            tokio::pin!(less);
-            less.as_mut().enable();
-            if self.pieces.is_closed() {
-                return Err(Gone);
-            }
-            if self.waiting.bytes.load(Ordering::Acquire) < HIGH_WATER {
-                return Ok(());
-            }
-            less.await;
-        }
+        self.until(|pieces| if pieces.gone { Some(Err(Gone)) } else { (pieces.bytes < HIGH_WATER).then_some(Ok(())) })
+            .await
     }
 
     /// Whether the client is gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.pieces.is_closed()
+        self.shared().lock().gone
     }
 
     /// Returns once the client is gone.
     pub async fn gone(&self) {
-        self.pieces.closed().await;
+        self.until(|pieces| pieces.gone.then_some(())).await;
+    }
+
+    /// What is found once something is.
+    async fn until<T>(&self, found: impl Fn(&Pieces) -> Option<T>) -> T {
+        loop {
+            let less = self.shared().less.notified();
+            tokio::pin!(less);
+            less.as_mut().enable();
+            let now = found(&self.shared().lock());
+            if let Some(found) = now {
+                return found;
+            }
+            less.await;
+        }
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        let reader = {
+            let mut pieces = self.0.lock();
+            pieces.written = true;
+            pieces.reader.take()
+        };
+        reader.inspect(Waker::wake_by_ref);
     }
 }
 
 impl Drop for ReplyBody {
     fn drop(&mut self) {
-        self.pieces.close();
-        self.waiting.less.notify_waiters();
+        let unsent = {
+            let mut pieces = self.0.lock();
+            pieces.gone = true;
+            std::mem::take(&mut pieces.waiting)
+        };
+        drop(unsent);
+        self.0.less.notify_waiters();
     }
 }
 
@@ -116,18 +158,21 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Abandoned;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
-        let piece = std::task::ready!(self.pieces.poll_recv(context));
-        let Some(piece) = piece else {
-            let whole = self.waiting.whole.load(Ordering::Acquire);
-            return Poll::Ready(if whole { None } else { Some(Err(Abandoned)) });
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
+        let mut pieces = self.0.lock();
+        let Some(piece) = pieces.waiting.pop_front() else {
+            if pieces.written {
+                return Poll::Ready(if pieces.whole { None } else { Some(Err(Abandoned)) });
+            }
+            pieces.waiting = VecDeque::new();
+            pieces.reader = Some(context.waker().clone());
+            return Poll::Pending;
         };
-        let before = self.waiting.bytes.fetch_sub(piece.len(), Ordering::AcqRel);
+        let before = pieces.bytes;
+        pieces.bytes -= piece.len();
+        drop(pieces);
         if before >= HIGH_WATER {
-            self.waiting.less.notify_waiters();
+            self.0.less.notify_waiters();
         }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

@@ -36,6 +36,7 @@ class StreamRelay:
             if data := b"".join(map(transformer.feed, await self.turn.passed(resuming.relayed(events)))):
                 await self.reply.write(data)
                 written = True
+            stream.first, events, data = [], [], b""  # not kept while others come
             if resuming.stopped:
                 return Outcome.FINISHED
             if events := await self._next(stream, transformer if written else None, worker):

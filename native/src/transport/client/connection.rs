@@ -125,6 +125,7 @@ impl Connection {
                 Err(_) => return self.give_up(),
             }
         }
+        self.unsent = Default::default(); // what was sent is not held on to
         if self.stream.flush().is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
             self.give_up();
         }

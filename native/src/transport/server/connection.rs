@@ -3,10 +3,11 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use hyper::Response;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,8 +16,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep_until;
 use tokio_rustls::TlsAcceptor;
 
+use super::answer::AnswerBody;
 use super::exchange::{exchange, exchange_on_stream};
 use super::line::{Line, Socket};
+use super::long_answer;
 use super::progress::{Due, Progress};
 use super::streams::Streams;
 use super::{Bounds, Counted, Shared, Stage};
@@ -62,6 +65,14 @@ pub struct Connection {
     pub(super) ends: Arc<Ends>,
     /// TLS is spoken.
     pub(super) secure: bool,
+    /// An answer that is to be sent without hyper.
+    handed: Mutex<Option<Response<AnswerBody>>>,
+}
+
+impl Connection {
+    pub(super) fn handed(&self) -> MutexGuard<'_, Option<Response<AnswerBody>>> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Serves a connection: HTTP/1, or behind TLS what the client prefers of HTTP/2 and HTTP/1.
@@ -71,7 +82,7 @@ pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(i
     let socket = Socket::new(io, Arc::clone(&progress));
     let tls = shared.presented.now();
     let (ends, secure) = (Arc::new(ends), tls.is_some());
-    let connection = Arc::new(Connection { shared, progress, ends, secure });
+    let connection = Arc::new(Connection { shared, progress, ends, secure, handed: Mutex::default() });
     match tls {
         None => serve_http1(socket, &connection).await,
         // What only some connections come to is no part of all of them: here and below it has a place of its own.
@@ -100,14 +111,43 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
-    let serving = http1::Builder::new()
-        .header_read_timeout(None)
-        .max_header_size(HEAD_BYTES as usize)
-        .max_buf_size(HEAD_BYTES as usize)
-        .serve_connection(TokioIo::new(line.clone()), service_fn(move |request| exchange(Arc::clone(&own), request)))
-        .with_upgrades();
+    let requests = || {
+        let own = Arc::clone(&own);
+        http1::Builder::new()
+            .half_close(true) // it would hold a buffer to read into while it answers: `poll_left` sees who leaves
+            .header_read_timeout(None)
+            .max_header_size(HEAD_BYTES as usize)
+            .max_buf_size(HEAD_BYTES as usize)
+            .serve_connection(
+                TokioIo::new(line.clone()),
+                service_fn(move |request| exchange(Arc::clone(&own), request)),
+            )
+            .with_upgrades()
+    };
+    let serving = async {
+        loop {
+            line.first().await; // before it, no buffers are held
+            let mut serving = requests();
+            let Some(response) = handed(&mut serving, connection).await else { return };
+            let Some(parts) = serving.into_parts() else { return };
+            line.put_back(&parts.read_buf);
+            drop(parts);
+            if long_answer::send(&mut line.clone(), response).await.is_err() {
+                return;
+            }
+        }
+    };
     drive(serving, connection, |_| {}, |context| line.poll_left(context)).await;
     end(line, connection).await;
+}
+
+/// The answer that is to be sent without hyper; None where its connection has ended.
+async fn handed<F: Future + Unpin>(serving: &mut F, connection: &Connection) -> Option<Response<AnswerBody>> {
+    poll_fn(|context| match Pin::new(&mut *serving).poll(context) {
+        Poll::Ready(_) => Poll::Ready(None),
+        Poll::Pending => connection.handed().take().map_or(Poll::Pending, |response| Poll::Ready(Some(response))),
+    })
+    .await
 }
 
 async fn serve_http2<IO>(io: IO, connection: &Arc<Connection>)

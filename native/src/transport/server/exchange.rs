@@ -1,5 +1,6 @@
 //! One request and its answer.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +15,7 @@ use super::answer::{Answer, AnswerBody, Over};
 use super::connection::{Connection, Ends};
 use super::request_body::{RequestBody, begin, feed};
 use super::streams::{Pace, StreamBody};
-use super::{Shared, Stage, websocket};
+use super::{Shared, Stage, long_answer, websocket};
 
 /// Header fields of a request of HTTP/2; hyper bounds those of HTTP/1.
 const HEAD_FIELDS: usize = 100;
@@ -143,6 +144,7 @@ async fn answered(
     }
     let (head, body) = request.into_parts();
     let (body, mut rest) = begin(&head.headers, body).await?;
+    let may_be_long = alone && rest.is_none() && long_answer::may_be_asked(&head);
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
     let event_loop = Handle::current();
@@ -162,7 +164,13 @@ async fn answered(
         () = feed(&mut rest, &*shared.app) => unreachable!("feeding goes on for ever"),
     };
     let last = alone && (answer.is_err() || rest.is_some() || shared.stage() != Stage::Open);
-    Ok(answer.unwrap_or_else(|_| failed()).response(over, Some(presence), last))
+    let response = answer.unwrap_or_else(|_| failed()).response(over, Some(presence), last);
+    if may_be_long && long_answer::is_plain(&response) {
+        *connection.handed() = Some(response);
+        pending::<()>().await; // this ends with all that hyper holds for the connection
+        unreachable!("nothing wakes it");
+    }
+    Ok(response)
 }
 
 fn failed() -> Answer {

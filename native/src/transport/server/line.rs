@@ -2,7 +2,9 @@
 //!
 //! `Socket` is below TLS, where there is any, `Line` above it.
 
+use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, Result};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -53,17 +55,43 @@ impl<IO> Line<IO> {
     }
 }
 
+impl<IO: AsyncRead + Unpin> Inner<IO> {
+    /// Reads into `ahead`; how many bytes, 0 at the end.
+    fn poll_ahead(&mut self, context: &mut Context<'_>) -> Poll<usize> {
+        let mut read = [MaybeUninit::uninit(); DISCARDED];
+        let mut buffer = ReadBuf::uninit(&mut read);
+        let there = ready!(Pin::new(&mut self.io).poll_read(context, &mut buffer)).is_ok();
+        self.ahead.extend_from_slice(buffer.filled());
+        Poll::Ready(if there { buffer.filled().len() } else { 0 })
+    }
+}
+
 impl<IO: AsyncRead + AsyncWrite + Unpin> Line<IO> {
+    /// Returns once there is something to read, or the end.
+    pub async fn first(&self) {
+        poll_fn(|context| {
+            let inner = &mut *self.lock();
+            if inner.ahead.is_empty() { inner.poll_ahead(context).map(drop) } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+
+    /// Has `data` read before anything else, by somebody else than whoever read it.
+    pub fn put_back(&self, data: &[u8]) {
+        let inner = &mut *self.lock();
+        inner.reading = false;
+        if !data.is_empty() {
+            inner.ahead = [data, &inner.ahead].concat().as_slice().into();
+        }
+    }
+
     /// Ready once the client has left while its request is being answered. Whoever reads the line notices that too, but
     /// nobody does where more requests have come than the one that is being answered.
     pub fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
         let inner = &mut *self.lock();
         while !inner.reading && inner.ahead.len() < AHEAD && inner.progress.is_busy() {
-            let mut read = [0; DISCARDED];
-            let mut buffer = ReadBuf::new(&mut read);
-            match ready!(Pin::new(&mut inner.io).poll_read(context, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => inner.ahead.extend_from_slice(buffer.filled()),
-                _ => return Poll::Ready(()),
+            if ready!(inner.poll_ahead(context)) == 0 {
+                return Poll::Ready(());
             }
         }
         Poll::Pending
@@ -147,6 +175,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
             let size = inner.ahead.len().min(buffer.remaining());
             buffer.put_slice(&inner.ahead[..size]);
             inner.ahead.advance(size);
+            if inner.ahead.is_empty() {
+                inner.ahead = BytesMut::new();
+            }
             inner.progress.read(size);
             return Poll::Ready(Ok(()));
         }

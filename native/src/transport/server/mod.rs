@@ -8,6 +8,7 @@ mod connection;
 mod exchange;
 mod line;
 mod listener;
+mod long_answer;
 mod progress;
 mod request_body;
 mod streams;
