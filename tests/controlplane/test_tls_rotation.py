@@ -285,7 +285,7 @@ async def test_plain_http_is_not_answered(tmp_path: Path) -> None:
 async def test_a_client_that_goes_away_frees_its_worker(transport: str, tmp_path: Path) -> None:
     async with fleet(tmp_path, Cluster(NOW), transport=transport, inter_token_seconds=0.05, natural_tokens=1000) as one:
         async with aiohttp.ClientSession() as http:
-            url, body = one.gateway + "/v1/chat/completions", chat("x", stream=True)
+            url, body = one.gateway + "/v1/chat/completions", chat("x", stream=True, max_tokens=1000)
             async with http.post(url, json=body) as answer:
                 assert await answer.content.readline()
                 assert one.worker.worker.scheduler.running
