@@ -183,6 +183,7 @@ class WorkerCall:
         *,
         strip_ids: bool,
         notes: bool,
+        single: bool,
         max_event_bytes: int,
         send_seconds: float,
     ) -> None: ...

@@ -128,14 +128,17 @@ impl WorkerCall {
     /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
     /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text).
     /// `begun` are the first bytes of an event; ids and text are those of the events that were passed, where `notes` are
-    /// wanted. `RuntimeError` as `more`, and where the client's answer has not begun.
-    #[pyo3(signature = (client, begun, *, strip_ids, notes, max_event_bytes, send_seconds))]
+    /// wanted. The end of a `single` choice is told with all that follows, as far as that comes at once. `RuntimeError`
+    /// as `more`, and where the client's answer has not begun.
+    #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
+    #[pyo3(signature = (client, begun, *, strip_ids, notes, single, max_event_bytes, send_seconds))]
     fn relay(
         &self,
         client: &ClientRequest,
         begun: &[u8],
         strip_ids: bool,
         notes: bool,
+        single: bool,
         max_event_bytes: usize,
         send_seconds: f64,
     ) -> PyResult<()> {
@@ -143,7 +146,8 @@ impl WorkerCall {
         let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
         let (send, heard) = (seconds(send_seconds)?, self.call.heard.clone());
         heard.note();
-        self.call.read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, heard }.run().await) })
+        self.call
+            .read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, single, heard }.run().await) })
     }
 
     /// Seconds since something came of the worker.

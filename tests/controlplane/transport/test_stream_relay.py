@@ -243,6 +243,46 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
 
 
+async def test_the_end_of_a_stream_comes_to_python_at_once(relays: list[Relayed]) -> None:
+    told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
+    async with side_of("native") as side:
+        _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
+        assert (told.outcome, told.produced.ids, told.usage.completion_tokens) == ("finished", [1, 1, 1, 9], 2)
+    assert [(left.events, left.ended) for left in relays] == [(LAST, True)]
+
+
+async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[Relayed]) -> None:
+    go_on = asyncio.Event()
+    steps: list[Step] = [
+        HEAD,
+        chunk(FIRST),
+        0.01,
+        chunk(said("x", [1])),
+        chunk(LAST[0]),
+        go_on,
+        chunk(b"".join(LAST[1:])),
+    ]
+    async with side_of("native") as side:
+        playing = asyncio.create_task(side.play([*steps, b"0\r\n\r\n"]))
+        await until(lambda: bool(relays))
+        go_on.set()
+        _, told = await playing
+        assert (told.outcome, told.usage.completion_tokens) == ("finished", 2)
+    assert [(left.events, left.ended) for left in relays] == [([LAST[0]], False)]
+
+
+@pytest.mark.parametrize("apart", [0.0005, 0.01])
+async def test_an_error_after_the_end_is_read_for_itself(apart: float, relays: list[Relayed]) -> None:
+    end = [LAST[0], apart, ERROR, apart, DONE]
+    steps = [step if isinstance(step, float) else chunk(step) for step in end]
+    async with side_of("python") as one, side_of("native") as two:
+        body, told = await alike(
+            (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("a", [1])), 0.01, *steps, b"0\r\n\r\n"]
+        )
+        assert (told.outcome, b"error" in body) == ("finished", True)
+    assert relays[0].events == [LAST[0]]
+
+
 @pytest.mark.parametrize(
     ("transport", "end"),
     [*product(TRANSPORTS, (End.CLOSE, End.RESET)), ("native", b"zz\r\n")],  # after no chunk, aiohttp waits on

@@ -74,6 +74,7 @@ class StreamRelay:
             begun,
             strip_ids=transformer.strips_ids,
             notes=self.resuming.resumable,
+            single=transformer.single,
             send_seconds=self.reply.seconds,
         )
         if relayed.gone:

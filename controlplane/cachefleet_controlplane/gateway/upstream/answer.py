@@ -173,6 +173,7 @@ class StreamFilter:
         self.sequence = 0
         self._strip_usage = strip_usage
         self._strip_ids = strip_ids
+        self.single = single
         self._wait = single or fingerprint is None
         self._begun = False
         self._held: list[bytes] = []

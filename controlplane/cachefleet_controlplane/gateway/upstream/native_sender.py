@@ -184,11 +184,12 @@ class NativeResponse:
         return data
 
     async def relay(
-        self, client: ClientRequest, begun: bytes, *, strip_ids: bool, notes: bool, send_seconds: float
+        self, client: ClientRequest, begun: bytes, *, strip_ids: bool, notes: bool, single: bool, send_seconds: float
     ) -> Relayed:
         """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
 
-        ``begun``: the first bytes of an event. Not to be called where the answer has ended.
+        ``begun``: the first bytes of an event. What follows the end of a ``single`` choice comes with that, as far as
+        it comes at once. Not to be called where the answer has ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
@@ -197,6 +198,7 @@ class NativeResponse:
             begun,
             strip_ids=strip_ids,
             notes=notes,
+            single=single,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,
         )

@@ -133,6 +133,11 @@ impl Answer {
         Ok(())
     }
 
+    /// Takes back what `more` gave last, or the end of it: it comes next again.
+    pub fn unread(&mut self, body: Vec<u8>) {
+        self.held = body;
+    }
+
     async fn rest(&mut self, framing: Framing) -> Result<Vec<u8>, Failure> {
         let limit = self.client.bounds.whole;
         let mut body = match framing {

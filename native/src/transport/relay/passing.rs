@@ -9,6 +9,14 @@ use super::splitter::{Splitter, TooLarge};
 
 /// How an error of any API shows itself.
 const ERROR: &[u8] = b"\"error\"";
+/// How the end of a choice shows itself.
+const FINISHED: &[u8] = b"\"finish_reason\":\"";
+
+/// Whether an event ends a choice.
+#[must_use]
+pub fn finishes(event: &[u8]) -> bool {
+    memmem::find(event, FINISHED).is_some()
+}
 
 /// What ordinary events have added to an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,6 +83,29 @@ impl Passing {
         let handed = self.events[ordinary..].iter().map(|event| self.splitter.all()[event.clone()].to_vec()).collect();
         self.splitter.forget(end);
         Ok(Taken { passed, handed })
+    }
+
+    /// Adds the events that are whole now to `handed`, but for those from an error on, whose bytes are returned with all
+    /// that follows them.
+    ///
+    /// # Errors
+    /// An event is longer than the limit.
+    pub fn hand(&mut self, handed: &mut Vec<Vec<u8>>) -> Result<Vec<u8>, TooLarge> {
+        self.events.clear();
+        self.splitter.split(&mut self.events)?;
+        let mut end = 0;
+        for event in &self.events {
+            let bytes = &self.splitter.all()[event.clone()];
+            if memmem::find(bytes, ERROR).is_some() {
+                let left = self.splitter.all()[event.start..].to_vec();
+                self.splitter.forget(self.splitter.all().len());
+                return Ok(left);
+            }
+            handed.push(bytes.to_vec());
+            end = event.end;
+        }
+        self.splitter.forget(end);
+        Ok(Vec::new())
     }
 
     /// Passes ordinary events up to the first other one; how many.
@@ -164,6 +195,25 @@ mod tests {
         let found = passed(&[said("z", 0).as_bytes(), stream.as_bytes()]).unwrap();
         assert_eq!((found.passed, found.handed), (cut("z"), vec![said("a", 1), "data: {\"error\":{}}\n\n".into()]));
         assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into() });
+    }
+
+    #[test]
+    fn an_end_is_handed_over_up_to_an_error() {
+        let error = "data: {\"error\":{}}\n\ndata: [DONE]\n\nda";
+        let (mut passing, mut handed) = (Passing::new(b"data: ".to_vec(), 200, true, true), Vec::new());
+        passing.bytes().extend_from_slice(b"{}\n\ndata: [DO");
+        assert_eq!(passing.hand(&mut handed), Ok(Vec::new()));
+        passing.bytes().extend_from_slice(format!("NE]\n\n{error}").as_bytes());
+        assert_eq!(passing.hand(&mut handed), Ok(error.as_bytes().to_vec()));
+        assert_eq!(handed, [b"data: {}\n\n".to_vec(), b"data: [DONE]\n\n".to_vec()]);
+        passing.bytes().extend_from_slice(&[b'x'; 201]);
+        assert_eq!(passing.hand(&mut handed), Err(TooLarge));
+    }
+
+    #[test]
+    fn the_end_of_a_choice_is_seen() {
+        assert!(finishes(b"data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n"));
+        assert!(!finishes(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n"));
     }
 
     #[test]
