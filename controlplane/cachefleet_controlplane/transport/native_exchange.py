@@ -21,6 +21,7 @@ from cachefleet_controlplane.wire.http_exchange import (
     Reply,
     Scope,
     Send,
+    WholeBody,
 )
 
 EXCHANGE: Final = "cachefleet.exchange"
@@ -58,12 +59,13 @@ class NativeExchange:
         self._seconds = seconds
         self._reply: NativeReply | None = None
         self._body: _Body | None = None
-        self._whole: bytes | None = None
+        self._whole: WholeBody | None = None
 
     def scope(self) -> Scope:
         """ASGI's, and what the gateway takes from it; made once, and not kept here, since it refers to this object."""
         scope = self.request.scope()
-        self._whole = scope.get(WHOLE_BODY)
+        if WHOLE_BODY in scope:
+            self._whole = scope[WHOLE_BODY] = WholeBody(scope[WHOLE_BODY])
         scope[DEPARTURE], scope[EXCHANGE] = self.departure, self
         if "%" in scope["path"]:
             scope["path"] = unquote(scope["path"])
@@ -91,9 +93,10 @@ class NativeExchange:
     async def receive(self) -> Message:
         """ASGI's: the body, at once where it is there, then the disconnect."""
         if self._body is None:
-            self._body = _Body(self)
-            if (whole := self._whole) is not None:
-                return self._body.told_at_once(whole)
+            whole = None if self._whole is None else self._whole.take()
+            self._body = _Body(self, over=self._whole is not None)
+            if whole is not None:
+                return {"type": "http.request", "body": whole, "more_body": False}
         return await self._body.receive()
 
     async def send(self, message: Message) -> None:
@@ -111,14 +114,14 @@ class NativeExchange:
 
 
 class _Body:
-    """Reads the body of a request."""
+    """Reads the body of a request; ``over``: there is none to be read."""
 
     __slots__ = ("_asked", "_exchange", "_number", "_over", "_piece", "_waiting")
 
-    def __init__(self, exchange: NativeExchange) -> None:
+    def __init__(self, exchange: NativeExchange, *, over: bool) -> None:
         self._exchange = exchange
         self._number = 0
-        self._asked = self._over = False
+        self._asked, self._over = False, over
         self._piece: Piece | None = None
         self._waiting: asyncio.Future[None] | None = None
 
@@ -130,10 +133,6 @@ class _Body:
             return {"type": "http.disconnect"}
         self._over = piece[1]
         return {"type": "http.request", "body": piece[0], "more_body": not piece[1]}
-
-    def told_at_once(self, body: bytes) -> Message:
-        self._over = True
-        return {"type": "http.request", "body": body, "more_body": False}
 
     async def _disconnect(self) -> Message:
         while not self._exchange.departure.happened:

@@ -136,8 +136,9 @@ async def read_body(
     ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``;
     ClientGoneError.
     """
-    if (whole := scope.get(WHOLE_BODY)) is not None:
-        return _taken(whole, limit, take)
+    whole: WholeBody | None = scope.get(WHOLE_BODY)
+    if whole is not None and (body := whole.take()) is not None:
+        return _taken(body, limit, take)
     _check_length(scope, limit)
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
@@ -182,7 +183,21 @@ DEPARTURE: Final = "cachefleet.departure"
 
 
 WHOLE_BODY: Final = "cachefleet.body"
-"""Member of an ASGI scope: the body, where it was all there with the head."""
+"""Member of an ASGI scope: the WholeBody, where it was all there with the head."""
+
+
+class WholeBody:
+    """A request's body that was all there with the head: given once, and kept no longer, as its answer may be long."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+
+    def take(self) -> bytes | None:
+        """The body; None where it was taken before."""
+        body, self._body = self._body, None
+        return body
 
 
 async def while_present(

@@ -9,10 +9,12 @@ import pytest
 
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import (
+    WHOLE_BODY,
     ClientGoneError,
     Departure,
     Message,
     Reply,
+    WholeBody,
     read_body,
     while_present,
 )
@@ -87,6 +89,14 @@ class TestReading:
     async def test_a_body_is_whole(self, pauses: float) -> None:
         client = Client([b"ab", b"", b"c"], pauses=pauses)
         assert await read_body({"headers": []}, client.receive, limit=3, seconds=LONG) == b"abc"
+
+    async def test_one_that_is_there_at_once_is_kept_until_it_is_read(self) -> None:
+        whole = WholeBody(b"abc")
+        assert await read_body({"headers": [], WHOLE_BODY: whole}, Client().receive, limit=3, seconds=LONG) == b"abc"
+        assert whole.take() is None
+        with pytest.raises(ApiError) as caught:
+            await read_body({WHOLE_BODY: WholeBody(b"abc")}, Client().receive, limit=2, seconds=LONG)
+        assert caught.value.status == 413
 
     @pytest.mark.parametrize(("seconds", "stall"), [(LONG, SHORT), (SHORT, LONG)])
     async def test_one_that_does_not_come_is_given_up(self, seconds: float, stall: float) -> None:

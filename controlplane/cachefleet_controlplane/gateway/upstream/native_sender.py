@@ -217,8 +217,12 @@ class NativeResponse:
         return self._ended
 
     def begin(self) -> None:
-        """Read all that has come at once, from now on; before, it is one event, so that the others can be relayed."""
+        """Read all that has come at once, from now on; before, it is one event, so that the others can be relayed.
+
+        The headers are kept no longer.
+        """
         self._one = False
+        self.raw_headers = []
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""
