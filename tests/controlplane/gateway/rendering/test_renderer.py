@@ -68,7 +68,7 @@ class Rendered:
         upstream: Upstream,
         engines: list[FakeEngine],
         *,
-        seconds: float = 1,
+        seconds: float = 600,
         keys: bool = False,
         cache: RenderCache | None = None,
         dedicated: Sequence[str] = (),
@@ -101,7 +101,7 @@ class Rendered:
 
 
 def upstream() -> Upstream:
-    return Upstream(connect_seconds=1, idle_seconds=5)
+    return Upstream(connect_seconds=60, idle_seconds=600)
 
 
 def paths(worker: FakeEngine) -> list[str]:
@@ -182,7 +182,7 @@ async def test_a_worker_that_is_away_is_left_out_for_a_while_and_another_one_ask
 
 async def test_a_worker_that_hangs_leaves_time_for_another() -> None:
     async with engine() as hanging, engine() as alive, upstream() as http:
-        render = Rendered(http, [hanging, alive], seconds=4)
+        render = Rendered(http, [hanging, alive], seconds=40)
         hanging.hang()
         assert (await render(ask())).rung is Rung.RENDER
         assert len(alive.requests) == 1
