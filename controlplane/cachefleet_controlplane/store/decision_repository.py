@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, case, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Table, bindparam, case, delete, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database
@@ -20,6 +20,8 @@ from cachefleet_controlplane.store.store_errors import StoreError
 _PRUNE_ROWS: Final = 1000
 _decisions = cast("Table", DecisionRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _seq = _decisions.c.seq
+# Row by row: one statement with as many parameters would be put together anew for each batch.
+_delete = delete(_decisions).where(_decisions.c.id == bindparam("saved"))
 _FIELDS: Final = tuple(field.name for field in fields(DecisionRecord))
 _values: Final = attrgetter(*_FIELDS)
 
@@ -69,7 +71,7 @@ class SqlDecisions:
         """Insert records in one transaction, after deleting those with the same ids."""
         rows = [dict(zip(_FIELDS, _values(record), strict=True)) for record in records]
         with self._database.transaction(write=True) as connection:
-            connection.execute(delete(_decisions).where(_decisions.c.id.in_([row["id"] for row in rows])))
+            connection.execute(_delete, [{"saved": row["id"]} for row in rows])
             connection.execute(insert(_decisions), rows)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
