@@ -3,6 +3,8 @@
     python -m bench.proxies                            # about twelve minutes
     python -m bench.proxies --rounds 1 --streams 200   # whether it runs
 
+Ours is measured over the native transport, where that is installed, and beside its own Python transport too.
+
 Each proxy is a process on a core of its own, before the same four engines, which answer at once from memory and share
 the other core with the client. All get the same bodies in the same order, from the same client, in turns: request by
 request on one connection for what a proxy adds; WINDOW_SECONDS at a time on CONNECTIONS without pause for what it gets
@@ -39,7 +41,7 @@ from bench.proxies_client import Caller, Heard, ProxyError, Shape, latencies, lo
 from bench.proxies_engine import engines
 from bench.proxies_exact import exact_rows
 from bench.proxies_memory import STREAMS, Start, memory_rows
-from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy, ours, routed
+from bench.proxies_sides import OURS, OURS_IN_PYTHON, PEER_ROUTERS, Proxy, ours, routed
 from bench.rows import Row, median, percentile, row
 
 RESULTS: Final = Path(__file__).parent / "results" / "proxies.json"
@@ -126,22 +128,31 @@ async def _window(proxy: Proxy, shape: Shape, bodies: Sequence[bytes], figures: 
 def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]) -> list[Row]:
     """Ours beside each peer, with the bars."""
     own = figures[OURS]
-    out = []
+    out = _compared(shape, own, figures[OURS_IN_PYTHON], straight, name=OURS_IN_PYTHON)
     for peer in PEER_ROUTERS:
-        other, beside = figures[peer.name], f"beside {peer.name}"
-        bar = Bar("proxies", "", "ratio", peer.bar(stream=shape.stream), at_least=True)
-        out.append(judged(row(f"{shape.name}: per second of CPU, {beside}", *_medians("per_cpu", own, other)), bar))
-        out.append(row(f"{shape.name}: at {CONNECTIONS} connections, {beside}", *_medians("rates", own, other)))
-        for one in out[-2:]:
-            one["unit"] = "requests/s"
-        for share in (50, 95):
-            pair = [1000 * added(one.seconds, straight, share) for one in (own, other)]
-            out.append(row(f"{shape.name}: added p{share}, {beside}", *pair))
-        late = row(f"{shape.name}: p99 at {CONNECTIONS} connections, {beside}", *_p99(own, other))
-        out.append(judged(late, Bar("proxies", "", "ratio", 1.0)) if peer.package == LATE_PEER else late)
+        rows = _compared(shape, own, figures[peer.name], straight, name=peer.name)
+        rows[0] = judged(rows[0], Bar("proxies", "", "ratio", peer.bar(stream=shape.stream), at_least=True))
+        if peer.package == LATE_PEER:
+            rows[-1] = judged(rows[-1], Bar("proxies", "", "ratio", 1.0))
+        out += rows
     value = row(f"{shape.name}: added p50, approximate rung", 1000 * added(own.seconds, straight, 50))
     limit = ADDED_MS[shape.stream] if shape.characters <= SMALL else LARGE_ADDED_MS
     return [*out, judged(value, Bar("proxies", "", "ours", limit))]
+
+
+def _compared(shape: Shape, own: Figures, other: Figures, straight: Sequence[float], *, name: str) -> list[Row]:
+    """Ours beside another: by CPU first, the slowest requests last."""
+    told, beside = shape.name, f"beside {name}"
+    rates = [
+        row(f"{told}: per second of CPU, {beside}", *_medians("per_cpu", own, other)),
+        row(f"{told}: at {CONNECTIONS} connections, {beside}", *_medians("rates", own, other)),
+    ]
+    delays = [
+        row(f"{told}: added p{share}, {beside}", *(1000 * added(one.seconds, straight, share) for one in (own, other)))
+        for share in (50, 95)
+    ]
+    late = row(f"{told}: p99 at {CONNECTIONS} connections, {beside}", *_p99(own, other))
+    return [*(one | {"unit": "requests/s"} for one in rates), *delays, late]
 
 
 def _p99(*figures: Figures) -> list[float]:
@@ -166,7 +177,11 @@ async def beside(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> list[
     out: list[Row] = []
     async with engines(WORKERS) as urls:
         with ExitStack() as stack:
-            starts = [ours(folder, urls, core=core), *(routed(peer, folder, urls, core=core) for peer in PEER_ROUTERS)]
+            starts = [
+                ours(folder, urls, core=core),
+                ours(folder, urls, core=core, name=OURS_IN_PYTHON, transport="python"),
+                *(routed(peer, folder, urls, core=core) for peer in PEER_ROUTERS),
+            ]
             # They are waited for in a thread: their probes are answered in this one.
             proxies = [await asyncio.to_thread(stack.enter_context, start) for start in starts]
             for shape in shapes:
@@ -179,8 +194,12 @@ async def beside(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> list[
 async def crowded(folder: Path, *, streams: int) -> list[Row]:
     """Memory with many open streams, of each proxy by itself."""
     _, core = cores(2)
-    own: Start = partial(ours, folder, core=core, upstream_connections=str(2 * streams))
-    starts = {OURS: own} | {peer.name: partial(routed, peer, folder, core=core) for peer in PEER_ROUTERS}
+    mine = partial(ours, folder, core=core, upstream_connections=str(2 * streams))
+    starts: dict[str, Start] = {
+        OURS: partial(mine, name=f"{OURS} alone"),
+        OURS_IN_PYTHON: partial(mine, name=f"{OURS_IN_PYTHON} alone", transport="python"),
+    }
+    starts |= {peer.name: partial(routed, peer, folder, core=core) for peer in PEER_ROUTERS}
     out: list[Row] = []
     for name, start in starts.items():
         found = await memory_rows(name, start, streams=streams, judged=name == OURS)

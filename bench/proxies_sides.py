@@ -1,4 +1,4 @@
-"""The proxies that are compared: ours, and three routers as their packages are published, each a process of its own."""
+"""The proxies that are compared: ours over either transport, and three routers as their packages are published."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.ports import take_ports
 
 OURS: Final = "cachefleet"
+OURS_IN_PYTHON: Final = "its Python transport"
 START_SECONDS: Final = 60.0
 
 
@@ -64,16 +65,32 @@ class Proxy:
 
 @contextlib.contextmanager
 def ours(
-    folder: Path, workers: Sequence[str], *, core: set[int], command: Sequence[str] = CONTROL_PLANE, **settings: str
+    folder: Path,
+    workers: Sequence[str],
+    *,
+    core: set[int],
+    name: str = OURS,
+    transport: str = "auto",
+    command: Sequence[str] = CONTROL_PLANE,
+    **settings: str,
 ) -> Iterator[Proxy]:
     """The control plane on the approximate rung, before workers without agents; ``command`` and ``settings`` as for
-    ``plane``.
+    ``plane``. Its files are in ``folder`` below its ``name``; its transport is the native one, where that is installed.
     """
+    folder = folder / name
+    folder.mkdir()
     engines = {f"bench-{number}": _engine(url) for number, url in enumerate(workers)}
     with plane(
-        folder, FleetKey.generate(), engines, core=core, command=command, knowledge="approximate", **settings
+        folder,
+        FleetKey.generate(),
+        engines,
+        core=core,
+        command=command,
+        knowledge="approximate",
+        transport=transport,
+        **settings,
     ) as running:
-        yield Proxy(OURS, running.gateway, running.pid)
+        yield Proxy(name, running.gateway, running.pid)
 
 
 @contextlib.contextmanager
