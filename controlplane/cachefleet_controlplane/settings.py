@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     """What computes block keys and holds the index; auto takes native code where it is installed."""
 
     # The gateway.
-    transport: Choice = "python"
+    transport: Choice = "auto"
     """What moves the bytes of clients and workers; auto takes native code where it is installed."""
     gateway_threads: int = Field(1, ge=1, le=64)
     """Threads of the native transport."""
