@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 CANCEL_SECONDS: Final = 1.0
 """How long answers may take to end that are cancelled."""
 _POLL_SECONDS: Final = 0.005
+_SOCKET_FOLDERS: Final = ("/tmp", "/var/tmp")  # noqa: S108 - each socket is in a folder of its own, for this user alone
+_MAX_FOLDER_BYTES: Final = 76
+"""A Unix socket's path has at most 107 bytes, of which the folder and name of its own take the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ class NativeServer:
         if not bounds.websocket_bytes:
             yield None
             return
-        with tempfile.TemporaryDirectory(prefix="cachefleet-") as folder:
+        with tempfile.TemporaryDirectory(prefix="cachefleet-", dir=_socket_folder()) as folder:
             path = Path(folder) / "websockets"
             self._websockets = http_server(
                 self._app,
@@ -201,3 +205,9 @@ class NativeServer:
         finally:
             del self._exchanges[exchange.request.key]
             exchange.close()
+
+
+def _socket_folder() -> str | None:
+    """A folder for temporary files whose path leaves room for a socket's; None where there is none."""
+    folders = (folder for folder in (tempfile.gettempdir(), *_SOCKET_FOLDERS) if os.access(folder, os.W_OK))
+    return next((folder for folder in folders if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES), None)

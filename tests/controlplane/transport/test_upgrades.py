@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +44,17 @@ async def test_a_websocket_is_served(transport: str) -> None:
         for text in (b"first", b"second" * 1000):
             expected = Frame(Opcode.TEXT, text).serialize(mask=False)
             assert await asyncio.wait_for(connection.reader.readexactly(len(expected)), 30) == expected
+
+
+async def test_a_long_path_of_the_folder_for_temporary_files_does_not_matter(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Unix socket's path has at most 107 bytes."""
+    (long := tmp_path / ("x" * 120)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    async with served(transport, app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+        await connection.send(UPGRADE)
+        assert (await connection.response()).status == 101
 
 
 async def test_a_refused_websocket_is_a_403(transport: str) -> None:
