@@ -273,8 +273,8 @@ async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[R
 
 @pytest.mark.parametrize("apart", [0.0005, 0.01])
 async def test_an_error_after_the_end_is_read_for_itself(apart: float, relays: list[Relayed]) -> None:
-    end = [LAST[0], apart, ERROR, apart, DONE]
-    steps = [step if isinstance(step, float) else chunk(step) for step in end]
+    end: list[bytes | float] = [LAST[0], apart, ERROR, apart, DONE]
+    steps: list[Step] = [chunk(step) if isinstance(step, bytes) else step for step in end]
     async with side_of("python") as one, side_of("native") as two:
         body, told = await alike(
             (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("a", [1])), 0.01, *steps, b"0\r\n\r\n"]
