@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -70,12 +71,13 @@ def ours(
     *,
     core: set[int],
     name: str = OURS,
-    transport: str = "auto",
+    transport: str = "",
     command: Sequence[str] = CONTROL_PLANE,
     **settings: str,
 ) -> Iterator[Proxy]:
     """The control plane on the approximate rung, before workers without agents; ``command`` and ``settings`` as for
-    ``plane``. Its files are in ``folder`` below its ``name``; its transport is the native one, where that is installed.
+    ``plane``. Its files are in ``folder`` below its ``name``; its transport is what CACHEFLEET_TRANSPORT says, where
+    nothing else is, or the native one where that is installed.
     """
     folder = folder / name
     folder.mkdir()
@@ -87,7 +89,7 @@ def ours(
         core=core,
         command=command,
         knowledge="approximate",
-        transport=transport,
+        transport=transport or os.environ.get("CACHEFLEET_TRANSPORT", "auto"),
         **settings,
     ) as running:
         yield Proxy(name, running.gateway, running.pid)
