@@ -131,7 +131,7 @@ bench-gateway: setup ## What the gateway adds to a request, against going direct
 bench-continuation: setup ## A turn by handle against its whole history to stock vLLM (five minutes; QUICK=1: one)
 	@$(BIN)/python -m bench.continuation $(if $(QUICK),--quick --only "ChatML with thinking")
 
-bench-proxies: setup ## The gateway as a proxy, beside sglang-router, vllm-router and SMG (about twelve minutes)
+bench-proxies: setup ## The gateway as a proxy, beside sglang-router, vllm-router and SMG (about twenty minutes)
 	@$(BIN)/python -m bench.proxies
 
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)

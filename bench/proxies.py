@@ -1,6 +1,6 @@
 """The gateway as a proxy, beside sglang-router, vllm-router and SMG in their cache-aware modes.
 
-    python -m bench.proxies                            # about twelve minutes
+    python -m bench.proxies                            # about twenty minutes
     python -m bench.proxies --rounds 1 --streams 200   # whether it runs
 
 Ours is measured over the native transport, where that is installed, and beside its own Python transport too.
