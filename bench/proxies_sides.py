@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -71,13 +70,11 @@ def ours(
     *,
     core: set[int],
     name: str = OURS,
-    transport: str = "",
     command: Sequence[str] = CONTROL_PLANE,
     **settings: str,
 ) -> Iterator[Proxy]:
     """The control plane on the approximate rung, before workers without agents; ``command`` and ``settings`` as for
-    ``plane``. Its files are in ``folder`` below its ``name``; its transport is what CACHEFLEET_TRANSPORT says, where
-    nothing else is, or the native one where that is installed.
+    ``plane``. Its files are in ``folder``, below its ``name``.
     """
     folder = folder / name
     folder.mkdir()
@@ -89,7 +86,6 @@ def ours(
         core=core,
         command=command,
         knowledge="approximate",
-        transport=transport or os.environ.get("CACHEFLEET_TRANSPORT", "auto"),
         **settings,
     ) as running:
         yield Proxy(name, running.gateway, running.pid)
