@@ -183,9 +183,9 @@ class WorkerCall:
         *,
         strip_ids: bool,
         notes: bool,
-        single: bool,
         max_event_bytes: int,
         send_seconds: float,
+        end_seconds: float,
     ) -> None: ...
     @property
     def silent_seconds(self) -> float: ...

@@ -128,26 +128,27 @@ impl WorkerCall {
     /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
     /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text).
     /// `begun` are the first bytes of an event; ids and text are those of the events that were passed, where `notes` are
-    /// wanted. The end of a `single` choice is told with all that follows, as far as that comes at once. `RuntimeError`
-    /// as `more`, and where the client's answer has not begun.
+    /// wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with it; 0 where there
+    /// are other choices. `RuntimeError` as `more`, and where the client's answer has not begun.
     #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
-    #[pyo3(signature = (client, begun, *, strip_ids, notes, single, max_event_bytes, send_seconds))]
+    #[pyo3(signature = (client, begun, *, strip_ids, notes, max_event_bytes, send_seconds, end_seconds))]
     fn relay(
         &self,
         client: &ClientRequest,
         begun: &[u8],
         strip_ids: bool,
         notes: bool,
-        single: bool,
         max_event_bytes: usize,
         send_seconds: f64,
+        end_seconds: f64,
     ) -> PyResult<()> {
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
         let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
-        let (send, heard) = (seconds(send_seconds)?, self.call.heard.clone());
+        let (send, end) = (seconds(send_seconds)?, seconds(end_seconds)?);
+        let heard = self.call.heard.clone();
         heard.note();
         self.call
-            .read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, single, heard }.run().await) })
+            .read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, end, heard }.run().await) })
     }
 
     /// Seconds since something came of the worker.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAtt
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
+from cachefleet_controlplane.gateway.upstream import native_sender
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
@@ -243,7 +246,10 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
 
 
-async def test_the_end_of_a_stream_comes_to_python_at_once(relays: list[Relayed]) -> None:
+async def test_the_end_of_a_stream_comes_to_python_at_once(
+    relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
     async with side_of("native") as side:
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
@@ -271,16 +277,35 @@ async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[R
     assert [(left.events, left.ended) for left in relays] == [([LAST[0]], False)]
 
 
-@pytest.mark.parametrize("apart", [0.0005, 0.01])
-async def test_an_error_after_the_end_is_read_for_itself(apart: float, relays: list[Relayed]) -> None:
-    end: list[bytes | float] = [LAST[0], apart, ERROR, apart, DONE]
-    steps: list[Step] = [chunk(step) if isinstance(step, bytes) else step for step in end]
+async def test_an_error_after_the_end_is_read_for_itself(
+    relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    relaying: list[NativeResponse] = []
+    relay = NativeResponse.relay
+
+    async def seen(self: NativeResponse, *given: Any, **more: Any) -> Relayed:
+        relaying.append(self)
+        return await relay(self, *given, **more)
+
+    monkeypatch.setattr(NativeResponse, "relay", seen)
+    go, read = asyncio.Event(), asyncio.Event()
+
+    def steps(*before: Step) -> list[Step]:
+        first, second = before
+        return [HEAD, chunk(FIRST), first, chunk(LAST[0]), second, chunk(ERROR), chunk(DONE), b"0\r\n\r\n"]
+
     async with side_of("python") as one, side_of("native") as two:
-        body, told = await alike(
-            (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("a", [1])), 0.01, *steps, b"0\r\n\r\n"]
-        )
-        assert (told.outcome, b"error" in body) == ("finished", True)
-    assert relays[0].events == [LAST[0]]
+        expected = await one.play(steps(0.01, 0.01))
+        playing = asyncio.create_task(two.play(steps(go, read)))
+        await until(lambda: bool(relaying) and 0.05 < relaying[0].silent_seconds() < math.inf)
+        before = time.monotonic() - relaying[0].silent_seconds()
+        go.set()  # and once native code has read the end of the choice, while it waits for the stream's
+        await until(lambda: time.monotonic() - relaying[0].silent_seconds() > before + 0.02)
+        read.set()
+        assert await playing == expected
+    assert (expected[1].outcome, b"error" in expected[0]) == ("finished", True)
+    assert [(left.events, left.ended) for left in relays] == [([LAST[0]], False)]
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ class StreamFilter:
         self._strip_usage = strip_usage
         self._strip_ids = strip_ids
         self.single = single
+        """It has one choice."""
         self._wait = single or fingerprint is None
         self._begun = False
         self._held: list[bytes] = []

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # it may not be installed
     from cachefleet_native import ClientRequest, WorkerCall, WorkerClient
 
 Fields = list[tuple[bytes, bytes]]
+END_SECONDS: Final = 0.05
+"""How long usage and the end of a stream are waited for once its only choice has ended: workers send them at once."""
 
 
 class NativeSender:
@@ -188,8 +190,8 @@ class NativeResponse:
     ) -> Relayed:
         """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
 
-        ``begun``: the first bytes of an event. What follows the end of a ``single`` choice comes with that, as far as
-        it comes at once. Not to be called where the answer has ended.
+        ``begun``: the first bytes of an event. What follows the end of a ``single`` choice comes with that, where it
+        comes within END_SECONDS. Not to be called where the answer has ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
@@ -198,9 +200,9 @@ class NativeResponse:
             begun,
             strip_ids=strip_ids,
             notes=notes,
-            single=single,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,
+            end_seconds=END_SECONDS if single else 0.0,
         )
         try:
             relayed = Relayed(*await self._told.next())

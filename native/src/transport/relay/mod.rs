@@ -18,9 +18,7 @@ pub use splitter::{Splitter, TooLarge};
 use super::client::{Answer, Failure};
 use super::reply_body::ReplySender;
 
-/// How long the end of a stream is waited for, once its only choice has ended.
-const END: Duration = Duration::from_millis(50);
-/// Of bytes read meanwhile, more than these end the wait.
+/// Of bytes read after the end of a choice, more than these end the wait for the stream's end.
 const MAX_END_BYTES: usize = 64 * 1024;
 
 /// When something came of a worker last.
@@ -81,33 +79,32 @@ pub struct Relay {
     pub passing: Passing,
     /// How long a client may take nothing.
     pub send: Duration,
-    /// It has one choice: what follows that one's end, usage and the end of the stream, comes at once.
-    pub single: bool,
+    /// How long the end of the stream is waited for once a choice has ended. Zero where there are other choices.
+    pub end: Duration,
     pub heard: Heard,
 }
 
 impl Relay {
     /// Relays until something stops it.
     pub async fn run(mut self) -> Relayed {
-        let mut events = Vec::new();
-        let stop = loop {
-            match self.step(&mut events).await {
-                Ok(()) if !events.is_empty() => break Stop::Handed,
-                Ok(()) if self.answer.ended() => break Stop::Ended,
-                Ok(()) => (),
-                Err(stop) => break stop,
+        let (stop, mut events) = loop {
+            match self.step().await {
+                Ok(events) if !events.is_empty() => break (Stop::Handed, events),
+                Ok(_) if self.answer.ended() => break (Stop::Ended, Vec::new()),
+                Ok(_) => (),
+                Err(stop) => break (stop, Vec::new()),
             }
         };
-        let ends = stop == Stop::Handed && self.single && events.iter().any(|event| finishes(event));
-        let stop = if ends { self.end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
+        let ends = stop == Stop::Handed && !self.end.is_zero() && events.iter().any(|event| finishes(event));
+        let stop = if ends { self.read_end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
         let (rest, notes) = self.passing.into_rest();
         let rest = if matches!(stop, Stop::Handed | Stop::Ended) { rest } else { Vec::new() };
         let goes_on = stop == Stop::Handed && !self.answer.ended();
         Relayed { stop, answer: goes_on.then_some(self.answer), events, rest, notes }
     }
 
-    /// Reads once, and adds the events for Python.
-    async fn step(&mut self, events: &mut Vec<Vec<u8>>) -> Result<(), Stop> {
+    /// Reads once; the events for Python.
+    async fn step(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
         match timeout(self.send, self.reply.room()).await {
             Ok(Ok(())) => (),
             Ok(Err(_)) | Err(_) => return Err(Stop::ClientGone),
@@ -118,14 +115,13 @@ impl Relay {
         if !passed.is_empty() {
             self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;
         }
-        *events = handed;
-        Ok(())
+        Ok(handed)
     }
 
     /// Reads to the end of the stream, or as far as that comes soon. An error, and what follows it, is left to be read
     /// for itself: what came before it stands.
-    async fn end(&mut self, events: &mut Vec<Vec<u8>>) -> Result<(), Failure> {
-        let (until, mut read) = (tokio::time::Instant::now() + END, 0);
+    async fn read_end(&mut self, events: &mut Vec<Vec<u8>>) -> Result<(), Failure> {
+        let (until, mut read) = (tokio::time::Instant::now() + self.end, 0);
         while !self.answer.ended() && read <= MAX_END_BYTES {
             let before = self.passing.bytes().len();
             match timeout_at(until, self.answer.more(self.passing.bytes())).await {
