@@ -5,6 +5,7 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector
 from cachefleet_core.native import NativeError
@@ -15,7 +16,7 @@ def test_python_may_be_asked_for() -> None:
     assert (chosen.code, chosen.reason, chosen.completions, chosen.panics) == ("python", "set so", None, 0)
 
 
-@pytest.mark.parametrize("choice", ["auto", "native"])
+@pytest.mark.parametrize("choice", [Settings.model_fields["transport"].default, "auto", "native"])
 def test_native_code_is_used_where_it_is_there(choice: str) -> None:
     native = pytest.importorskip("cachefleet_native")
     chosen = choose_transport(choice, threads=2)  # type: ignore[arg-type]  # one of them
