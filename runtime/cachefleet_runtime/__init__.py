@@ -1,7 +1,6 @@
 """Infrastructure that all processes but the plugin share: Kubernetes client, logging, caches, event streams, tasks.
 
 backoff         exponential back-off
-copies          copies of small values with changes
 expiring_cache  bounded cache whose entries expire
 kubernetes      Kubernetes API over HTTP: requests, watches, retryable and permanent errors
 known_results   results of pure functions, remembered

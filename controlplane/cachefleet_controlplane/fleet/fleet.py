@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections

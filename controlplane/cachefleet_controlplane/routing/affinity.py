@@ -6,7 +6,8 @@ That worker is chosen only where it costs no more and holds no less of the promp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision, RoutingPolicy, Verdict, full_name
 

@@ -20,9 +20,10 @@ unknown               none of these
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 OLD_REPORT_SECONDS: Final = 2.0
 """Workers report each second: an older report means one is missing, with the evictions it may tell of."""
@@ -42,8 +43,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """What is known of one answered request; None where it is not known."""
 
     predicted_tokens: int

@@ -24,8 +24,9 @@ since the report by requests that have ended, at most G of them. No more than wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.routing.reservations import BlockReservations
 from cachefleet_core.report_frames import State
@@ -34,8 +35,7 @@ OWN_BLOCKS: Final = 1
 """The null block, which vLLM counts and never allocates."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Capacity:
+class Capacity(Struct, frozen=True):
     """The blocks of one worker for new requests; symbols as in the module's docstring."""
 
     total: int

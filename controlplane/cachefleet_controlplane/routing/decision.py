@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.hit_trust import WHOLE
@@ -103,8 +105,7 @@ def full_name(pool: str, worker: str) -> str:
     return f"{pool}/{worker}"
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Chunks:
+class Chunks(Struct, frozen=True):
     """A prompt's text: the packed keys of its chunks, and about how many tokens each of them has."""
 
     keys: bytes = b""
@@ -114,8 +115,7 @@ class Chunks:
 NO_CHUNKS: Final = Chunks()
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Prompt:
+class Prompt(Struct, frozen=True):
     """What is known of a request's prompt: 0 tokens and no keys where it could not be rendered."""
 
     tokens: int = 0
@@ -134,8 +134,7 @@ class Prompt:
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
-class CandidateView:
+class CandidateView(Struct, frozen=True):
     """One rank of one worker as a decision sees it; None where it was not reported. Never changed."""
 
     worker: str
@@ -185,8 +184,7 @@ class CandidateView:
         return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
-class CandidateScore:
+class CandidateScore(Struct, frozen=True):
     """The cost of one candidate in seconds, with every part of it. Never changed."""
 
     worker: str
@@ -230,8 +228,7 @@ class CandidateScore:
     """Loading of the adapter onto its device, which is full of others; assumed."""
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
 
     verdict: Verdict

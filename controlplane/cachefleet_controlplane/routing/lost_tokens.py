@@ -16,8 +16,9 @@ So the tokens of all causes add up to the prompt's, less those served, whatever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 
@@ -53,8 +54,7 @@ class LostCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Levels:
+class Levels(Struct, frozen=True, kw_only=True):
     """What is known of one answered prompt, in tokens from its beginning; 0 where there is nothing of the kind."""
 
     prompt_tokens: int

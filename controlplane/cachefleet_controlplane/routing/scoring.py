@@ -17,9 +17,10 @@ least recently used one, so that cold prompts spread. Nothing here reads a clock
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.routing.capacity import certainly_used
 from cachefleet_controlplane.routing.cost import cost_of
@@ -162,8 +163,7 @@ def _has_room(view: CandidateView, *, needed: int, taken: int) -> bool:
     return possible and (view.blocks_free is None or not view.requests or taken <= view.blocks_free)
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class _Judged:
+class _Judged(Struct, frozen=True):
     view: CandidateView
     score: CandidateScore
     could: bool

@@ -5,13 +5,14 @@ Importing this module needs ``cachefleet_native``.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from struct import Struct
 from typing import Final
 
 import cachefleet_native
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.index.native_index import native_rules
 from cachefleet_controlplane.index.protocol import WorkerId
@@ -24,7 +25,6 @@ from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_controlplane.workers.load import blank_blocks
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_runtime.copies import copied
 
 EARLY_SECONDS: Final = 1e-6
 """How much earlier than computed a row is updated: sums of times are not exact."""
@@ -36,8 +36,7 @@ class NotScorableError(ValueError):
     """A worker reports load that native code does not accept."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Row:
+class Row(Struct, frozen=True):
     """A candidate without a prompt."""
 
     view: CandidateView
@@ -52,17 +51,28 @@ class Row:
         """
         view = worker.candidate(asked, 0, now, percent=percent)
         if not weighed:
-            view.worth = UNLEARNT
+            view = replace(view, worth=UNLEARNT)
         return cls(view, worker.load.at if worker.load and view.report_age is not None else None)
 
     def busy(self, worker: Worker, now: float, *, percent: int) -> Row:
         """The row after requests in flight have changed, and nothing else."""
-        own, load, view = worker.inflight_requests, worker.known_load(now), copied(self.view)
-        view.inflight_tokens, view.last_used = own.tokens(now), worker.last_used
-        view.requests = (load.others_requests if load else 0) + len(own.open)
+        own, load = worker.inflight_requests, worker.known_load(now)
+        view = replace(
+            self.view,
+            inflight_tokens=own.tokens(now),
+            last_used=worker.last_used,
+            requests=(load.others_requests if load else 0) + len(own.open),
+        )
         if load is not None and (room := worker.room(now, percent=percent)) is not None:
-            view.blocks_total, view.blocks_free, view.blocks_reserved = room.total, room.free, room.reserve
-            view.blocks_idle, view.blocks_used, view.blocks_blank = room.idle, room.used, blank_blocks(load, own)
+            view = replace(
+                view,
+                blocks_total=room.total,
+                blocks_free=room.free,
+                blocks_reserved=room.reserve,
+                blocks_idle=room.idle,
+                blocks_used=room.used,
+                blocks_blank=blank_blocks(load, own),
+            )
         return Row(view, self.reported_at)
 
     @property
@@ -105,7 +115,7 @@ class CandidateTable:
         self.rows = tuple(self._row(worker, now) for worker in self.candidates)
         self.throughputs: list[Throughput] = []
         rules = native_rules([worker.rule for worker in self.candidates])
-        self.unpack = Struct(f"<{len(self.candidates)}I").unpack
+        self.unpack = struct.Struct(f"<{len(self.candidates)}I").unpack
         """Reads what native code says of each candidate."""
         self.names = cachefleet_native.Candidates([worker.id for worker in self.candidates], rules)
         self.loads = cachefleet_native.Loads(len(self.candidates))

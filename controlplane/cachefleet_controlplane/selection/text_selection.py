@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from heapq import nlargest, nsmallest
 from typing import Final
 
+from msgspec.structs import replace
+
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
@@ -16,7 +18,6 @@ from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_runtime.copies import copied
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class TextSelector(Selector):
 
 def by_text(prompt: Prompt) -> Prompt:
     """The prompt with the keys of its chunks for those of its blocks."""
-    return copied(prompt, keys=prompt.chunks.keys)
+    return replace(prompt, keys=prompt.chunks.keys)
 
 
 def _busy(worker: Worker) -> tuple[int, int]:
@@ -125,8 +126,7 @@ def _busy(worker: Worker) -> tuple[int, int]:
 def _view(worker: Worker, prompt: Prompt, blocks: int, now: float, *, percent: int) -> CandidateView:
     """This replica knows what it sent: it is expected there even while reports are stale."""
     view = worker.candidate(prompt, blocks, now, percent=percent, sent=blocks)
-    view.worth = UNLEARNT  # what is guessed is not weighed more finely
-    return view
+    return replace(view, worth=UNLEARNT)  # what is guessed is not weighed more finely
 
 
 def blocks_of(chunks: int, prompt: Prompt) -> int:

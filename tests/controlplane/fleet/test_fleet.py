@@ -1,9 +1,9 @@
 """The live picture: who may be asked, what is known of each, and what was sent."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision, Knowledge, Reason, RoutingPolicy, Verdict
@@ -16,7 +16,7 @@ _SAME = {name: getattr(CANDIDATE, name) for name in CandidateRecord.__dataclass_
 
 
 def score(number: int, **changes: Any) -> CandidateScore:
-    fields = {name: value for name, value in _SAME.items() if name in CandidateScore.__dataclass_fields__}
+    fields = {name: value for name, value in _SAME.items() if name in CandidateScore.__struct_fields__}
     own = {"worker": f"demo-{number}", "id": f"default/demo/demo-{number}#0", "pool": "default/demo"}
     return CandidateScore(**(fields | own | changes))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
@@ -70,5 +72,5 @@ def test_how_fast_a_worker_loads_is_what_its_pool_has_measured() -> None:
 def test_a_worker_that_loads_slowly_is_passed_over() -> None:
     views = [candidate("a", loadable=80), candidate("b")]
     assert choose(*views).worker == "a"
-    views[0].loaded_per_second = 500.0
+    views[0] = replace(views[0], loaded_per_second=500.0)
     assert choose(*views).worker == "b"

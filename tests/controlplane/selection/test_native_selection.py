@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
 
 def told(decision: Decision) -> dict[str, Any]:
     """All that a decision says, its scores looked at."""
-    found = {field.name: getattr(decision, field.name) for field in fields(Decision)}
+    found = {name: getattr(decision, name) for name in Decision.__struct_fields__}
     return found | {"leading": list(decision.leading), "scores": list(decision.scores)}
 
 

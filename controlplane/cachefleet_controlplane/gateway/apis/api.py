@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, Protocol
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.media import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo

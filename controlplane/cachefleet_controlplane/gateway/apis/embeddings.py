@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo

@@ -7,10 +7,10 @@ them, requests for usage and token ids, which are taken out of the reply again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
@@ -45,8 +44,7 @@ class Bypass(StrEnum):
     """Its blocks depend on images, sound or vectors besides token ids."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class RequestInfo:
+class RequestInfo(Struct, frozen=True):
     """One request, parsed as far as routing needs it; ``fields`` are the members that a worker may see."""
 
     endpoint: Endpoint

@@ -27,10 +27,10 @@ as asked        otherwise                                              as it cam
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
@@ -48,11 +48,9 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, Verdict
 from cachefleet_controlplane.wire.json_members import edited, encode
-from cachefleet_runtime.copies import copied
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class AttemptMode:
+class AttemptMode(Struct, frozen=True):
     """How one attempt is sent."""
 
     threshold: float | None = None
@@ -121,8 +119,7 @@ TRANSFER: Final = "kv_transfer_params"
 _KEY_BYTES: Final = 8
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Attempt:
+class Attempt(Struct, frozen=True):
     """What one worker is sent; ``watch`` is None where the gateway does not look for a refusal."""
 
     path: str = ""
@@ -171,7 +168,7 @@ class AttemptPlanner:
 
     def begun(self) -> None:
         """The answer has begun: what was sent for it is not needed again."""
-        self.attempt = copied(self.attempt, body=b"")
+        self.attempt = replace(self.attempt, body=b"")
 
     def outcome(self, opened: Opened) -> tuple[Outcome, Refusal | None]:
         """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""

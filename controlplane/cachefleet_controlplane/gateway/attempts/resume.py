@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
@@ -23,7 +23,6 @@ from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
 from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_runtime.copies import copied
 from cachefleet_runtime.known_results import known_of_tuples
 
 _GIVEN_UP: Final = HANDED_BACK.encode()
@@ -31,8 +30,7 @@ _texts = msgspec.json.Decoder(str | list[str] | None)
 _number = msgspec.json.Decoder(int | None, strict=False)
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class ResumeLimits:
+class ResumeLimits(Struct, frozen=True):
     """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings, tokens at least."""
 
     hand_backs: int
@@ -47,7 +45,7 @@ class ResumeLimits:
         if gate.callers and gate.own:
             return None
         if gate.own:  # the gateway acts on it
-            info = copied(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
+            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
         stops = _stops(info.fields.get("stop"))
         if stops is None or not resumable(info, parsed=parsed):
             return None
@@ -146,7 +144,7 @@ class Resumption:
 
     def joined(self, answer: Answer) -> Answer:
         """Return the last worker's whole answer, joined with what others produced before it."""
-        return copied(answer, body=self._whole) if self._times and answer.status == 200 else answer
+        return replace(answer, body=self._whole) if self._times and answer.status == 200 else answer
 
     @property
     def _handed_back(self) -> bool:
@@ -163,11 +161,11 @@ class Resumption:
     def begun(self) -> None:
         """The answer has begun: forget of the request what only asking for its beginning needs."""
         first = self._first
-        info = copied(first.info, fields={})
-        rendering = copied(first.rendering, held=None)
+        info = replace(first.info, fields={})
+        rendering = replace(first.rendering, held=None)
         body = b"" if self._limits is None else carried(first.body)
-        self._first = copied(first, info=info, body=body, rendering=rendering)
-        self.routing_input = copied(self.routing_input, info=info, body=b"", rendering=rendering)
+        self._first = replace(first, info=info, body=body, rendering=rendering)
+        self.routing_input = replace(self.routing_input, info=info, body=b"", rendering=rendering)
 
     async def go_on(self, text: Text) -> bool:
         """Set ``routing_input`` to ask for the rest of the answer; False where that is not possible."""
@@ -192,14 +190,14 @@ class Resumption:
         least = (self._limits.least if self._limits else 0) - len(produced)
         body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
         prompt = self._prompt([*prompt_ids, *produced], budget)
-        return copied(self._first, body=body, prompt=prompt)
+        return replace(self._first, body=body, prompt=prompt)
 
     def _prompt(self, ids: list[int], budget: int) -> Prompt:
         """With keys of the produced tokens after the prompt's: the first worker may still hold these blocks."""
         first = self._first.prompt
         keyer = self._fleet.keyer(self._first.model.name, salt=self._first.salt)
         if keyer is None or not first.keys:
-            return copied(first, tokens=len(ids), max_tokens=budget)
+            return replace(first, tokens=len(ids), max_tokens=budget)
         keys = keyer.packed_keys(ids)
         return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT, adapter=first.adapter)
 
@@ -210,7 +208,7 @@ class Resumption:
         # As nearly all: no need to parse it again.
         plain = not self._times and "vllm_xargs" not in routing_input.info.fields
         body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
-        return copied(routing_input, body=body, sent=members)
+        return replace(routing_input, body=body, sent=members)
 
     @property
     def _allowed(self) -> int:

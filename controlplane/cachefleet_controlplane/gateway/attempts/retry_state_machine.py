@@ -24,13 +24,14 @@ Rules besides the table, in ``step``:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from cachefleet_controlplane.gateway.upstream.outcome import RETRIES, Outcome
-from cachefleet_runtime.copies import copied
 
 
 class State(StrEnum):
@@ -125,8 +126,7 @@ _BEFORE_ANSWERS: Final = frozenset({Action.DELIVER, Action.REFUSE, Action.FAIL})
 """Actions that are possible only where nothing was sent to the client."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a request has come; ``answered``: the last worker's own 5xx can be delivered."""
 
     state: State = State.CHOOSING
@@ -174,51 +174,51 @@ def _follow(progress: Progress, outcome: Outcome, *, worker: str, max_attempts: 
         raise IllegalOutcomeError(f"{outcome} while {progress.state}")
     state, action = row
     if progress.transferred and progress.state in {State.WAITING, State.RELAYING}:
-        progress = copied(progress, transferred=False)
+        progress = replace(progress, transferred=False)
     if progress.key_refused and outcome in {Outcome.PLACED, Outcome.REFUSED}:  # another one is asked, or has no room
-        progress = copied(progress, key_refused=False)
+        progress = replace(progress, key_refused=False)
     progress = _noted(progress, outcome)
     if outcome is Outcome.PLACED and progress is _BEGUN:
         return Progress(state, 1, worker), action  # as nearly always
     if outcome is Outcome.PLACED:
-        return copied(progress, state=state, worker=worker, attempts=progress.attempts + 1), action
+        return replace(progress, state=state, worker=worker, attempts=progress.attempts + 1), action
     if progress.state is State.WAITING and outcome in RETRIES:
         return _blame(progress, outcome, max_attempts=max_attempts)
     if (outcome in {Outcome.NO_WORKER, Outcome.REFUSED} and progress.attempts) or (
         outcome is Outcome.CUT_OFF and progress.attempts >= max_attempts
     ):
         return _exhausted(progress)
-    return copied(progress, state=state), action
+    return replace(progress, state=state), action
 
 
 def _noted(progress: Progress, outcome: Outcome) -> Progress:
     """Note what an outcome says of its worker, and of what the client has got."""
     match outcome:
         case Outcome.FIRST_EVENT:
-            return copied(progress, begun=True)
+            return replace(progress, begun=True)
         case Outcome.HANDED_BACK:
-            return copied(progress, avoided=progress.avoided | {progress.worker})
+            return replace(progress, avoided=progress.avoided | {progress.worker})
         case Outcome.CUT_OFF:
-            return copied(progress, excluded=progress.excluded | {progress.worker})
+            return replace(progress, excluded=progress.excluded | {progress.worker})
         case Outcome.GATE_REFUSED:
-            return copied(progress, refusals=progress.refusals + 1, attempts=progress.attempts - 1, answered=False)
+            return replace(progress, refusals=progress.refusals + 1, attempts=progress.attempts - 1, answered=False)
         case Outcome.PREFILLED:
-            return copied(progress, transferred=True, answered=False)
+            return replace(progress, transferred=True, answered=False)
         case _:
             return progress
 
 
 def _blame(progress: Progress, outcome: Outcome, *, max_attempts: int) -> tuple[Progress, Action]:
-    progress = copied(progress, answered=outcome is Outcome.SERVER_ERROR, key_refused=outcome is Outcome.KEY_REFUSED)
+    progress = replace(progress, answered=outcome is Outcome.SERVER_ERROR, key_refused=outcome is Outcome.KEY_REFUSED)
     if progress.attempts >= max_attempts:
         return _exhausted(progress)
-    progress = copied(progress, state=State.CHOOSING)
+    progress = replace(progress, state=State.CHOOSING)
     if outcome is Outcome.LOST and progress.worker not in progress.suspects:
-        return copied(progress, suspects=progress.suspects | {progress.worker}), Action.CHOOSE
-    return copied(progress, excluded=progress.excluded | {progress.worker}), Action.CHOOSE
+        return replace(progress, suspects=progress.suspects | {progress.worker}), Action.CHOOSE
+    return replace(progress, excluded=progress.excluded | {progress.worker}), Action.CHOOSE
 
 
 def _exhausted(progress: Progress) -> tuple[Progress, Action]:
     if progress.answered:
-        return copied(progress, state=State.ENDED), Action.DELIVER
-    return copied(progress, state=State.ENDED), Action.FAIL if progress.key_refused else Action.REFUSE
+        return replace(progress, state=State.ENDED), Action.DELIVER
+    return replace(progress, state=State.ENDED), Action.FAIL if progress.key_refused else Action.REFUSE

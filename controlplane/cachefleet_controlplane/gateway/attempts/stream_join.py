@@ -7,10 +7,10 @@ the first one's id and model and, for a chat, a chat's form. Usage counts the pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answer import error_code
@@ -28,8 +28,7 @@ _GIVEN_UP: Final = HANDED_BACK.encode()
 _TRANSFER: Final = "kv_transfer_params"
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Stopping:
+class Stopping(Struct, frozen=True):
     """A request's stop strings; ``included``: they are part of the answer."""
 
     stops: Sequence[str] = ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
@@ -33,8 +34,7 @@ _UNKEYED: Final = frozenset({Rung.NONE, Rung.TEXT})
 """Rungs that give no block keys."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class _Answered:
+class _Answered(Struct, frozen=True):
     """An answered prompt whose blocks are known."""
 
     decision: Decision

@@ -6,11 +6,11 @@ Items are concatenated as they were sent and answered; what of them a prompt sho
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.wire.errors import ApiError

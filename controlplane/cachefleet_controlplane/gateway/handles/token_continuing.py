@@ -7,7 +7,8 @@ worker gives. Where it has lost them the client is told so (409) and sends all i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
+from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
@@ -73,8 +74,7 @@ def _candidate(score: CandidateScore, *, chosen: bool) -> dict[str, object]:
     return {name: getattr(record, name) for name in _SHOWN_TO_TENANTS}
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Basis:
+class Basis(Struct, frozen=True, kw_only=True):
     """What a request's decisions rest on besides the fleet: its tenant, and how its prompt is known."""
 
     tenant: TenantId
@@ -84,7 +84,7 @@ class Basis:
     rung: str
     render_failure: str | None
     block_size: int
-    keys: bytes = field(repr=False)
+    keys: bytes
     single: bool
     """The engine's usage counts the one prompt that was routed by."""
     reads_cache: bool = True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.workers.views import ServedModel
@@ -15,8 +16,7 @@ from cachefleet_runtime.known_results import known_of_tuples
 _SPEAKING: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS)
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class HitThresholds:
+class HitThresholds(Struct, frozen=True):
     """The thresholds and pool roles that hold for all attempts of a request."""
 
     speaks: bool = False
@@ -25,7 +25,7 @@ class HitThresholds:
     """The caller's threshold; None without one."""
     split: bool = False
     """The fleet has Prefill and Decode pools."""
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Mapping[str, float] = {}
     """Thresholds of the pools that answer, by pool key."""
     decoding: frozenset[str] = frozenset()
     """Keys of the Decode pools."""
@@ -60,6 +60,9 @@ class HitThresholds:
     def decode_first(self, pool: str) -> bool:
         """Whether a Decode worker goes first (B16): the caller has the field, 0 included, or the pool a threshold."""
         return self.own is not None or self.threshold(pool) > 0
+
+
+NO_THRESHOLDS: Final = HitThresholds()
 
 
 @known_of_tuples

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.rendering.keying import Keyed
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
@@ -11,7 +13,6 @@ from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, R
 from cachefleet_controlplane.gateway.rendering.text_keys import Text
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
-from cachefleet_runtime.copies import copied
 
 _TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
 """Reasons for no ids where the text tells nothing either."""
@@ -30,13 +31,11 @@ def known_prompt(
     refused = keyed.tokens and longest is not None and keyed.tokens > longest  # by the engine
     if not guessed or refused:
         prompt = _prompt(info, keyed, chunks, longest=longest)
-        if not facts.indexed:
-            prompt.keys, prompt.knowledge = b"", Knowledge.LOAD
-        return rendering, prompt
+        return rendering, prompt if facts.indexed else replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
     tokens = keyed.tokens or (text.tokens if longest is None else min(text.tokens, longest))
     guess = _prompt(info, Keyed(tokens), chunks, longest=longest)
-    guess.block_size, guess.knowledge = facts.block_size, Knowledge.APPROXIMATE
-    return copied(rendering, rung=Rung.TEXT) if rendering.rung is Rung.NONE else rendering, guess
+    guess = replace(guess, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE)
+    return replace(rendering, rung=Rung.TEXT) if rendering.rung is Rung.NONE else rendering, guess
 
 
 def _prompt(info: RequestInfo, keyed: Keyed, chunks: Chunks, *, longest: int | None) -> Prompt:

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.parse import upstream_body, upstream_fields
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.handles import Handles, no_handles
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
-from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
+from cachefleet_controlplane.gateway.placement.hit_thresholds import NO_THRESHOLDS, HitThresholds
 from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.placement.prompt_knowledge import known_prompt
 from cachefleet_controlplane.gateway.placement.refusals import no_such_model
@@ -39,8 +42,7 @@ NO_PROMPT: Final = Prompt()
 NOT_RENDERED: Final = Rendering()
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class RoutingInput:
+class RoutingInput(Struct, frozen=True):
     """One request with all that a decision needs; may be decided on repeatedly."""
 
     fleet: Fleet
@@ -55,16 +57,16 @@ class RoutingInput:
     render_seconds: float
     tenant: TenantRecord
     salt: str = ""
-    learn: Callable[[int], None] = field(default=lambda _: None, compare=False)
+    learn: Callable[[int], None] = lambda _: None
     """To be called with the number of tokens that the prompt turned out to have."""
     preferred: str = ""
     """Full name of the worker that is chosen among equals; "" for none."""
-    sent_to: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    sent_to: Callable[[str], None] = lambda _: None
     """To be called with the full name of the worker that it is sent to."""
-    gate: HitThresholds = field(default_factory=HitThresholds)
+    gate: HitThresholds = NO_THRESHOLDS
     duty: Duty = Duty.ANSWER
     """Whether workers are chosen to answer or to prefill."""
-    continuing: Sending | None = field(default=None, compare=False)
+    continuing: Sending | None = None
     """What workers keep of the conversation; None where requests are always sent whole."""
 
     @property
@@ -92,7 +94,7 @@ class RoutingInput:
         return self.fleet.route(self.model.name, self.prompt, exclude=exclude | others, duty=self.duty)
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
+@dataclass(frozen=True, slots=True)
 class Answering:
     """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own."""
 
@@ -184,14 +186,18 @@ class RoutingInputBuilder:
             rendering = await self._render(made, workers, answering, keep_ids=keep_ids)
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)
-            made.body = await continuing.whole(body) if gate.split else body
-        made.render_seconds = self._clock() - began
-        made.learn = self._learner(info, model, rendering, text)
+            body = await continuing.whole(body) if gate.split else body
+        made = replace(
+            made,
+            body=body,
+            render_seconds=self._clock() - began,
+            learn=self._learner(info, model, rendering, text),
+        )
         facts = self._fleet.render_facts(model.name)
-        made.rendering, made.prompt = known_prompt(info, rendering, text, facts, longest=model.max_model_len)
+        rendering, prompt = known_prompt(info, rendering, text, facts, longest=model.max_model_len)
         if model.is_adapter:
-            made.prompt.adapter = model.upstream
-        return made
+            prompt = replace(prompt, adapter=model.upstream)
+        return replace(made, rendering=rendering, prompt=prompt)
 
     def _continuing(
         self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str

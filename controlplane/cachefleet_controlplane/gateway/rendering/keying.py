@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_core.block_keys import BlockKeyer, pack_keys
@@ -16,8 +16,7 @@ from cachefleet_core.prompt_keys import PromptKeys
 from cachefleet_core.request_bodies import token_ids
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Keyed:
+class Keyed(Struct, frozen=True):
     """A prompt's token count and the packed keys of its blocks; ``block_size`` is 0 where keys are not known."""
 
     tokens: int = 0
@@ -25,7 +24,7 @@ class Keyed:
     block_size: int = 0
     boundaries: tuple[int, ...] = ()
     """Safe boundaries that the worker proposes, in tokens; empty where it proposes none."""
-    ids: array[int] | None = field(default=None, repr=False, compare=False)
+    ids: array[int] | None = None
     """Only where they were asked for; kept no longer than their request."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Final
@@ -78,8 +77,7 @@ class RungMemory:
         return self._until.get((url, path), now) <= now
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(msgspec.Struct, frozen=True):
     """One question to one worker on one rung, which is one of its routes."""
 
     worker: WorkerEndpoint

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from prometheus_client import Counter
 
 from cachefleet_controlplane.exposition import PendingCounts
@@ -52,7 +52,6 @@ from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFact
 from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
-from cachefleet_runtime.copies import copied
 
 WITH_IDS: Final = "&ids=1"
 KEPT: Final = "&keep=1"
@@ -296,4 +295,4 @@ def _given(info: RequestInfo, keying: Keying) -> Keyed | None:
 def render_ask(info: RequestInfo) -> RequestInfo:
     """Return the request with its first prompt alone."""
     fields = first_prompt(info)
-    return info if fields is info.fields else copied(info, fields=fields)
+    return info if fields is info.fields else replace(info, fields=fields)

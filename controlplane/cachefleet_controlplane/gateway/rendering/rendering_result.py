@@ -75,15 +75,14 @@ class KeptPrompt:
 NOT_KEPT: Final = KeptPrompt()
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Rendering:
+class Rendering(Struct, frozen=True):
     """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
 
     prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
     reason: Reason | Bypass | None = None
     kept: KeptPrompt = NOT_KEPT
-    held: HeldRequest | None = field(default=None, compare=False)
+    held: HeldRequest | None = None
     """The request itself, where the worker that gave the keys holds it."""
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.routing.decision import NO_CHUNKS, Chunks
@@ -89,8 +90,7 @@ MAX_KEYERS: Final = 1024
 """Keyers cached, one for each model and salt: to make one costs more than the keys of a short prompt."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Text:
+class Text(Struct, frozen=True):
     """A prompt's text: its size in bytes, and chunk keys with the estimated tokens of each chunk."""
 
     size: int = 0

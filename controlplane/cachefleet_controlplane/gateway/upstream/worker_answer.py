@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import aiohttp
+from msgspec import Struct
 
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
@@ -50,8 +50,7 @@ class WorkerResponse(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Answer:
+class Answer(Struct, frozen=True):
     """A worker's whole answer, with the headers that a client may see."""
 
     status: int
@@ -139,8 +138,7 @@ class Stream:
             self.response.close()
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class Opened:
+class Opened(Struct, frozen=True):
     """The result of an attempt so far: its outcome, and at most one of answer and stream."""
 
     outcome: Outcome

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode, attempt_mode, foreseen
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step

@@ -1,11 +1,11 @@
 """The table of a request's attempts."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import (
     TABLE,
@@ -22,7 +22,7 @@ LAST_ACTIONS = {Action.DELIVER, Action.REFUSE, Action.FAIL, Action.BREAK, Action
 
 
 def waiting(worker: str = "a", **changes: object) -> Progress:
-    return replace(Progress(state=State.WAITING, attempts=1, worker=worker), **changes)  # type: ignore[arg-type]
+    return replace(Progress(state=State.WAITING, attempts=1, worker=worker), **changes)
 
 
 @pytest.mark.parametrize(
