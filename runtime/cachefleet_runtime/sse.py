@@ -74,11 +74,11 @@ class EventSplitter:
 
 def event_data(event: bytes) -> bytes:
     """The payload of an event of one ``data`` line, after its name or without one; b"" for anything else."""
-    if event.startswith(_EVENT):
+    if event[:6] == _EVENT:  # a slice is quicker than startswith
         event = event[event.find(b"\n") + 1 :]
-    if not event.startswith(_DATA):
+    if event[:5] != _DATA:
         return b""
-    payload = event[len(_DATA) :].strip()
+    payload = event[5:].strip()
     return b"" if b"\n" in payload else payload
 
 

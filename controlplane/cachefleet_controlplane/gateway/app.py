@@ -69,6 +69,7 @@ from cachefleet_runtime.random_ids import RandomIds
 logger = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/route"
+_ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
 MODELS_PATH: Final = "/v1/models"
 
 
@@ -177,7 +178,7 @@ class Gateway:
 
     async def _ask(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         began = self._parts.clock()
-        endpoint = Endpoint(scope["path"])
+        endpoint = _ENDPOINTS[scope["path"]]
         trace = self._trace(scope, endpoint)
         self._account.begin_span(trace, scope, began)
         admitted = admitted_request(scope)

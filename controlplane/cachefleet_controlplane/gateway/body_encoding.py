@@ -15,7 +15,10 @@ _ACCEPTED: Final = "gzip, deflate"
 
 def encoding_of(headers: Iterable[Header]) -> bytes:
     """The coding of a body, b"" for none. ApiError 415 for one that is not understood, or more than one."""
-    named = b",".join(value for name, value in headers if name == b"content-encoding").lower()
+    given = [value for name, value in headers if name == b"content-encoding"]
+    if not given:
+        return b""
+    named = b",".join(given).lower()
     codings = [coding for part in named.split(b",") if (coding := part.strip()) not in {b"", b"identity"}]
     if not codings:
         return b""

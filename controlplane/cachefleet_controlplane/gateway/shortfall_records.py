@@ -98,15 +98,15 @@ def cause_of(
 
 def prefilled(trace: DecisionTrace) -> bool:
     """Whether a Prefill worker was asked: of what it brought over, the usage does not tell what it had to compute."""
-    return any(attempt.kind == "prefill" for attempt in trace.attempts)
+    return "prefill" in [attempt.kind for attempt in trace.attempts]
 
 
 def answered_decision(trace: DecisionTrace) -> Decision | None:
     """The decision for the worker whose cache the usage reports; None where it is not kept any more."""
-    began = next((attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED), None)
-    if began is None:
+    began = [attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED]
+    if not began:
         return trace.decision
-    return trace.first if trace.first is not None and trace.first.worker == began else None
+    return trace.first if trace.first is not None and trace.first.worker == began[0] else None
 
 
 def _facts(

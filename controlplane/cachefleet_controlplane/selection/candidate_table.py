@@ -105,7 +105,7 @@ class CandidateTable:
         self._asked, self._weighed = Prompt(adapter=adapter), weighed
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self.versions = list(map(_version, self._workers))
-        self._standings = list(map(_standing, self._workers))
+        self.standings = list(map(_standing, self._workers))
         self._followed_at = now
         self._preferences = [preference(worker, now) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
@@ -130,11 +130,13 @@ class CandidateTable:
             return True
         standings, moved, busy = list(map(_standing, self._workers)), list[int](), list[int]()
         for member, version in enumerate(versions):
-            if standings[member] != self._standings[member] or now >= self._until[member]:
+            if standings[member] != self.standings[member] or now >= self._until[member]:
                 moved.append(member)
             elif version != self.versions[member]:
                 busy.append(member)
-        self.versions, self._standings = versions, standings
+        self.versions = versions
+        if standings != self.standings:  # else it stays the same object
+            self.standings = standings
         if any(preference(self._workers[member], now) != self._preferences[member] for member in moved):
             return False
         self._update(moved, busy, now)

@@ -22,6 +22,7 @@ from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.selection.text_selection import TextSelector, blocks_of
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
+from cachefleet_controlplane.workers.worker import Worker
 
 _KNOWN: Final = bytes(8)
 """Keys that no worker holds: that a prompt has any says that it is known."""
@@ -35,7 +36,9 @@ class TextTable(CandidateTable):
         self.senders = cachefleet_native.Candidates([worker.id for worker in self.candidates])
         """The same candidates for the index of texts: each remembers where in one index it found them."""
         self.followed: Sequence[int] = ()
-        """Versions of the workers when texts of older epochs were dropped last."""
+        """Standings of the workers when texts of older epochs were dropped last."""
+        self.failing: Sequence[Worker] = ()
+        """Candidates of which nothing is kept until they answer."""
 
 
 class NativeTextSelector(TextSelector):
@@ -61,10 +64,12 @@ class NativeTextSelector(TextSelector):
 
     def _blocks(self, table: TextTable, prompt: Prompt) -> list[int]:
         """Whole blocks of the prompt that each candidate was sent."""
-        if table.versions is not table.followed:  # only what raises a worker's version begins another epoch
-            table.followed = table.versions
-            for worker in table.candidates:
-                self._follow(worker)
+        unsure = table.failing
+        if table.standings is not table.followed:  # only what raises a worker's standing begins another epoch
+            table.followed, unsure = table.standings, table.candidates
+            table.failing = [worker for worker in table.candidates if worker.hello is None and worker.failures]
+        for worker in unsure:
+            self._follow(worker)
         try:
             packed = self._native.match_packed(prompt.keys, table.senders)
         except cachefleet_native.InternalError as error:

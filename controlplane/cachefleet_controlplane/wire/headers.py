@@ -65,9 +65,11 @@ def identified(headers: Iterable[Header], name: str) -> list[Header]:
 
 def request_id(headers: Iterable[Header]) -> str | None:
     """A client's request id, to be remembered; None without one, or where it is too long or not printable ASCII."""
-    given = next((value for header, value in headers if header == REQUEST_ID), b"")
-    text = given.decode("latin-1")
-    return text if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable() else None
+    for header, value in headers:
+        if header == REQUEST_ID:
+            text = value.decode("latin-1")
+            return text if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable() else None
+    return None
 
 
 def permitted_headers(headers: Iterable[Header], *, trusted: bool) -> list[Header]:

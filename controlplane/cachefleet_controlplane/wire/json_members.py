@@ -74,7 +74,7 @@ def number(raw: Raw | None) -> int | None:
 
 def text(fields: Mapping[str, Raw], name: str) -> str:
     """A text member; "" where it is absent or null. ApiError 400."""
-    if is_null(fields, name):
+    if name not in fields or is_null(fields, name):
         return ""
     try:
         return _text.decode(fields[name])

@@ -19,7 +19,7 @@ from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
-from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
@@ -352,7 +352,7 @@ def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT
     trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first)
     trace.usage = Usage(
         prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
-        prompt_tokens_details=PromptDetails(cached_tokens=cached),
+        cached_tokens=cached,
     )
     trace.attempts.append(AttemptRecord(began, "handed_back", 200, 1.0))
     trace.basis = BASIS
@@ -383,11 +383,10 @@ def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
     decision = decide(Prompt(1000, bytes(8 * 62), BLOCK_SIZE, knowledge=knowledge), [view], CACHE_AWARE, 1.0)
     assert decision.predicted_tokens == 32, "half of it is counted on"
     trace = DecisionTrace("d", 0.0, "m", CHAT, decision)
-    details = None if cached is None else PromptDetails(cached_tokens=cached)
     trace.usage = Usage(
         prompt_tokens=changes.get("prompt_tokens", 1000),
         completion_tokens=changes.get("completion_tokens", 1),
-        prompt_tokens_details=details,
+        cached_tokens=cached,
     )
     trace.basis = replace(BASIS, **changes.get("basis", {}))
     if "prefilled" in changes:

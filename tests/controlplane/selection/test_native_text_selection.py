@@ -104,3 +104,33 @@ def test_a_defect_of_the_index_of_texts_costs_the_guess_and_no_answer() -> None:
 class _Defective:
     def match_packed(self, *_args: object, **_named: object) -> None:
         raise cachefleet_native.InternalError("a defect")
+
+
+def test_a_worker_without_an_agent_that_fails_is_expected_to_hold_nothing_until_it_answers() -> None:
+    fleet = text_fleet("a")
+
+    def knowledge() -> Knowledge:
+        return fleet.route(MODEL, TEXTS[0]).knowledge
+
+    fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
+    assert knowledge() is Knowledge.APPROXIMATE
+    fleet.worker_failed("default/demo/a")
+    fleet.now += 60
+    assert knowledge() is Knowledge.LOAD
+    tried = fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0])
+    assert knowledge() is Knowledge.LOAD, "whether it has got it nobody knows"
+    tried.first_token()
+    fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
+    assert knowledge() is Knowledge.APPROXIMATE
+
+
+def test_requests_in_flight_alone_are_no_reason_to_look_at_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, looked = text_fleet("a", "b"), list[str]()
+    fleet.route(MODEL, TEXTS[0])
+    monkeypatch.setattr(NativeTextSelector, "_follow", lambda _, worker: looked.append(worker.name))
+    fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
+    fleet.route(MODEL, TEXTS[1])
+    assert looked == []
+    fleet.report("a", epoch="e2")
+    fleet.route(MODEL, TEXTS[0])
+    assert "a" in looked

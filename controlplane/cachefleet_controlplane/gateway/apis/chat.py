@@ -44,6 +44,7 @@ class ChatApi(PassingApi):
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         """Read a body; a chat without a bound counts CHAT_MAX_TOKENS. ApiError 400 for an invalid threshold."""
         echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
+        choices = number(fields.get("n"))
         return RequestInfo(
             endpoint=self.endpoint,
             model=model,
@@ -53,11 +54,11 @@ class ChatApi(PassingApi):
             usage_asked=_usage_asked(fields.get("stream_options")),
             ids_asked=ids_asked,
             ids_wanted=not echo and not ids_asked,
-            single=_is_single(fields),
+            single=choices in {None, 1} and _has_one_prompt(fields),
             max_tokens=self._max_tokens(fields),
             bypass=Bypass.MEDIA if self._holds_media(fields) else None,
             threshold=own_threshold(fields),
-            choices=number(fields.get("n")) or 1,
+            choices=choices or 1,
             prompts=self._prompts(fields),
         )
 
@@ -127,10 +128,9 @@ def _want_usage(fields: Fields) -> None:
         fields["stream_options"] = Raw(encode(kept | {"include_usage": TRUE}))
 
 
-def _is_single(fields: Fields) -> bool:
-    several = number(fields.get("n")) not in {None, 1}
+def _has_one_prompt(fields: Fields) -> bool:
     prompt = fields.get("prompt")
-    return not several and (prompt is None or first_of(prompt) is None)
+    return prompt is None or first_of(prompt) is None
 
 
 def _first_number(fields: Mapping[str, Raw], *names: str) -> int | None:

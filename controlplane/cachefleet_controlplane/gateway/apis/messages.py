@@ -18,7 +18,7 @@ from cachefleet_controlplane.gateway.apis.api import (
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.upstream.answer import error_code, error_message
-from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage, count, usage_in
+from cachefleet_controlplane.gateway.upstream.usage import Usage, count, usage_in
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_event
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
@@ -127,5 +127,5 @@ def _common(told: object) -> Usage | None:
     return Usage(
         prompt_tokens=usage.prompt_tokens + (read or 0) + (written or 0),
         completion_tokens=usage.completion_tokens,
-        prompt_tokens_details=PromptDetails(read),
+        cached_tokens=read,
     )

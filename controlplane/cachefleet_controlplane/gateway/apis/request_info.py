@@ -77,11 +77,14 @@ class RequestInfo(Struct, frozen=True):
 
         It does that for some requests with ``echo``, which all count as such.
         """
+        if _TELLING.isdisjoint(self.fields):
+            return True  # as nearly all
         told = any(not is_null(self.fields, name) for name in _PROMPT_LOGPROBS)
         return not told and not lax_bool(self.fields.get("echo"))
 
 
 _PROMPT_LOGPROBS: Final = ("prompt_logprobs", "prompt_logprob_token_ids")
+_TELLING: Final = frozenset({*_PROMPT_LOGPROBS, "echo"})
 FIELD: Final = "cache_hit_threshold"
 MESSAGE: Final = f"Parameter `{FIELD}` must be between 0.0 and 1.0 if provided."
 
@@ -90,6 +93,8 @@ _number = msgspec.json.Decoder(float)
 
 def own_threshold(fields: Fields) -> float | None:
     """Return the threshold in a body, else in its ``vllm_xargs``; None for neither. ApiError 400 outside 0 to 1."""
+    if FIELD not in fields and "vllm_xargs" not in fields:
+        return None  # as nearly all
     nested = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"]) or {}
     given = [_checked(part[FIELD]) for part in (fields, nested) if not is_null(part, FIELD)]
     return given[0] if given else None
@@ -116,5 +121,5 @@ _IF_AVAILABLE: Final = b"if-available"
 
 def wants_cached(headers: Iterable[Header]) -> bool:
     """Whether ``Prefer`` has ``if-available``; its parameters, and other preferences, change nothing."""
-    given = (part for name, value in headers if name == _PREFER for part in value.split(b","))
-    return any(part.partition(b";")[0].strip().lower() == _IF_AVAILABLE for part in given)
+    given = [part for name, value in headers if name == _PREFER for part in value.split(b",")]
+    return bool(given) and any(part.partition(b";")[0].strip().lower() == _IF_AVAILABLE for part in given)

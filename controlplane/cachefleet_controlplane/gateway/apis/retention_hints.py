@@ -50,8 +50,10 @@ def hinted(fields: Fields, endpoint: Endpoint) -> Fields:
     if endpoint not in GENERATING:
         return fields
     seconds = _marked_seconds(fields) if endpoint is Endpoint.MESSAGES else _retention_seconds(fields)
+    if not seconds:
+        return fields
     given = {} if is_null(fields, _XARGS) else members(fields[_XARGS])
-    if not seconds or given is None:  # the engine will refuse what is no object
+    if given is None:  # the engine will refuse what is no object
         return fields
     return fields | {_XARGS: Raw(encode(given | {KEEP_MEMBER: seconds}))}
 

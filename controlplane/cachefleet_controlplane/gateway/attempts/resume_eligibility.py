@@ -40,6 +40,7 @@ _SPENT: Final = frozenset(
     }
 )
 """Members that shaped the prompt, which is known as ids now; and token limits, which are set anew."""
+_PLAIN: Final = _CARRIED | _SPENT
 _NEUTRAL: Final[Mapping[str, frozenset[bytes]]] = {
     "n": frozenset({b"1"}),
     "best_of": frozenset({b"1"}),
@@ -67,7 +68,8 @@ def resumable(info: RequestInfo, *, parsed: bool) -> bool:
     known = known and info.bypass is None  # ids alone do not say what was in an image
     if not (known and info.single) or (parsed and info.endpoint is Endpoint.CHAT):
         return False
-    return not _running_usage(info.fields) and all(_harmless(name, raw) for name, raw in info.fields.items())
+    odd = info.fields.keys() - _PLAIN
+    return not _running_usage(info.fields) and all(_harmless(name, info.fields[name]) for name in odd)
 
 
 def marked(body: bytes) -> tuple[bytes, int]:
@@ -120,7 +122,5 @@ def _running_usage(fields: Fields) -> bool:
 
 
 def _harmless(name: str, raw: Raw) -> bool:
-    if name in _CARRIED or name in _SPENT:
-        return True
     value = bytes(raw)
     return value == b"null" or value in _NEUTRAL.get(name, ())

@@ -30,8 +30,10 @@ _ids = msgspec.json.Decoder(list[TokenId])
 
 def about_tokens(info: RequestInfo) -> bool:
     """Whether a request continues kept token ids, or asks for a reference to its own."""
+    if info.endpoint is not Endpoint.COMPLETIONS:
+        return False
     named = any(not is_null(info.fields, name) for name in (REF_MEMBER, APPEND_MEMBER))
-    return info.endpoint is Endpoint.COMPLETIONS and (named or lax_bool(info.fields.get(RETURN_MEMBER)))
+    return named or lax_bool(info.fields.get(RETURN_MEMBER))
 
 
 def reference(info: RequestInfo) -> PromptCacheRef | None:

@@ -30,6 +30,7 @@ _HOLLOW: Final = b'"delta":{}'
 _NO_CHOICES: Final = b'"choices":[]'
 _FINISHED: Final = b'"finish_reason":"'
 _USAGE: Final = b'"usage":{'
+_ERROR: Final = b'"error"'
 _ERRORS: Final = (b'{"error"', b'{"type":"error"')
 _STATUS: Final = {
     "invalid_request_error": 400,
@@ -117,6 +118,8 @@ def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
 
 def error_code(event: bytes) -> int:
     """Return the HTTP status of an error event, in any API's shape; 0 for every other event."""
+    if _ERROR not in event:
+        return 0  # as nearly all
     data = event_data(event)
     if not data.startswith(_ERRORS):
         return 0

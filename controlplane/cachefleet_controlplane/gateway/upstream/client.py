@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -49,14 +47,6 @@ class Sender(Protocol):
         aiohttp.ClientError, OSError, StreamTooLargeError.
         """
         ...
-
-
-@dataclass(slots=True)
-class _Caught:
-    """What has come of an attempt so far."""
-
-    response: WorkerResponse | None = None
-    opened: Opened = field(default_factory=lambda: Opened(Outcome.LOST))
 
 
 class Upstream:
@@ -105,31 +95,33 @@ class Upstream:
         With a ``watch`` a stream is held back until it has decided. ``beside``: the native request of the client that
         the answer is for.
         """
-        async with _caught() as caught:
-            caught.response = await self._sender.post(url, path, body, headers=headers, beside=beside)
-            caught.opened = await _read(caught.response, watch)
-        return caught.opened
+        response: WorkerResponse | None = None
+        try:
+            response = await self._sender.post(url, path, body, headers=headers, beside=beside)
+            return await _read(response, watch)
+        except _FAILURES as error:
+            return _failed(error, response)
 
     async def hold(
         self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
     ) -> Opened:
         """Send a request that the worker renders and holds; as ``ask`` where it answers at once, and for failures."""
         parts = HeldBody(body)
+        response: aiohttp.ClientResponse | None = None
         try:
-            async with asyncio.timeout(seconds), _caught() as caught:
-                response = caught.response = await self._http.post(url, path, parts, headers=headers)
-                caught.opened = await _held(response, parts)
-        except TimeoutError:
-            return Opened(Outcome.SILENT)
-        return caught.opened
+            async with asyncio.timeout(seconds):
+                response = await self._http.post(url, path, parts, headers=headers)
+                return await _held(response, parts)
+        except _FAILURES as error:
+            return _failed(error, response)
 
     async def go(self, held: HeldAnswer, *, watch: Watch | None = None) -> Opened:
         """Have a worker answer the request that it holds; as ``open``."""
-        async with _caught() as caught:
-            caught.response = held
+        try:
             await held.answered()
-            caught.opened = await _read(held, watch)
-        return caught.opened
+            return await _read(held, watch)
+        except _FAILURES as error:
+            return _failed(error, held)
 
     async def ask(
         self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
@@ -142,21 +134,17 @@ class Upstream:
             return Opened(Outcome.SILENT)
 
 
-@asynccontextmanager
-async def _caught() -> AsyncIterator[_Caught]:
-    """Turn what fails while a worker is asked into an outcome; its connection is cut."""
-    caught = _Caught()
-    try:
-        yield caught
-    except (StreamTooLargeError, HoldError):
-        _cut(caught.response)
-        caught.opened = Opened(Outcome.OVERSIZED)
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        _cut(caught.response)
-        caught.opened = Opened(outcome_of(error))
-    except asyncio.CancelledError:
-        _cut(caught.response)
-        raise
+_TOO_LARGE: Final = (StreamTooLargeError, HoldError)
+_FAILURES: Final = (*_TOO_LARGE, aiohttp.ClientError, OSError, TimeoutError, asyncio.CancelledError)
+
+
+def _failed(error: BaseException, response: WorkerResponse | None) -> Opened:
+    """Cut the connection of an attempt that one of _FAILURES ended; return its outcome, or raise CancelledError."""
+    if response is not None:
+        response.close()
+    if isinstance(error, asyncio.CancelledError):
+        raise error
+    return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
 
 
 async def _read(response: WorkerResponse, watch: Watch | None = None) -> Opened:
@@ -219,8 +207,3 @@ def _judged(status: int) -> Outcome:
         return Outcome.KEY_REFUSED
     failed = status >= 500 and status != 501  # 501: what one worker does not implement, none does
     return Outcome.SERVER_ERROR if failed else Outcome.ANSWERED
-
-
-def _cut(response: WorkerResponse | None) -> None:
-    if response is not None:
-        response.close()

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
 from cachefleet_controlplane.gateway.upstream.native_trust import NativeTrust
@@ -94,18 +94,18 @@ class _Told:
         self.number: Final = completions.expect(self._tell)
         self.call: WorkerCall | None = None
 
-    async def next(self) -> tuple[Any, ...]:
-        """Return what is told next; the request is cancelled where that is a failure, or nobody waits any more."""
+    async def next(self) -> Any:
+        """Return what is told next, a tuple; a failure, or that nobody waits any more, cancels the request."""
         self._waiting = asyncio.get_running_loop().create_future()
         try:
-            told = await self._waiting
+            told: Any = await self._waiting
         except asyncio.CancelledError:
             self.close()
             raise
         if isinstance(told, str):
             self.close()
             raise _error(told)
-        return cast("tuple[Any, ...]", told)
+        return told
 
     def close(self) -> None:
         """Cut the connection, unless the answer has ended."""
@@ -149,6 +149,8 @@ class NativeResponse:
         self._one = True
         self.status = status
         self.raw_headers = fields
+        self._first = dict(reversed(fields))
+        """The first header of each name."""
         if ended:
             told.close()
 
@@ -169,8 +171,7 @@ class NativeResponse:
 
     def get(self, name: str, default: str) -> str:
         """The first header of a name, which has any case."""
-        wanted = name.lower().encode()
-        found = next((value for header, value in self.raw_headers if header == wanted), None)
+        found = self._first.get(name.lower().encode())
         return default if found is None else found.decode(errors="surrogateescape")
 
     async def readany(self) -> bytes:
@@ -224,7 +225,7 @@ class NativeResponse:
         The headers are kept no longer.
         """
         self._one = False
-        self.raw_headers = []
+        self.raw_headers, self._first = [], {}
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""

@@ -6,7 +6,7 @@ integer is not known, one below 0 is 0, one above what was possible is that.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -14,23 +14,13 @@ LONGEST: Final = 2**24
 """Tokens of a prompt and its answer, where no pool says how many."""
 
 
-class PromptDetails(Struct, frozen=True):
-    """vLLM's ``prompt_tokens_details``."""
-
-    cached_tokens: int | None = None
-
-
 class Usage(Struct, frozen=True):
     """The engine's counts of tokens for one answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = None
-    prompt_tokens_details: PromptDetails | None = None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens served from the prefix cache; None where the engine does not say."""
-        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
+    cached_tokens: int | None = None
+    """Prompt tokens served from the prefix cache; None where the engine does not say."""
 
 
 def count(told: object) -> int | None:
@@ -40,13 +30,13 @@ def count(told: object) -> int | None:
 
 def usage_in(told: object, *, prompt: str = "prompt", completion: str = "completion") -> Usage | None:
     """The usage in a JSON value, whose members are named ``{prompt}_tokens`` and so on; None where there is none."""
-    counts, details = _members(told), _members(_members(told).get(f"{prompt}_tokens_details"))
-    if not counts:
+    if not isinstance(told, dict) or not told:
         return None
+    details = told.get(f"{prompt}_tokens_details")
     return Usage(
-        prompt_tokens=count(counts.get(f"{prompt}_tokens")) or 0,
-        completion_tokens=count(counts.get(f"{completion}_tokens")),
-        prompt_tokens_details=PromptDetails(count(details.get("cached_tokens"))) if details else None,
+        prompt_tokens=count(told.get(f"{prompt}_tokens")) or 0,
+        completion_tokens=count(told.get(f"{completion}_tokens")),
+        cached_tokens=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
     )
 
 
@@ -62,9 +52,5 @@ def within(usage: Usage | None, *, longest: int | None, prompts: int = 1, choice
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=None if completion is None else min(completion, possible * max(1, choices)),
-        prompt_tokens_details=None if cached is None else PromptDetails(min(cached, prompt)),
+        cached_tokens=None if cached is None else min(cached, prompt),
     )
-
-
-def _members(told: object) -> dict[str, Any]:
-    return told if isinstance(told, dict) else {}

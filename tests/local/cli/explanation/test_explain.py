@@ -15,7 +15,7 @@ import yaml
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.upstream.usage import PromptDetails, Usage
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
@@ -74,7 +74,7 @@ def example() -> DecisionRecord:
         view(2, matched=0, queued=0, requests=0),
     ]
     decision = decide(prompt, views, RoutingPolicy.CACHE_AWARE, 1.0)
-    usage = Usage(prompt_tokens=4096, completion_tokens=210, prompt_tokens_details=PromptDetails(cached_tokens=2560))
+    usage = Usage(prompt_tokens=4096, completion_tokens=210, cached_tokens=2560)
     trace = DecisionTrace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision, usage=usage)
     trace.ttft_seconds, trace.status = 0.231, 200
     trace.attempts.append(AttemptRecord("agents-1", "finished", 200, 3.84))
