@@ -121,7 +121,7 @@ class Resumption:
 
     def breaks(self, events: Sequence[bytes]) -> bool:
         """Whether the worker reports a failure (5xx), and another one can resume the answer."""
-        return self.survives and any(error_code(event) >= 500 for event in events)
+        return any(error_code(event) >= 500 for event in events) and self.survives
 
     def outcome(self, of: Outcome) -> Outcome:
         """Return the outcome for the end of a worker's stream, which ended as ``of`` says."""

@@ -62,7 +62,7 @@ class StreamJoiner:
     @property
     def handed_back(self) -> bool:
         """The present worker hands the answer back."""
-        return self._attempt.handed_back
+        return self._attempt.finish == HANDED_BACK
 
     @property
     def can_resume(self) -> bool:
@@ -106,7 +106,7 @@ class StreamJoiner:
     def feed(self, event: bytes) -> list[bytes]:
         """Return the events to relay for one event of the present worker."""
         data = event_data(event)
-        if self.stopped or (self.handed_back and data == DONE):
+        if self.stopped or (data == DONE and self.handed_back):
             return []
         if not data or data == DONE or (self._guard is not None and error_code(event)):
             return [event]

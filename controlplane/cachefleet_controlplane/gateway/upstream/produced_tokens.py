@@ -81,11 +81,6 @@ class Produced:
         except msgspec.DecodeError:
             return []
 
-    @property
-    def handed_back(self) -> bool:
-        """Whether the worker gave the answer up, for another one to continue."""
-        return self.finish == HANDED_BACK
-
     def add(self, ids: list[int], text: str) -> None:
         """Add ids and text that others have read."""
         self.ids += ids
