@@ -24,7 +24,7 @@ NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots soak clean
+.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,7 +123,7 @@ image: setup ## The product's image from wheels of this tree (BUILDER=podman, do
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
 
-bench: bench-gateway bench-proxies bench-index bench-replay bench-worker bench-continuation ## All benchmarks there are
+bench: bench-gateway bench-decisions bench-proxies bench-index bench-replay bench-worker bench-continuation ## All benchmarks there are
 
 bench-gateway: setup ## What the gateway adds to a request, against going direct (PROFILE=1: where its CPU goes, by part)
 	@$(BIN)/python -m bench.gateway $(if $(PROFILE),--profile)
@@ -133,6 +133,9 @@ bench-continuation: setup ## A turn by handle against its whole history to stock
 
 bench-proxies: setup ## The gateway as a proxy, beside sglang-router, vllm-router and SMG (about twenty minutes)
 	@$(BIN)/python -m bench.proxies
+
+bench-decisions: setup ## CPU of deciding on a request and following it, by number of workers (a minute)
+	@$(BIN)/python -m bench.decisions
 
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))

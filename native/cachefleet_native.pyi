@@ -115,6 +115,16 @@ class Loads:
         loaded_per_second: float = 1.0,
         adapter_seconds: float = 0.0,
     ) -> None: ...
+    def set_in_flight(
+        self,
+        candidate: int,
+        *,
+        inflight_tokens: int,
+        blocks_free: int | None,
+        blocks_blank: int | None,
+        requests: int,
+        last_used: int,
+    ) -> None: ...
 
 @final
 class Choice:

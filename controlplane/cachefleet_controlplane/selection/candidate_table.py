@@ -6,7 +6,7 @@ Importing this module needs ``cachefleet_native``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -29,7 +29,6 @@ from cachefleet_controlplane.workers.worker import Worker
 EARLY_SECONDS: Final = 1e-6
 """How much earlier than computed a row is updated: sums of times are not exact."""
 _version = attrgetter("version")
-_standing = attrgetter("standing")
 
 
 class NotScorableError(ValueError):
@@ -105,7 +104,9 @@ class CandidateTable:
         self._asked, self._weighed = Prompt(adapter=adapter), weighed
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self.versions = list(map(_version, self._workers))
-        self.standings = list(map(_standing, self._workers))
+        self._standings = [worker.standing for worker in self._workers]
+        self.changes = 0
+        """How often a worker's standing has changed."""
         self._followed_at = now
         self._preferences = [preference(worker, now) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
@@ -113,6 +114,7 @@ class CandidateTable:
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
         self._percents = percents(pools)
         self.rows = tuple(self._row(worker, now) for worker in self.candidates)
+        self._rooms = [row.certain_room for row in self.rows]
         self.throughputs: list[Throughput] = []
         rules = native_rules([worker.rule for worker in self.candidates])
         self.unpack = struct.Struct(f"<{len(self.candidates)}I").unpack
@@ -128,19 +130,26 @@ class CandidateTable:
         if versions == self.versions and now < self._next:
             self._followed_at = now
             return True
-        standings, moved, busy = list(map(_standing, self._workers)), list[int](), list[int]()
-        for member, version in enumerate(versions):
-            if standings[member] != self.standings[member] or now >= self._until[member]:
-                moved.append(member)
-            elif version != self.versions[member]:
-                busy.append(member)
+        moved, busy = self._changed(versions, now)
         self.versions = versions
-        if standings != self.standings:  # else it stays the same object
-            self.standings = standings
         if any(preference(self._workers[member], now) != self._preferences[member] for member in moved):
             return False
         self._update(moved, busy, now)
         return True
+
+    def _changed(self, versions: Sequence[int], now: float) -> tuple[list[int], list[int]]:
+        """Members whose standing has changed or may have, and others of these ``versions`` that have changed."""
+        due = [member for member, until in enumerate(self._until) if now >= until] if now >= self._next else []
+        moved, busy = dict.fromkeys(due), list[int]()
+        for member, (version, before) in enumerate(zip(versions, self.versions, strict=True)):
+            if version == before:
+                continue
+            if (standing := self._workers[member].standing) != self._standings[member]:
+                self._standings[member], moved[member] = standing, None
+                self.changes += 1
+            elif member not in moved:
+                busy.append(member)
+        return [*moved], busy
 
     def sent(self, keys: bytes, now: float) -> list[tuple[int, int]]:
         """Rows that were just sent a prefix of this prompt, and how many blocks of it."""
@@ -155,14 +164,14 @@ class CandidateTable:
         """Rows that may have no room for a request of so many blocks."""
         if needed <= self._least_room:
             return []
-        return [place for place, row in enumerate(self.rows) if needed > row.certain_room]
+        return [place for place, room in enumerate(self._rooms) if needed > room]
 
     def _row(self, worker: Worker, now: float) -> Row:
         return Row.of(worker, self._asked, now, percent=self._percents[worker.pool], weighed=self._weighed)
 
     def _update(self, moved: Sequence[int], busy: Sequence[int], now: float) -> None:
         """Make the rows of ``moved`` workers anew; of ``busy`` ones only the requests in flight have changed."""
-        rows, places, measured = list(self.rows), list[int](), False
+        rows, places, in_flight, measured = list(self.rows), list[int](), list[int](), False
         for member in moved:
             self._until[member] = self._due(member, now)
             worker = self._workers[member]
@@ -176,15 +185,23 @@ class CandidateTable:
             self._until[member] = min(self._until[member], latest)
             worker = self._workers[member]
             if (place := self._places.get(worker.id)) is not None:
-                places.append(place)
+                in_flight.append(place)
                 rows[place] = rows[place].busy(worker, now, percent=self._percents[worker.pool])
         self.rows, self._followed_at = tuple(rows), now
+        for place in (*places, *in_flight):
+            self._rooms[place] = rows[place].certain_room
         if measured:
             self._learn()
         else:
-            for place in places:
-                self._set(place)
+            self._tell(places, in_flight)
         self._sum_up(reported=bool(moved))
+
+    def _tell(self, places: Iterable[int], in_flight: Iterable[int]) -> None:
+        """Pass rows that have changed to native code; of those ``in_flight`` nothing else has."""
+        for place in places:
+            self._set(place)
+        for place in in_flight:
+            self._set_in_flight(place)
 
     def _learn(self) -> None:
         """Pass all rows to native code: throughputs depend on all of them."""
@@ -220,12 +237,25 @@ class CandidateTable:
         except (ValueError, OverflowError) as error:
             raise NotScorableError(str(error)) from error
 
+    def _set_in_flight(self, place: int) -> None:
+        view = self.rows[place].view
+        try:
+            self.loads.set_in_flight(
+                place,
+                inflight_tokens=view.inflight_tokens,
+                blocks_free=view.blocks_free,
+                blocks_blank=view.blocks_blank,
+                requests=view.requests,
+                last_used=view.last_used,
+            )
+        except (ValueError, OverflowError) as error:
+            raise NotScorableError(str(error)) from error
+
     def _sum_up(self, *, reported: bool) -> None:
         """``reported``: not only requests in flight have changed, which say nothing of who has a fresh report."""
         if reported:
             self.any_fresh = not all(row.view.stale for row in self.rows)
-        rooms = (row.certain_room for row in self.rows) if self.any_fresh else ()
-        self._least_room = min(rooms, default=float("inf"))
+        self._least_room = min(self._rooms, default=float("inf")) if self.any_fresh else float("inf")
         self._next = min(self._until, default=float("inf"))
 
     def _due(self, member: int, now: float) -> float:

@@ -35,8 +35,10 @@ class TextTable(CandidateTable):
         super().__init__(pools, now, adapter, weighed=False)
         self.senders = cachefleet_native.Candidates([worker.id for worker in self.candidates])
         """The same candidates for the index of texts: each remembers where in one index it found them."""
-        self.followed: Sequence[int] = ()
-        """Standings of the workers when texts of older epochs were dropped last."""
+        self.followed = -1
+        """The table's ``changes`` when texts of older epochs were dropped last."""
+        self.nothing: Final = bytes(4 * len(self.candidates))
+        """What native code says where nobody was sent any."""
         self.failing: Sequence[Worker] = ()
         """Candidates of which nothing is kept until they answer."""
 
@@ -57,16 +59,18 @@ class NativeTextSelector(TextSelector):
         table = self._tables.of(model, prompt.adapter, duty, now) if usual else None
         decision = None
         if table is not None and table.candidates:
-            blocks = self._blocks(table, prompt)
-            sent = [(place, each) for place, each in enumerate(blocks) if each]
+            sent = self._sent(table, prompt)
+            blocks = [0] * len(table.candidates)
+            for place, each in sent:
+                blocks[place] = each
             decision = chosen(self._empty, table, prompt, _KNOWN, sent=sent, matched=blocks, now=now)
         return decision or super()._decide(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
 
-    def _blocks(self, table: TextTable, prompt: Prompt) -> list[int]:
-        """Whole blocks of the prompt that each candidate was sent."""
+    def _sent(self, table: TextTable, prompt: Prompt) -> list[tuple[int, int]]:
+        """Candidates that were sent some of the prompt's whole blocks, and how many."""
         unsure = table.failing
-        if table.standings is not table.followed:  # only what raises a worker's standing begins another epoch
-            table.followed, unsure = table.standings, table.candidates
+        if table.changes != table.followed:  # only what raises a worker's standing begins another epoch
+            table.followed, unsure = table.changes, table.candidates
             table.failing = [worker for worker in table.candidates if worker.hello is None and worker.failures]
         for worker in unsure:
             self._follow(worker)
@@ -74,4 +78,7 @@ class NativeTextSelector(TextSelector):
             packed = self._native.match_packed(prompt.keys, table.senders)
         except cachefleet_native.InternalError as error:
             raise IndexDefectError(str(error)) from error
-        return [blocks_of(chunks, prompt) if chunks else 0 for chunks in table.unpack(packed)]
+        if packed == table.nothing:
+            return []
+        found = [(place, blocks_of(chunks, prompt)) for place, chunks in enumerate(table.unpack(packed)) if chunks]
+        return [(place, blocks) for place, blocks in found if blocks]

@@ -80,11 +80,9 @@ impl Loads {
             return Err(PyValueError::new_err("adapter_seconds: must be finite and at least 0"));
         }
         if queued_tokens > MOST || inflight_tokens > MOST {
-            return Err(PyValueError::new_err("tokens: too many"));
+            return Err(too_many());
         }
-        let mut rows = self.rows();
-        let row = rows.get_mut(candidate).ok_or_else(|| PyIndexError::new_err("candidate: no such row"))?;
-        *row = Load {
+        *Self::row(&mut self.rows(), candidate)? = Load {
             stale,
             queued_tokens,
             inflight_tokens,
@@ -105,12 +103,40 @@ impl Loads {
         Ok(())
     }
 
+    /// Sets what requests in flight change of a candidate's row, and nothing else.
+    #[pyo3(signature = (candidate, *, inflight_tokens, blocks_free, blocks_blank, requests, last_used))]
+    fn set_in_flight(
+        &self,
+        candidate: usize,
+        inflight_tokens: u64,
+        blocks_free: Option<u64>,
+        blocks_blank: Option<u64>,
+        requests: u64,
+        last_used: u64,
+    ) -> PyResult<()> {
+        if inflight_tokens > MOST {
+            return Err(too_many());
+        }
+        let mut rows = self.rows();
+        let row = Self::row(&mut rows, candidate)?;
+        *row = Load { inflight_tokens, blocks_free, blocks_blank, requests, last_used, ..*row };
+        Ok(())
+    }
+
     fn __len__(&self) -> usize {
         self.rows().len()
     }
 }
 
+fn too_many() -> PyErr {
+    PyValueError::new_err("tokens: too many")
+}
+
 impl Loads {
+    fn row(rows: &mut [Load], candidate: usize) -> PyResult<&mut Load> {
+        rows.get_mut(candidate).ok_or_else(|| PyIndexError::new_err("candidate: no such row"))
+    }
+
     pub fn rows(&self) -> MutexGuard<'_, Vec<Load>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

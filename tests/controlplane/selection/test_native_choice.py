@@ -170,6 +170,11 @@ def test_what_cannot_be_is_refused() -> None:
             loads.set(0, tokens_per_second=1.0, inter_token_seconds=0.0, batched_tokens=1, **worth)
     with pytest.raises(IndexError):
         loads.set(1, tokens_per_second=1.0, inter_token_seconds=0.0, batched_tokens=1)
+    free: dict[str, Any] = {"blocks_free": None, "blocks_blank": None, "requests": 1, "last_used": 1}
+    with pytest.raises(ValueError, match="too many"):
+        loads.set_in_flight(0, inflight_tokens=1 << 60, **free)
+    with pytest.raises(IndexError):
+        loads.set_in_flight(1, inflight_tokens=1, **free)
     with pytest.raises(ValueError, match="not of these candidates"):
         NativeIndex().native.match_and_score(
             b"", cachefleet_native.Candidates(["a", "b"]), loads, tokens=5, block_size=16, needed_blocks=1
