@@ -34,14 +34,13 @@ class Followed(Generic[T]):
         self._files = files
         self._load = load
         self._problem = ""
-        self._stamp = self._stamped()
-        self._value = load()
+        self._stamp, self._value = settled(files, load)
 
     def current(self) -> T:
         """The newest; while the files cannot be used, the last that could."""
         try:
             # The stamp is taken before the content: files that change in between are read once more.
-            if (stamp := self._stamped()) != self._stamp:
+            if (stamp := _stamp(self._files)) != self._stamp:
                 self._value = self._load()
                 self._stamp = stamp
                 self._problem = ""
@@ -55,9 +54,21 @@ class Followed(Generic[T]):
             logger.warning("the certificates read before stay in force: %s: %s", self._files[0], problem)
         self._problem = problem
 
-    def _stamped(self) -> Stamp:
-        found = [file.stat() for file in self._files]
-        return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found)
+
+def settled(files: Sequence[Path], load: Callable[[], T]) -> tuple[Stamp, T]:
+    """What ``load`` makes of some files, and how they were before; once more where it fails as they change. OSError."""
+    while True:
+        stamp = _stamp(files)
+        try:
+            return stamp, load()
+        except OSError:
+            if _stamp(files) == stamp:
+                raise
+
+
+def _stamp(files: Sequence[Path]) -> Stamp:
+    found = [file.stat() for file in files]
+    return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found)
 
 
 def server_context(folder: Path) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, PRIVATE_KEY
-from cachefleet_runtime.tls import TrustedAuthorities, client_context, server_context
+from cachefleet_runtime.tls import TrustedAuthorities, client_context, server_context, settled
 from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 Context = ssl.SSLContext | bool
@@ -147,4 +147,27 @@ def test_without_a_pair_there_is_no_server(tmp_path: Path, missing: str) -> None
     data = issued(authority(), "a")
     del data[missing]
     with pytest.raises(OSError, match=missing):
+        server_context(SecretVolume(tmp_path / "tls", data).folder)
+
+
+def test_a_pair_replaced_while_it_is_read_first_is_read_again(tmp_path: Path) -> None:
+    volume, root = SecretVolume(tmp_path / "tls", issued(authority(), "a")), authority()
+    files, tried = [volume.folder / CERTIFICATE, volume.folder / PRIVATE_KEY], list[str]()
+
+    def load() -> bytes:
+        """Reads the certificate of one turn and the key of another."""
+        certificate = files[0].read_bytes()
+        if len(tried) < 2:
+            volume.put(issued(root, f"turn-{len(tried)}"))
+            tried.append("mixed")
+            raise ssl.SSLError("key values mismatch")
+        return certificate
+
+    _, read = settled(files, load)
+    assert (read, tried) == (files[0].read_bytes(), ["mixed", "mixed"])
+
+
+def test_a_pair_that_never_fits_is_told_at_once(tmp_path: Path) -> None:
+    data = issued(authority(), "a") | {PRIVATE_KEY: issued(authority(), "b")[PRIVATE_KEY]}
+    with pytest.raises(ssl.SSLError, match=r"(?i)mismatch"):
         server_context(SecretVolume(tmp_path / "tls", data).folder)

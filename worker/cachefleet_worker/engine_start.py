@@ -22,7 +22,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_runtime.tls import follow
+from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
+from cachefleet_runtime.tls import follow, settled
 from cachefleet_worker.adapter_weights import AdapterError, with_fetched
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
@@ -59,10 +60,10 @@ def renew_certificates(folder: Path) -> None:
     """Have every TLS server of this process, which uvicorn runs, follow the certificate in ``folder``."""
     import uvicorn.config  # noqa: PLC0415  # vLLM's; only where it is to serve TLS
 
-    made = uvicorn.config.create_ssl_context
+    made, files = uvicorn.config.create_ssl_context, (folder / CERTIFICATE, folder / PRIVATE_KEY)
 
     def create(*given: Any, **named: Any) -> ssl.SSLContext:
-        context = made(*given, **named)
+        _, context = settled(files, lambda: made(*given, **named))
         follow(context, folder)
         return context
 
