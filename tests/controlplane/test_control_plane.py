@@ -84,6 +84,9 @@ def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes:
         "data_dir": folder / "data",
         "withdraw_seconds": 0,
         "startup_seconds": 0,
+        # A busy machine is slow, which is not what is tried here.
+        **dict.fromkeys(("upstream_connect_seconds", "continuation_store_seconds", "database_timeout_seconds"), 30),
+        **dict.fromkeys(("render_timeout_seconds", "review_timeout_seconds"), 60),
     }
     return Settings(**(own | changes))
 

@@ -13,9 +13,6 @@ from tests.controlplane.test_control_plane import POOL_FILE, Plane, running
 
 STORED = POOL_FILE.replace("  engine:", "  continuation: {storeHistory: true}\n  engine:")
 
-PATIENT = 30
-"""Seconds for the store: whether it is quick is not asked here."""
-
 
 async def post(made: Plane, path: str, body: dict[str, Any], **headers: str) -> tuple[int, dict[str, Any], str]:
     async with aiohttp.ClientSession() as http, http.post(made.gateway + path, json=body, headers=headers) as answer:
@@ -32,10 +29,10 @@ async def outcome(made: Plane, decision: str) -> str | None:
 async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
     headers = {"x-cachefleet-session": "s1"}
     async with engine() as worker:
-        async with running(tmp_path, worker, continuation_store_seconds=PATIENT) as made:
+        async with running(tmp_path, worker) as made:
             _, _, first = await post(made, "/v1/chat/completions", chat("hi"), **headers)
             assert await outcome(made, first) == "no_checkpoint"
-        async with running(tmp_path, worker, continuation_store_seconds=PATIENT) as made:
+        async with running(tmp_path, worker) as made:
             _, _, second = await post(made, "/v1/chat/completions", chat("hi"), **headers)
             assert await outcome(made, second) not in {None, "no_checkpoint", "store_failed"}
             _, page = await made.get("/metrics")
@@ -45,7 +42,7 @@ async def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
 async def test_a_response_is_continued_after_a_restart(tmp_path: Path) -> None:
     body = {"model": MODEL, "input": "one", "max_output_tokens": 4}
     async with engine() as worker:
-        async with running(tmp_path, worker, continuation_store_seconds=PATIENT) as made:
+        async with running(tmp_path, worker) as made:
             (tmp_path / "pool.yaml").write_text(STORED)
             status, first = 0, dict[str, Any]()
             while status != 200:  # until the pool file is read anew
@@ -56,7 +53,7 @@ async def test_a_response_is_continued_after_a_restart(tmp_path: Path) -> None:
                     http.get(f"{made.gateway}/v1/responses/{first['id']}") as answer,
                 ):
                     status = answer.status
-        async with running(tmp_path, worker, continuation_store_seconds=PATIENT) as made:
+        async with running(tmp_path, worker) as made:
             (tmp_path / "pool.yaml").write_text(STORED)
             status = 0
             while status != 200:
