@@ -18,7 +18,7 @@ from tests.controlplane.conftest import KINDS, new_database
 from tests.controlplane.waiting import task, until, value
 
 NOW = 1_800_000_000.0
-QUICK = AuditBounds(queue=5, days=2, rows=4, write_seconds=5, retry_seconds=0.01, prune_every=1)
+QUICK = AuditBounds(queue=5, days=2, rows=4, write_seconds=120, retry_seconds=0.01, prune_every=1)
 
 
 def record(number: int, **changes: object) -> AuditRecord:
@@ -86,7 +86,7 @@ async def test_what_is_recorded_is_stored_when_record_returns(log: AuditLog, rep
 async def test_while_the_store_is_away_records_wait_and_are_written_later(log: AuditLog, repository: Failing) -> None:
     repository.fault = StoreError("unavailable", "away")
     async with task(log.run()):
-        async with asyncio.timeout(2):  # far less than write_seconds: who knows that it fails does not wait
+        async with asyncio.timeout(40):  # far less than write_seconds: who knows that it fails does not wait
             for number in range(3):
                 await log.record(record(number))
         assert (log.waiting, log.problem) == (3, "away")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,8 +153,9 @@ async def test_a_worker_that_is_silent_after_the_word_is_given_up() -> None:
 async def test_a_client_that_goes_leaves_nothing_in_the_worker() -> None:
     async with keyed(inter_token_seconds=0.05, natural_tokens=500) as worker, front([worker]) as gate:
         introduce(gate)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(gate.post(CHATS, chat(LONG, max_tokens=400)), 0.5)
+        client = asyncio.create_task(gate.post(CHATS, chat(LONG, max_tokens=400)))
+        await until(lambda: bool(worker.worker.scheduler.running))
+        client.cancel()
         assert asked(worker) == [(CHATS, True)]
         await until(lambda: not worker.worker.scheduler.running)
 
