@@ -209,7 +209,7 @@ def _close(connection: Any, _record: ConnectionPoolEntry) -> None:
         connection.close()
 
 
-def _json(value: object) -> str:
+def encoded(value: object) -> str:
     """JSON of what a column holds, records among it: several times as fast as the standard library's."""
     return msgspec.json.encode(value).decode()
 
@@ -223,7 +223,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
             pool_pre_ping=True,
             pool_timeout=timeout_seconds,
             connect_args=_timeouts(url, timeout_seconds) if server else {},
-            json_serializer=_json,
+            json_serializer=encoded,
         )
     except ModuleNotFoundError as error:
         raise StoreError("unavailable", f"{url.drivername} needs the package {error.name!r}, not installed") from error

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, Self, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, bindparam, case, delete, func, insert, or_, select
+from sqlalchemy import JSON, ColumnElement, Dialect, Table, bindparam, case, delete, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
-from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.database import Database, encoded
 from cachefleet_controlplane.store.decision_filter import ANY, EVERY, STATUSES, DecisionFilter
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
@@ -23,7 +24,7 @@ _seq = _decisions.c.seq
 # Row by row: one statement with as many parameters would be put together anew for each batch.
 _delete = delete(_decisions).where(_decisions.c.id == bindparam("saved"))
 _FIELDS: Final = tuple(field.name for field in fields(DecisionRecord))
-_values: Final = attrgetter(*_FIELDS)
+_JSON: Final = frozenset(column.key for column in _decisions.columns if isinstance(column.type, JSON))
 
 
 class DecisionRepository(Protocol):
@@ -56,6 +57,36 @@ class DecisionRepository(Protocol):
         """Close connections; ``open`` may follow."""
 
 
+class _Insert:
+    """A statement for records and their values, made once: SQLAlchemy would look at every value of every row."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        compiled = insert(_decisions).compile(dialect=dialect, column_keys=list(_FIELDS))
+        self.sql = str(compiled)
+        self._names = None if dialect.positional else _FIELDS
+        fields: Sequence[str] = compiled.positiontup or _FIELDS
+        self._values = attrgetter(*fields)
+        self._encoded = [place for place, name in enumerate(fields) if name in _JSON]
+
+    @classmethod
+    @lru_cache
+    def of(cls, dialect: Dialect) -> Self:
+        """One for each database."""
+        return cls(dialect)
+
+    def rows(self, records: Iterable[DecisionRecord]) -> list[Any]:
+        """The values of records as the statement's parameters."""
+        rows = [self._row(record) for record in records]
+        return rows if self._names is None else [dict(zip(self._names, row, strict=True)) for row in rows]
+
+    def _row(self, record: DecisionRecord) -> tuple[Any, ...]:
+        values = list(self._values(record))
+        for place in self._encoded:
+            if values[place] is not None:
+                values[place] = encoded(values[place])
+        return tuple(values)
+
+
 class SqlDecisions:
     """A DecisionRepository in SQL: rows in the order of their ``seq``."""
 
@@ -68,11 +99,21 @@ class SqlDecisions:
         self._database.open()
 
     def save(self, records: Sequence[DecisionRecord]) -> None:
-        """Insert records in one transaction, after deleting those with the same ids."""
-        rows = [dict(zip(_FIELDS, _values(record), strict=True)) for record in records]
+        """Store records in one transaction, those with ids that there are in their place."""
+        try:
+            self._insert(records)
+        except StoreError as error:
+            if error.kind != "conflict":
+                raise
+            self._insert(records, over=True)  # rarely: what was saved before is saved again
+
+    def _insert(self, records: Sequence[DecisionRecord], *, over: bool = False) -> None:
+        """Insert records in one transaction, ``over`` those with the same ids."""
         with self._database.transaction(write=True) as connection:
-            connection.execute(_delete, [{"saved": row["id"]} for row in rows])
-            connection.execute(insert(_decisions), rows)
+            if over:
+                connection.execute(_delete, [{"saved": record.id} for record in records])
+            statement = _Insert.of(connection.dialect)
+            connection.exec_driver_sql(statement.sql, statement.rows(records))
 
     def get(self, decision_id: str) -> DecisionRecord | None:
         """The record with this id; StoreError where its row cannot be read."""

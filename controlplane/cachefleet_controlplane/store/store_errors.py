@@ -14,6 +14,7 @@ _KINDS: Final = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
+    sqlite3.SQLITE_CONSTRAINT: "conflict",
 }
 # SQLSTATEs of PostgreSQL.
 _STATES: Final = {
@@ -22,12 +23,13 @@ _STATES: Final = {
     "53100": "full",  # disk_full
     "XX001": "corrupt",  # data_corrupted
     "XX002": "corrupt",  # index_corrupted
+    "23505": "conflict",  # unique_violation
 }
 
 
 class StoreError(Exception):
-    """The store cannot do this now; ``kind`` is a metric's label: locked, full, corrupt, missing, newer, unreadable,
-    ...
+    """The store cannot do this now; ``kind`` is a metric's label: locked, full, corrupt, missing, newer,
+    unreadable, conflict, ...
     """
 
     def __init__(self, kind: str, message: str) -> None:
