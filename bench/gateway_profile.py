@@ -4,10 +4,14 @@
 
 The approximate rung, prompts of 2 KiB, CONNECTIONS without pause, engines that answer from memory: as in bench.proxies.
 What a request takes in all is the CPU, user and system, of all threads while it was asked, by the kernel's own count.
-That of the main thread is divided by samples (``profile_sampler``); the other threads' is a row. So the rows add up to
-the whole, and what is uncertain is a part's share: by the number of samples, two standard errors are shown. Besides,
-what native code did is told of whom it was called by, and what the event loop does between callbacks is a row. The
-sampler itself takes less than a hundredth. An event's cost is what longer streams take more, by event.
+That of the main thread is divided by samples (``profile_sampler``); the native transport's threads are a row, and so
+are the others, which write decisions. So the rows add up to the whole, and what is uncertain is a part's share: by the
+number of samples, two standard errors are shown. Besides, what native code did is told of whom it was called by, and
+what the event loop does between callbacks is a row. The sampler itself takes less than a hundredth. An event's cost is
+what longer streams take more, by event.
+
+Last, how many requests a second that makes on some cores, computed of these figures: Python's threads take turns (its
+lock), so together they have one core; CACHEFLEET_GATEWAY_THREADS native ones have one each, as far as there are cores.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import tempfile
@@ -28,7 +33,7 @@ from typing import Any, Final
 import uvloop
 
 from bench.parts import cores
-from bench.profile_parts import PARTS, THREADS
+from bench.profile_parts import NATIVE, PARTS, THREADS
 from bench.proxies_client import Shape, load
 from bench.proxies_engine import engines
 from bench.proxies_sides import Proxy, ours
@@ -45,29 +50,38 @@ WHOLE, SHORT_STREAM, LONG_STREAM = SHAPES = (
     Shape(2048, stream=True, tokens=LONG),
 )
 TOLD_SECONDS: Final = 10.0
+CORES: Final = (1, 2, 4)
+NATIVE_NAME: Final = "transport-"
+"""How the names of the native transport's threads begin."""
 FUNCTIONS: Final = 4
 """Named of each part."""
 
 
 @dataclass(slots=True)
 class Profile:
-    """What was counted of one shape: requests, nanoseconds of the main thread and the others, samples."""
+    """What was counted of one shape: requests, nanoseconds of the main thread, the others and native ones, samples."""
 
     requests: int = 0
     main: int = 0
     others: int = 0
+    native: int = 0
     parts: Counter[str] = field(default_factory=Counter)
     functions: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> float:
         """Microseconds of a request."""
-        return (self.main + self.others) / 1000 / max(1, self.requests)
+        return (self.main + self.others + self.native) / 1000 / max(1, self.requests)
+
+    def per_second(self, cores: int) -> float:
+        """Requests a second on so many cores, with a native thread for each but one."""
+        python, native = (each / 1e9 / max(1, self.requests) for each in (self.main + self.others, self.native))
+        return min(cores / (python + native), 1 / python, max(1, cores - 1) / native if native else math.inf)
 
     def microseconds(self, part: str) -> float:
         """Of a request, in one part."""
-        if part == THREADS:
-            return self.others / 1000 / max(1, self.requests)
+        if part in {THREADS, NATIVE}:
+            return (self.others if part == THREADS else self.native) / 1000 / max(1, self.requests)
         return self.main / 1000 / max(1, self.requests) * self._share(part)
 
     def uncertain(self, part: str) -> float:
@@ -75,7 +89,7 @@ class Profile:
         share, samples = self._share(part), max(1, self.parts.total())
         return (
             0.0
-            if part == THREADS
+            if part in {THREADS, NATIVE}
             else 2 * self.main / 1000 / max(1, self.requests) * (share * (1 - share) / samples) ** 0.5
         )
 
@@ -83,14 +97,15 @@ class Profile:
         return self.parts[part] / max(1, self.parts.total())
 
 
-def nanoseconds(pid: int) -> tuple[int, int]:
-    """What the main thread has computed, and all others."""
-    own = others = 0
+def nanoseconds(pid: int) -> tuple[int, int, int]:
+    """What the main thread has computed, all others, and the native transport's."""
+    spent = [0, 0, 0]
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # one that has ended
-            spent = int((task / "schedstat").read_text().split()[0])
-            own, others = (own + spent, others) if task.name == str(pid) else (own, others + spent)
-    return own, others
+            kind = 0 if task.name == str(pid) else 2 if (task / "comm").read_text().startswith(NATIVE_NAME) else 1
+            spent[kind] += int((task / "schedstat").read_text().split()[0])
+    main, others, native = spent
+    return main, others, native
 
 
 class Sampled:
@@ -110,6 +125,7 @@ class Sampled:
         profile.requests += len(answered)
         profile.main += after[0] - before[0]
         profile.others += after[1] - before[1]
+        profile.native += after[2] - before[2]
         profile.parts.update(counted["parts"])
         profile.functions.update(counted["functions"])
 
@@ -168,6 +184,10 @@ def show(profiles: Sequence[Profile], *, functions: bool) -> None:
             + "".join(f"{one:>16}{two}" for one, two in zip(cells, spread, strict=True))
             + f"{row['event']:>14.2f}"
         )
+    print()
+    for count in CORES:
+        told = f"requests a second on {count} core{'s' if count > 1 else ''}, computed"
+        print(f"{told:<36}" + "".join(f"{one.per_second(count):>16.0f}" + " " * 6 for one in profiles))
     if functions:
         for shape, profile in zip(SHAPES, profiles, strict=True):
             _show_functions(shape, profile)

@@ -23,11 +23,12 @@ RECORD: Final = "record"
 METRICS: Final = "metrics and accounts"
 LOOP: Final = "event loop and its sockets"
 REST: Final = "the rest"
+NATIVE: Final = "native transport's threads"
 THREADS: Final = "other threads"
 
 PARTS: Final = (
     *(SERVER, BODY, TENANT, INPUT, DECISION, LEDGER, ATTEMPTS),
-    *(UPSTREAM, RELAY, RECORD, METRICS, LOOP, REST, THREADS),
+    *(UPSTREAM, RELAY, RECORD, METRICS, LOOP, REST, NATIVE, THREADS),
 )
 
 Place = tuple[str, str]

@@ -14,7 +14,7 @@ import cachefleet_controlplane
 import cachefleet_runtime
 from bench import profile_parts
 from bench.gateway_profile import SHAPES, Profile, rows
-from bench.profile_parts import DECISION, INPUT, LEDGER, LOOP, PARTS, RELAY, REST, THREADS, UPSTREAM, part_of
+from bench.profile_parts import DECISION, INPUT, LEDGER, LOOP, NATIVE, PARTS, RELAY, REST, THREADS, UPSTREAM, part_of
 from bench.profile_sampler import Sampler
 
 G, C = "cachefleet_controlplane.gateway", "cachefleet_controlplane"
@@ -63,7 +63,11 @@ def test_every_rule_names_something_there_is() -> None:
 def test_parts_add_up_to_the_whole() -> None:
     profiles = [
         Profile(
-            requests=100 * n, main=50_000_000, others=7_000_000 * n, parts=Counter({INPUT: 30, DECISION: 50, LOOP: 9})
+            requests=100 * n,
+            main=50_000_000,
+            others=7_000_000 * n,
+            native=9_000_000,
+            parts=Counter({INPUT: 30, DECISION: 50, LOOP: 9}),
         )
         for n in range(1, len(SHAPES) + 1)
     ]
@@ -72,8 +76,16 @@ def test_parts_add_up_to_the_whole() -> None:
     for shape, profile in zip(SHAPES, profiles, strict=True):
         assert sum(row[shape.name] for row in found[:-1]) == pytest.approx(profile.total)
     assert sum(row["event"] for row in found[:-1]) == pytest.approx(found[-1]["event"])
-    assert profiles[0].microseconds(THREADS) == 70.0
+    assert (profiles[0].microseconds(THREADS), profiles[0].microseconds(NATIVE)) == (70.0, 90.0)
     assert profiles[0].uncertain(INPUT) == pytest.approx(2 * 500 * (30 * 59 / 89**3) ** 0.5)
+
+
+def test_python_has_one_core_however_many_there_are() -> None:
+    short = Profile(requests=1000, main=400_000_000, others=100_000_000, native=300_000_000)
+    assert [round(short.per_second(cores)) for cores in (1, 2, 4)] == [1250, 2000, 2000]
+    long = Profile(requests=1000, main=100_000_000, native=900_000_000)
+    assert [round(long.per_second(cores)) for cores in (1, 2, 4)] == [1000, 1111, 3333]
+    assert Profile(requests=1000, main=500_000_000).per_second(4) == 2000, "its Python transport"
 
 
 def test_a_sample_is_counted_where_the_callback_is(tmp_path: Path) -> None:
