@@ -22,6 +22,8 @@ T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int], ...]
 
 MINIMUM_VERSION: Final = ssl.TLSVersion.TLSv1_3
+READINGS: Final = 8
+"""How often files that are replaced while they are read are read again."""
 
 
 class Followed(Generic[T]):
@@ -56,14 +58,18 @@ class Followed(Generic[T]):
 
 
 def settled(files: Sequence[Path], load: Callable[[], T]) -> tuple[Stamp, T]:
-    """What ``load`` makes of some files, and how they were before; once more where it fails as they change. OSError."""
-    while True:
+    """What ``load`` makes of some files, and how they were before. OSError.
+
+    Where it fails and they were replaced meanwhile, all at once as a Secret's volume is, it is tried again.
+    """
+    for _ in range(READINGS):
         stamp = _stamp(files)
         try:
             return stamp, load()
         except OSError:
             if _stamp(files) == stamp:
                 raise
+    return _stamp(files), load()
 
 
 def _stamp(files: Sequence[Path]) -> Stamp:

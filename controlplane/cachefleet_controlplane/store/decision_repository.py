@@ -28,7 +28,7 @@ _JSON: Final = frozenset(column.key for column in _decisions.columns if isinstan
 
 
 class DecisionRepository(Protocol):
-    """A bounded ring of decision records. Calls block; every failure is a StoreError and has changed nothing."""
+    """A bounded ring of decision records. Calls block; failures of the database are StoreErrors and change nothing."""
 
     def open(self) -> None:
         """Connect and migrate what is needed; may be called again after a StoreError."""
@@ -61,7 +61,7 @@ class _Insert:
     """A statement for records and their values, made once: SQLAlchemy would look at every value of every row."""
 
     def __init__(self, dialect: Dialect) -> None:
-        compiled = insert(_decisions).compile(dialect=dialect, column_keys=list(_FIELDS))
+        compiled = insert(_decisions).inline().compile(dialect=dialect, column_keys=list(_FIELDS))
         self.sql = str(compiled)
         self._names = None if dialect.positional else _FIELDS
         fields: Sequence[str] = compiled.positiontup or _FIELDS

@@ -7,14 +7,15 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
-# SQLite's primary result codes; the extended ones carry them in their low byte.
+# SQLite's result codes, extended ones and primary ones, which the extended ones carry in their low byte.
 _KINDS: Final = {
     sqlite3.SQLITE_BUSY: "locked",
     sqlite3.SQLITE_LOCKED: "locked",
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
-    sqlite3.SQLITE_CONSTRAINT: "conflict",
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: "conflict",
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: "conflict",
 }
 # SQLSTATEs of PostgreSQL.
 _STATES: Final = {
@@ -40,8 +41,8 @@ class StoreError(Exception):
 def store_error(error: Exception) -> StoreError:
     """The StoreError for an error of SQLAlchemy or a driver; its text holds no parameters of a statement."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    code = getattr(cause, "sqlite_errorcode", None)
-    kind = _STATES.get(getattr(cause, "sqlstate", None) or "") if code is None else _KINDS.get(code & 0xFF)
+    code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
+    kind = _STATES.get(state or "") if code is None else _KINDS.get(code) or _KINDS.get(code & 0xFF)
     kind = kind or "unavailable"
     return StoreError(kind, f"database {kind}: {_words(cause)}")
 

@@ -114,15 +114,29 @@ async def test_streams_are_bounded(client: Http2Client) -> None:
     assert client.advertised.max_concurrent_streams == 256
 
 
+def open_and_reset(client: Http2Client) -> int:
+    """Number of the stream; nothing is sent yet."""
+    number = client.state.get_next_available_stream_id()
+    head = [(":method", "GET"), (":scheme", "https"), (":authority", NAME), (":path", "/held")]
+    client.state.send_headers(number, head, end_stream=True)
+    client.state.reset_stream(number)
+    return number
+
+
+async def test_a_client_that_opens_and_resets_many_streams_is_told_why_it_is_cut(client: Http2Client) -> None:
+    for _ in range(60):  # in one packet: nothing comes to a connection that is closed
+        open_and_reset(client)
+    await client.flush()
+    await client.until(lambda: client.closed)
+    assert client.goaway == ErrorCodes.ENHANCE_YOUR_CALM
+
+
 async def test_a_client_that_opens_and_resets_without_end_is_cut(client: Http2Client, probe: Probe) -> None:
     for _ in range(2000):
         if client.closed or client.goaway is not None:
             break
         try:
-            number = client.state.get_next_available_stream_id()
-            head = [(":method", "GET"), (":scheme", "https"), (":authority", NAME), (":path", "/held")]
-            client.state.send_headers(number, head, end_stream=True)
-            client.state.reset_stream(number)
+            number = open_and_reset(client)
         except ProtocolError:
             break
         if number % 50 == 1:

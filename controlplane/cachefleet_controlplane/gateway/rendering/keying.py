@@ -27,6 +27,10 @@ class Keyed(Struct, frozen=True):
     ids: array[int] | None = None
     """Only where they were asked for; kept no longer than their request."""
 
+    def __repr__(self) -> str:
+        """Without token ids, which no log may hold."""
+        return f"Keyed(tokens={self.tokens}, block_size={self.block_size})"
+
 
 NOTHING: Final = Keyed()
 

@@ -99,6 +99,9 @@ class Upstream:
         try:
             response = await self._sender.post(url, path, body, headers=headers, beside=beside)
             return await _read(response, watch)
+        except asyncio.CancelledError:
+            _cut(response)
+            raise
         except _FAILURES as error:
             return _failed(error, response)
 
@@ -112,6 +115,9 @@ class Upstream:
             async with asyncio.timeout(seconds):
                 response = await self._http.post(url, path, parts, headers=headers)
                 return await _held(response, parts)
+        except asyncio.CancelledError:
+            _cut(response)
+            raise
         except _FAILURES as error:
             return _failed(error, response)
 
@@ -120,6 +126,9 @@ class Upstream:
         try:
             await held.answered()
             return await _read(held, watch)
+        except asyncio.CancelledError:
+            _cut(held)
+            raise
         except _FAILURES as error:
             return _failed(error, held)
 
@@ -135,16 +144,18 @@ class Upstream:
 
 
 _TOO_LARGE: Final = (StreamTooLargeError, HoldError)
-_FAILURES: Final = (*_TOO_LARGE, aiohttp.ClientError, OSError, TimeoutError, asyncio.CancelledError)
+_FAILURES: Final = (*_TOO_LARGE, aiohttp.ClientError, OSError, TimeoutError)
 
 
-def _failed(error: BaseException, response: WorkerResponse | None) -> Opened:
-    """Cut the connection of an attempt that one of _FAILURES ended; return its outcome, or raise CancelledError."""
+def _failed(error: Exception, response: WorkerResponse | None) -> Opened:
+    """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
+    _cut(response)
+    return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
+
+
+def _cut(response: WorkerResponse | None) -> None:
     if response is not None:
         response.close()
-    if isinstance(error, asyncio.CancelledError):
-        raise error
-    return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
 
 
 async def _read(response: WorkerResponse, watch: Watch | None = None) -> Opened:

@@ -182,7 +182,7 @@ _UNREACHABLE: Final = (
 )
 
 
-def outcome_of(error: BaseException) -> Outcome:
+def outcome_of(error: Exception) -> Outcome:
     """Return the attempt's outcome for a connection error."""
     if isinstance(error, _UNREACHABLE):
         return Outcome.UNREACHABLE
