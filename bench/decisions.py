@@ -35,7 +35,7 @@ PYTHON: Final = (Selector, TextSelector)
 
 
 def prompts(*, blocks: bool) -> list[Prompt]:
-    """Of 2,000 tokens each; of all the text is known, of some the blocks."""
+    """Of 2,000 tokens each, known by their text; with ``blocks`` by their blocks as well."""
     tokens = BLOCKS * BLOCK_SIZE + 1
     return [
         Prompt(

@@ -197,59 +197,55 @@ class CandidateTable:
         self._sum_up(reported=bool(moved))
 
     def _tell(self, places: Iterable[int], in_flight: Iterable[int]) -> None:
-        """Pass rows that have changed to native code; of those ``in_flight`` nothing else has."""
-        for place in places:
-            self._set(place)
-        for place in in_flight:
-            self._set_in_flight(place)
+        """Pass rows to native code; of those ``in_flight`` nothing else has changed. NotScorableError."""
+        try:
+            for place in places:
+                self._set(place)
+            for place in in_flight:
+                self._set_in_flight(place)
+        except (ValueError, OverflowError) as error:
+            raise NotScorableError(str(error)) from error
 
     def _learn(self) -> None:
         """Pass all rows to native code: throughputs depend on all of them."""
         views = [row.view for row in self.rows]
         throughputs = Throughputs.learn(views)
         self.throughputs = [throughputs.of(view) for view in views]
-        for place in range(len(views)):
-            self._set(place)
+        self._tell(range(len(views)), ())
 
     def _set(self, place: int) -> None:
         view, throughput = self.rows[place].view, self.throughputs[place]
         delayed, standing = view.worth.delays(throughput.token_seconds)
-        try:
-            self.loads.set(
-                place,
-                tokens_per_second=throughput.tokens_per_second,
-                inter_token_seconds=throughput.inter_token_seconds,
-                batched_tokens=throughput.batched_tokens,
-                stale=view.stale,
-                queued_tokens=view.queued_tokens,
-                inflight_tokens=view.inflight_tokens,
-                blocks_free=view.blocks_free,
-                blocks_blank=view.blocks_blank,
-                requests=view.requests,
-                last_used=view.last_used,
-                trust=view.trust,
-                eviction=view.worth.eviction,
-                delayed=delayed,
-                standing=standing,
-                loaded_per_second=throughput.loaded_per_second,
-                adapter_seconds=view.adapter_seconds,
-            )
-        except (ValueError, OverflowError) as error:
-            raise NotScorableError(str(error)) from error
+        self.loads.set(
+            place,
+            tokens_per_second=throughput.tokens_per_second,
+            inter_token_seconds=throughput.inter_token_seconds,
+            batched_tokens=throughput.batched_tokens,
+            stale=view.stale,
+            queued_tokens=view.queued_tokens,
+            inflight_tokens=view.inflight_tokens,
+            blocks_free=view.blocks_free,
+            blocks_blank=view.blocks_blank,
+            requests=view.requests,
+            last_used=view.last_used,
+            trust=view.trust,
+            eviction=view.worth.eviction,
+            delayed=delayed,
+            standing=standing,
+            loaded_per_second=throughput.loaded_per_second,
+            adapter_seconds=view.adapter_seconds,
+        )
 
     def _set_in_flight(self, place: int) -> None:
         view = self.rows[place].view
-        try:
-            self.loads.set_in_flight(
-                place,
-                inflight_tokens=view.inflight_tokens,
-                blocks_free=view.blocks_free,
-                blocks_blank=view.blocks_blank,
-                requests=view.requests,
-                last_used=view.last_used,
-            )
-        except (ValueError, OverflowError) as error:
-            raise NotScorableError(str(error)) from error
+        self.loads.set_in_flight(
+            place,
+            inflight_tokens=view.inflight_tokens,
+            blocks_free=view.blocks_free,
+            blocks_blank=view.blocks_blank,
+            requests=view.requests,
+            last_used=view.last_used,
+        )
 
     def _sum_up(self, *, reported: bool) -> None:
         """``reported``: not only requests in flight have changed, which say nothing of who has a fresh report."""

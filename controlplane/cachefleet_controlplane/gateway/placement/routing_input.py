@@ -187,17 +187,12 @@ class RoutingInputBuilder:
         if continuing is not None:
             continuing.rendered(rendering.prompt.tokens)
             body = await continuing.whole(body) if gate.split else body
-        made = replace(
-            made,
-            body=body,
-            render_seconds=self._clock() - began,
-            learn=self._learner(info, model, rendering, text),
-        )
+        seconds, learn = self._clock() - began, self._learner(info, model, rendering, text)
         facts = self._fleet.render_facts(model.name)
         rendering, prompt = known_prompt(info, rendering, text, facts, longest=model.max_model_len)
         if model.is_adapter:
             prompt = replace(prompt, adapter=model.upstream)
-        return replace(made, rendering=rendering, prompt=prompt)
+        return replace(made, body=body, rendering=rendering, prompt=prompt, render_seconds=seconds, learn=learn)
 
     def _continuing(
         self, info: RequestInfo, fields: Fields, model: ServedModel, tenant: TenantRecord, salt: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from msgspec import Raw
 
@@ -49,3 +51,7 @@ def test_without_a_contract_prompts_are_counted_only(cache: KeyCache | None) -> 
 def test_what_is_no_list_of_ids_is_refused(code: Code, cache: KeyCache | None, array: bytes) -> None:
     with pytest.raises(BodyError):
         keying(code, cache).read(Raw(array))
+
+
+def test_token_ids_are_not_shown() -> None:
+    assert "314159" not in repr(Keyed(1, b"k", 16, (1,), array("I", [314159])))

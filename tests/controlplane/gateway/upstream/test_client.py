@@ -1,6 +1,8 @@
 """The client of workers, over aiohttp and by native code: what it sends, how it reads answers, what failures are."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
 from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from tests.controlplane.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -312,3 +315,28 @@ async def test_many_are_asked_at_once(code: str) -> None:
         answers = await asyncio.gather(*(http.open(made.url, "/", b"{}", headers=()) for _ in range(100)))
         assert {opened.outcome for opened in answers} == {Outcome.ANSWERED}
         assert 1 < len(made.connections) <= 100  # those that are answered early are used again
+
+
+class Kept:
+    """What an attempt is given, which is gone once nobody refers to it."""
+
+
+async def test_what_was_cancelled_is_gone_without_a_garbage_collection() -> None:
+    async def serve(connection: Connection) -> None:
+        await connection.request()
+        await connection.cut()
+
+    async with client("python") as http, worker(serve) as made:
+        kept = Kept()
+        gone = weakref.ref(kept)
+        asking = asyncio.create_task(http.open(made.url, "/", b"{}", headers=HEADERS, beside=kept))
+        del kept
+        await until(lambda: bool(made.connections and made.connections[0].heads))
+        gc.disable()
+        try:
+            asking.cancel()
+            await asyncio.wait([asking])
+            del asking
+            await until(lambda: gone() is None)
+        finally:
+            gc.enable()
