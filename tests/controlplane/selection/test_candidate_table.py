@@ -103,6 +103,24 @@ def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     assert selector._tables.known[MODEL, "", Duty.ANSWER] is not table
 
 
+def test_rows_that_may_lack_room_are_those_of_now(fleet: LiveFleet) -> None:
+    selector = fleet._selector
+    assert isinstance(selector, NativeSelector)
+    for name in NAMES:
+        fleet.report(name, blocks_total=100, blocks_free=60, blocks_idle=0, running=1)
+    fleet.route(MODEL, LONG)
+    table, seen = selector._tables.known[MODEL, "", Duty.ANSWER], set[int]()
+    fleet.now += 1
+    requests = [fleet.begin(fleet.route(MODEL, LONG), LONG) for _ in NAMES]
+    for request in requests:
+        fleet.route(MODEL, LONG)
+        lacking = [place for place, row in enumerate(table.rows) if row.certain_room < 45]
+        assert table.strained(45) == lacking
+        seen.add(len(lacking))
+        request.finish()
+    assert len(seen) > 2, "it has changed"
+
+
 class TestRoom:
     """LONG needs 19 blocks; the fleet's pool keeps 5 % free."""
 
