@@ -79,8 +79,9 @@ class NativeExchange:
 
     def close(self) -> None:
         """End what has no end yet."""
-        if self._body is not None:
-            self._body.close()
+        body, self._body = self._body, None
+        if body is not None:
+            body.close()
         if self._reply is None or not self._reply.ended:
             self.request.finish()
         self._reply = None

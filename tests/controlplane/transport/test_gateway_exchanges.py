@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.gateway.attempts.exchange import Exchange
+from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.transport.native_exchange import NativeExchange, NativeReply
+from cachefleet_controlplane.wire.http_exchange import WholeBody
 from tests.controlplane.gateway.cases import timeless
 from tests.controlplane.gateway.harness import chat, engine
+from tests.controlplane.leftovers import collector_off, gone
 from tests.controlplane.transport.raw_client import Connection, Response, chunk, posted, request
 from tests.controlplane.transport.transports import TRANSPORTS, Gate, gateway, missing
 from tests.controlplane.transport.workers.fake_raw_worker import (
@@ -73,6 +78,15 @@ ASKED: dict[str, dict[str, Any]] = {
     "refused": {"max_tokens": -1},
     "unknown": {"model": "another"},
 }
+
+
+@pytest.mark.parametrize("name", ASKED)
+async def test_nothing_of_a_request_stays_until_a_garbage_collection(transport: str, name: str) -> None:
+    async with engine() as worker, gateway(transport, worker) as gate:
+        with collector_off():
+            for text in ("hello", "hello" * 20 * KIB):  # the second one's body comes in pieces
+                await _asked(gate, _chat(text, **ASKED[name]))
+            await gone(Exchange, Placement, NativeExchange, NativeReply, WholeBody)
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -68,7 +69,7 @@ class Exchange:
             trace=trace,
             arrived=began,
             clock=context.clock,
-            steer=lambda decision: self._planner.plan(decision, self._progress),
+            plan=self._planner.plan,
         )
         self._attempt_began = 0.0
         self._opened = Opened(Outcome.LOST)
@@ -92,9 +93,9 @@ class Exchange:
         """Carry out an action of the table; None once the answer is sent."""
         match action:
             case Action.CHOOSE:
-                return self._placement.choose(self._progress.excluded, self._progress.avoided)
+                return self._placement.choose(self._progress)
             case Action.QUEUE:
-                return await self._placement.wait(self._progress.excluded)
+                return await self._placement.wait(self._progress)
             case Action.SEND | Action.PREFILL:
                 return await (self._send(given) if action is Action.SEND else self._prefill(given))
             case Action.RELAY | Action.RESUME:
@@ -166,8 +167,9 @@ class Exchange:
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""
         routing_input, path = self._resuming.routing_input, self._resuming.path
+        usage = partial(_usage_in, self._api, routing_input)
         self._transfer = transfer = Transfer(
-            *(self._context, routing_input), path=path, trace=self._trace, arrived=self._began, usage=self._usage_in
+            *(self._context, routing_input), path=path, trace=self._trace, arrived=self._began, usage=usage
         )
         outcome = await transfer.run(given)
         if outcome is Outcome.PREFILLED:
@@ -191,7 +193,7 @@ class Exchange:
             relay = StreamRelay(self._reply, self._turn, self._resuming, self._context.stalled)
             return await relay.run(stream, transformer, worker=chosen.full_name)
         finally:  # also where the client has disconnected
-            self._trace.usage = self._possible(transformer.usage)
+            self._trace.usage = _possible(transformer.usage, self._routing_input)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
 
     def _forget(self) -> None:
@@ -200,14 +202,6 @@ class Exchange:
         self._resuming.begun()
         self._placement.routing_input = self._routing_input = self._resuming.routing_input
         self._turn.begun(self._routing_input.info)
-
-    def _usage_in(self, body: bytes) -> Usage | None:
-        return self._possible(self._api.usage(body))
-
-    def _possible(self, usage: Usage | None) -> Usage | None:
-        """A worker's usage, held to what this request can have cost."""
-        info, longest = self._routing_input.info, self._routing_input.model.max_model_len
-        return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
 
     async def _resume(self) -> Outcome:
         """Learn what to ask the next worker for."""
@@ -229,7 +223,7 @@ class Exchange:
         sent = self._transfer.members if self._transfer and of_transfer else self._planner.attempt.members
         answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
-        self._trace.usage = self._usage_in(answer.body) if answer.status == 200 else None
+        self._trace.usage = _usage_in(self._api, self._routing_input, answer.body) if answer.status == 200 else None
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
 
     async def _refuse(self) -> None:
@@ -275,6 +269,16 @@ def _there(value: T | None) -> T:
     if value is None:
         raise RuntimeError("an action came before what it acts on")
     return value
+
+
+def _usage_in(api: Api, routing_input: RoutingInput, body: bytes) -> Usage | None:
+    return _possible(api.usage(body), routing_input)
+
+
+def _possible(usage: Usage | None, routing_input: RoutingInput) -> Usage | None:
+    """A worker's usage, held to what this request can have cost."""
+    info, longest = routing_input.info, routing_input.model.max_model_len
+    return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
 
 
 def _prefilled(opened: Opened) -> bool:

@@ -139,10 +139,9 @@ class Transfer:
         return (Reason.NO_PREFILL_WORKER if reason is Reason.NO_READY_WORKER else reason), error
 
     async def _act(self, action: Action, headers: Sequence[Header]) -> Outcome:
-        excluded = self._progress.excluded
         if action is Action.CHOOSE:
-            return self._placement.choose(excluded)
-        return await (self._placement.wait(excluded) if action is Action.QUEUE else self._send(headers))
+            return self._placement.choose(self._progress)
+        return await (self._placement.wait(self._progress) if action is Action.QUEUE else self._send(headers))
 
     async def _send(self, headers: Sequence[Header]) -> Outcome:
         chosen = self._placement.chosen

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
+from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Waiting
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.refusals import refusal
@@ -38,9 +39,9 @@ class Placement:
         trace: DecisionTrace,
         arrived: float,
         clock: Callable[[], float],
-        steer: Callable[[Decision], AttemptMode] = lambda _: AS_ASKED,
+        plan: Callable[[Decision, Progress], AttemptMode] = lambda *_: AS_ASKED,
     ) -> None:
-        """``steer`` returns how an attempt would be sent to the worker decided on."""
+        """``plan`` returns how an attempt would be sent to the worker decided on."""
         self._fleet = fleet
         self._queue = queue
         self.routing_input = routing_input
@@ -49,7 +50,7 @@ class Placement:
         self._arrived = arrived
         self._clock = clock
         self._line = routing_input.line
-        self._steer = steer
+        self._plan = plan
         self._prefilled: Reason | None = None
         self.cached_only = False
         """The client wants it only where some of it is cached; applies to the first attempt."""
@@ -58,18 +59,18 @@ class Placement:
         self.chosen: Decision | None = None
         self.inflight: InFlightRequest | None = None
 
-    def choose(self, excluded: frozenset[str], avoided: frozenset[str] = frozenset()) -> Outcome:
+    def choose(self, progress: Progress) -> Outcome:
         """Decide now: PLACED, PREFILL_FIRST, NO_ROOM (``wait`` comes next), REFUSED or NO_WORKER.
 
-        ``avoided`` workers are chosen only where no other can be.
+        Workers that ``progress`` avoids are chosen only where no other can be.
         """
         began = self._clock()
-        decision = self.routing_input.decide(exclude=excluded | avoided)
-        if avoided and decision.verdict is not Verdict.ROUTE:
-            decision = self.routing_input.decide(exclude=excluded)
+        decision = self.routing_input.decide(exclude=progress.excluded | progress.avoided)
+        if progress.avoided and decision.verdict is not Verdict.ROUTE:
+            decision = self.routing_input.decide(exclude=progress.excluded)
         if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
             decision = held_back(decision)
-        outcome = self._take(decision)
+        outcome = self._take(decision, progress)
         if self._trace.span is not None:
             self._trace.span.phase("decide", began, self._clock(), **{"cachefleet.outcome": outcome})
         return outcome
@@ -85,7 +86,7 @@ class Placement:
             return False
         return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
 
-    async def wait(self, excluded: frozenset[str]) -> Outcome:
+    async def wait(self, progress: Progress) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
         seconds = _wait_seconds(self.routing_input.model) - waited
@@ -97,7 +98,7 @@ class Placement:
             return self._refuse(Reason.QUEUE_FULL)
         began = self._clock()
         try:
-            found = await self._queue.wait(ticket, lambda: self._attempt(excluded), seconds=seconds)
+            found = await self._queue.wait(ticket, lambda: self._attempt(progress), seconds=seconds)
         finally:
             ended = self._clock()
             self._trace.queued_seconds = waited + ended - began
@@ -122,24 +123,27 @@ class Placement:
             self._queue.ended(self._line, blocks=inflight.blocks)
             inflight.finish(cached_tokens=cached_tokens)
 
-    def _attempt(self, excluded: frozenset[str]) -> Outcome | None:
-        decision = self.routing_input.decide(exclude=excluded)
+    def _attempt(self, progress: Progress) -> Outcome | None:
+        decision = self.routing_input.decide(exclude=progress.excluded)
         if decision.verdict is Verdict.QUEUE:
             self._latest = decision
             return None
-        return self._take(decision)
+        return self._take(decision, progress)
 
     def _refuse(self, reason: Reason) -> Outcome:
         if self._latest is None:
             raise RuntimeError("refused before anything was decided")
-        return self._take(replace(self._latest, verdict=Verdict.REJECT, reason=reason))
+        return self._unplaced(replace(self._latest, verdict=Verdict.REJECT, reason=reason))
 
-    def _take(self, decision: Decision) -> Outcome:
+    def _take(self, decision: Decision, progress: Progress) -> Outcome:
         if decision.verdict is Verdict.ROUTE and self._unwanted(decision):
             decision = turned_away(decision, Reason.NOT_CACHED)
+        if decision.verdict is not Verdict.ROUTE:
+            return self._unplaced(decision)
+        return self._chosen(decision, self._plan(decision, progress))
+
+    def _unplaced(self, decision: Decision) -> Outcome:
         self._latest = decision
-        if decision.verdict is Verdict.ROUTE:
-            return self._chosen(decision, self._steer(decision))
         if self.chosen is None:  # else the last attempt's decision explains more
             self._trace.decision = decision
         if decision.verdict is Verdict.QUEUE:

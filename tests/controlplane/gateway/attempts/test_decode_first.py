@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from cachefleet_controlplane.gateway.attempts.prefill import prefill_body
+from cachefleet_controlplane.gateway.attempts.exchange import Exchange
+from cachefleet_controlplane.gateway.attempts.prefill import Transfer, prefill_body
+from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from tests.controlplane.gateway.attempts.test_failover import Reset, Scripted, serving
 from tests.controlplane.gateway.attempts.test_thresholds import COMPLETIONS, TEXT, ends
 from tests.controlplane.gateway.harness import chat, engine, events
 from tests.controlplane.gateway.roles import CHAT, COMPLETION, FIELD, nixl, split
+from tests.controlplane.leftovers import collector_off, gone
 from tests.controlplane.waiting import until, value
 
 ASKED = {
@@ -45,6 +48,13 @@ async def test_b16_without_the_field_prefill_comes_first(path: str, body: dict[s
         record = fleet.gate.records[-1]
         assert (record.verdict, record.reason, record.worker) == ("prefill_first", "split_roles", "decode-0")
         assert value(fleet.gate.metrics, "prefill_attempts_total", outcome="prefilled") == 1
+
+
+async def test_nothing_of_a_request_with_a_prefill_attempt_stays_until_a_garbage_collection() -> None:
+    async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
+        with collector_off():
+            assert (await fleet.gate.chat(TEXT))[0] == 200
+            await gone(Exchange, Placement, Transfer)
 
 
 async def test_b16_the_prefill_attempt_is_for_one_token_and_its_parameters_reach_the_decode_attempt_unchanged() -> None:
