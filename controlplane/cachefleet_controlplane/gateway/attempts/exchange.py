@@ -198,6 +198,7 @@ class Exchange:
 
     def _forget(self) -> None:
         """Once a stream is open keep no copy of the prompt: thousands may be, for long."""
+        self._transfer = None
         self._planner.begun()
         self._resuming.begun()
         self._placement.routing_input = self._routing_input = self._resuming.routing_input

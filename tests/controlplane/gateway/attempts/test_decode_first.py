@@ -57,6 +57,16 @@ async def test_nothing_of_a_request_with_a_prefill_attempt_stays_until_a_garbage
             await gone(Exchange, Placement, Transfer)
 
 
+async def test_an_open_stream_keeps_nothing_of_its_prefill_attempt() -> None:
+    async with nixl() as one, nixl(inter_token_seconds=30) as two, split([one], [two]) as fleet:
+        body = chat(TEXT, stream=True)
+        with collector_off():
+            async with fleet.gate.http.post(fleet.gate.url + CHAT, json=body) as answer:
+                assert await answer.content.readany()
+                await gone(Transfer)
+                assert fleet.engine("decode-0").worker.scheduler.running
+
+
 async def test_b16_the_prefill_attempt_is_for_one_token_and_its_parameters_reach_the_decode_attempt_unchanged() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         more = {"min_tokens": 2, "n": 2, "temperature": 1, "max_completion_tokens": 4, FIELD: 0.7}
