@@ -1,7 +1,6 @@
 """The client of workers, over aiohttp and by native code: what it sends, how it reads answers, what failures are."""
 
 import asyncio
-import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -14,6 +13,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
 from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from tests.controlplane.leftovers import collector_off
 from tests.controlplane.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -332,11 +332,8 @@ async def test_what_was_cancelled_is_gone_without_a_garbage_collection() -> None
         asking = asyncio.create_task(http.open(made.url, "/", b"{}", headers=HEADERS, beside=kept))
         del kept
         await until(lambda: bool(made.connections and made.connections[0].heads))
-        gc.disable()
-        try:
+        with collector_off():
             asking.cancel()
             await asyncio.wait([asking])
             del asking
             await until(lambda: gone() is None)
-        finally:
-            gc.enable()
