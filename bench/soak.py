@@ -54,6 +54,8 @@ SETTLE_SECONDS: Final = 60.0
 """In which a control plane that is asked nothing more has closed what it had open."""
 WARM_SECONDS: Final = 60.0
 """In which workers are to have reported."""
+RECORDED_BYTES: Final = 1024 * 1024
+"""Of requests kept to simulate with: so few that they are all there before memory is judged."""
 
 
 @dataclass(slots=True)
@@ -189,7 +191,8 @@ def soak(seconds: float, *, seed: int = 6) -> Soak:
         folder, everywhere = Path(name), os.sched_getaffinity(0)
         with workers(folder, key, count=WORKERS) as fleet:
             engines = {name: worker.engine for name, worker in fleet.items()}
-            with plane(folder, key, engines, core=everywhere) as running:
+            recorded = str(RECORDED_BYTES)
+            with plane(folder, key, engines, core=everywhere, recorded_request_bytes=recorded) as running:
                 for worker in fleet.values():
                     worker.start(running)
                 asyncio.run(run.run(running, fleet))

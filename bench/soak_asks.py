@@ -15,7 +15,7 @@ Json = dict[str, Any]
 WORDS: Final = ("cache", "fleet", "worker", "prefix", "block", "token", "request", "answer", "engine", "router")
 TALKS: Final = 24
 TALK_WORDS: Final = 120
-QUESTIONS: Final = 64
+QUESTIONS: Final = 16
 """To each of them: so few that what remembers prompts within a bound has soon seen all."""
 TOKENS: Final = (8, 16, 32)
 _TOOL: Final = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
