@@ -192,6 +192,7 @@ class WorkerCall:
         begun: bytes,
         *,
         strip_ids: bool,
+        strip_usage: bool,
         notes: bool,
         max_event_bytes: int,
         send_seconds: float,
@@ -226,6 +227,8 @@ class Server:
 class ClientRequest:
     @property
     def key(self) -> int: ...
+    @property
+    def relayed(self) -> bool: ...
     def read(self, number: int) -> None: ...
     def scope(self) -> dict[str, Any]: ...
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None: ...

@@ -36,6 +36,8 @@ class ClientRequest(Protocol):
 
     @property
     def key(self) -> int: ...
+    @property
+    def relayed(self) -> bool: ...
     def scope(self) -> dict[str, Any]: ...
     def read(self, number: int) -> None: ...
     def answer(self, status: int, headers: list[Header], body: bytes) -> None: ...
@@ -72,7 +74,9 @@ class NativeExchange:
         return scope
 
     def left(self) -> None:
-        """The client is gone."""
+        """The client is gone, which changes nothing where a relay has sent all of its answer."""
+        if self.request.relayed:
+            return
         self.departure.happen()
         if self._body is not None:
             self._body.wake()
@@ -203,7 +207,7 @@ class NativeReply(Reply):
             await self._room()
 
     async def end(self, data: bytes = b"") -> None:
-        """Send the last piece of the body."""
+        """Send the last piece of the body, none where a relay has."""
         self.ended = True
         head, self._head = self._head, None
         try:

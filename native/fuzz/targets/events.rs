@@ -6,6 +6,7 @@ use cachefleet_native::transport::relay::{Notes, Passing, Splitter, Taken, TooLa
 
 const LIMIT: usize = 300;
 const IDS: &[u8] = b"token_ids\":[";
+const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// Whole events, and what follows the last; None where one is too long.
 type Split = Option<(Vec<Vec<u8>>, Vec<u8>)>;
@@ -30,6 +31,7 @@ pub fn likely(data: &[u8]) {
     }
     assert_eq!(split(&stream, &cuts), slowly(&stream));
     assert!(pass(&stream, &cuts) == ordinary || contains(&stream, b"\"error\""));
+    end(&last_events(&mut tape), tape.byte() & 1 == 0);
 }
 
 fn cuts(tape: &mut Tape<'_>) -> Vec<usize> {
@@ -115,6 +117,62 @@ fn check(fed: &[u8], out: &[u8], given: &[Vec<u8>], rest: &[u8], notes: &Notes) 
     passed
 }
 
+/// Passes a stream's end on where it is ordinary: then it is what it has to be, but for usage that is stripped, whose
+/// fingerprint is the last member of what comes before it.
+fn end(events: &[Vec<u8>; 3], strip_usage: bool) {
+    let mut passing = Passing::new(Vec::new(), LIMIT, true, true);
+    let Some(sent) = passing.end(events, strip_usage) else { return };
+    let [last, usage, done] = events;
+    assert_eq!(done, DONE);
+    let (said, told) = (json(last), json(usage));
+    let Some(Value::List(choices)) = said.get("choices") else { panic!("no choices") };
+    let finish = choices[0].get("finish_reason").and_then(Value::text).expect("a reason");
+    assert!(choices.len() == 1 && ["stop", "length", "tool_calls"].contains(&finish));
+    assert!(matches!(told.get("choices"), Some(Value::List(none)) if none.is_empty()));
+    assert!(matches!(told.get("usage"), Some(Value::Object(_))));
+    assert_eq!(passing.into_rest().1.finish, finish);
+    let last = without_ids(last);
+    match told.get("system_fingerprint").and_then(Value::text) {
+        _ if !strip_usage => assert_eq!(text(&sent), text(&[&last, usage.as_slice(), DONE].concat())),
+        None => assert_eq!(text(&sent), text(&[&last, DONE].concat())),
+        Some(fingerprint) => {
+            let signed = sent.strip_suffix(DONE).expect("the end");
+            assert!(signed.starts_with(last.strip_suffix(b"}\n\n").expect("an object")));
+            assert_eq!(json(signed).get("system_fingerprint").and_then(Value::text), Some(fingerprint));
+        }
+    }
+}
+
+fn json(event: &[u8]) -> Value {
+    let data = event.strip_prefix(b"data: ").and_then(|rest| rest.strip_suffix(b"\n\n")).expect("one line of data");
+    parse(std::str::from_utf8(data).expect("text")).expect("JSON")
+}
+
+/// The last events of a stream, one of them changed at times.
+fn last_events(tape: &mut Tape<'_>) -> [Vec<u8>; 3] {
+    let finish = [r#""stop""#, r#""length""#, r#""tool_calls""#, r#""cache_threshold""#, r#""abort""#, "null"];
+    let (finish, stop) =
+        (finish[usize::from(tape.below(6))], ["null", "7", "\"\\n\"", "-1"][usize::from(tape.below(4))]);
+    let delta =
+        [r#"{"content":"a"}"#, r#"{"content":"\"error\""}"#, "{}", "{\"content\":null}"][usize::from(tape.below(4))];
+    let ids = ["null", "[]", "[1,22]"][usize::from(tape.below(3))];
+    let usage = ["{}", r#"{"a":{"b":[1]}}"#, "null"][usize::from(tape.below(3))];
+    let signed = ["", r#","system_fingerprint":null"#, r#","system_fingerprint":"f\n""#][usize::from(tape.below(3))];
+    let mut events = [
+        format!(
+            r#"{{"choices":[{{"delta":{delta},"finish_reason":{finish},"stop_reason":{stop},"token_ids":{ids}}}]}}"#
+        ),
+        format!(r#"{{"id":"c","choices":[],"usage":{usage}{signed}}}"#),
+        "[DONE]".to_owned(),
+    ]
+    .map(|data| format!("data: {data}\n\n").into_bytes());
+    let (which, at) = (usize::from(tape.below(6)), usize::from(tape.byte()));
+    if let Some(byte) = events.get_mut(which).and_then(|event| event.get_mut(at)) {
+        *byte = tape.byte();
+    }
+    events
+}
+
 /// An event with null for its lists of token ids.
 fn without_ids(event: &[u8]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), event);
@@ -130,8 +188,7 @@ fn without_ids(event: &[u8]) -> Vec<u8> {
 
 /// Adds what an event that was passed says; it has to be one that says nothing else.
 fn note(event: &[u8], notes: &mut Notes) {
-    let data = event.strip_prefix(b"data: ").and_then(|rest| rest.strip_suffix(b"\n\n")).expect("one line of data");
-    let said = parse(std::str::from_utf8(data).expect("text")).expect("JSON");
+    let said = json(event);
     for name in ["error", "prompt_token_ids", "kv_transfer_params"] {
         assert!(said.get(name).is_none_or(Value::is_null), "{name}");
     }

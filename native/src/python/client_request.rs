@@ -31,7 +31,7 @@ pub struct ClientRequest {
     ends: Arc<Ends>,
     secure: bool,
     event_loop: Handle,
-    reply: Mutex<Progress>,
+    reply: Arc<Mutex<Progress>>,
     cut: Cut,
     told: Arc<Told>,
 }
@@ -40,7 +40,21 @@ pub struct ClientRequest {
 enum Progress {
     Unanswered(oneshot::Sender<Answer>),
     Begun(ReplySender),
+    /// A relay has sent all of it.
+    Relayed,
     Ended,
+}
+
+/// Notes that a relay has sent all of an answer.
+pub(super) struct RelayEnd(Arc<Mutex<Progress>>);
+
+impl RelayEnd {
+    pub(super) fn note(&self) {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Progress::Begun(_) = *progress {
+            *progress = Progress::Relayed;
+        }
+    }
 }
 
 impl ClientRequest {
@@ -51,7 +65,17 @@ impl ClientRequest {
             RequestBody::Pieces(wants) => (Bytes::new(), Some(wants)),
         };
         let asked = Mutex::new(Some((head, body)));
-        Self { key, asked, wants, ends, secure, event_loop, reply: Mutex::new(Progress::Unanswered(answer)), cut, told }
+        Self {
+            key,
+            asked,
+            wants,
+            ends,
+            secure,
+            event_loop,
+            reply: Arc::new(Mutex::new(Progress::Unanswered(answer))),
+            cut,
+            told,
+        }
     }
 
     /// Writes the answer's body; None unless that has been started.
@@ -60,6 +84,11 @@ impl ClientRequest {
             Progress::Begun(sender) => Some(sender.clone()),
             _ => None,
         }
+    }
+
+    /// For a relay that may send all of the answer.
+    pub(super) fn relay_end(&self) -> RelayEnd {
+        RelayEnd(Arc::clone(&self.reply))
     }
 
     /// The event loop of the client's connection.
@@ -92,6 +121,12 @@ impl ClientRequest {
     #[getter]
     fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Whether a relay has sent all of its answer.
+    #[getter]
+    fn relayed(&self) -> bool {
+        matches!(*self.reply(), Progress::Relayed)
     }
 
     /// Asks for the next piece of the body, which is told under `number`.
@@ -153,9 +188,10 @@ impl ClientRequest {
         }
     }
 
-    /// Writes the last piece of the body. `BrokenPipeError` where the client is gone.
+    /// Writes the last piece of the body, none where a relay has. `BrokenPipeError` where the client is gone.
     fn end(&self, piece: &Bound<'_, PyBytes>) -> PyResult<()> {
         match std::mem::replace(&mut *self.reply(), Progress::Ended) {
+            Progress::Relayed if piece.as_bytes().is_empty() => Ok(()),
             Progress::Begun(sender) => {
                 sender.end();
                 push(&sender, piece).map(drop)

@@ -126,17 +126,22 @@ impl WorkerCall {
     }
 
     /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
-    /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text).
-    /// `begun` are the first bytes of an event; ids and text are those of the events that were passed, where `notes` are
-    /// wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with it; 0 where there
-    /// are other choices. `RuntimeError` as `more`, and where the client's answer has not begun.
-    #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
-    #[pyo3(signature = (client, begun, *, strip_ids, notes, max_event_bytes, send_seconds, end_seconds))]
+    /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text,
+    /// finish reason or "", usage). `begun` are the first bytes of an event; ids and text are those of the events that were passed, where
+    /// `notes` are wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with it; 0
+    /// where there are other choices. Where that is an ordinary end, the client's answer is ended, and usage is the
+    /// worker's event, which goes to the client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where
+    /// the client's answer has not begun.
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "named, as Python gives them")]
+    #[pyo3(signature = (
+        client, begun, *, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
+    ))]
     fn relay(
         &self,
         client: &ClientRequest,
         begun: &[u8],
         strip_ids: bool,
+        strip_usage: bool,
         notes: bool,
         max_event_bytes: usize,
         send_seconds: f64,
@@ -147,8 +152,14 @@ impl WorkerCall {
         let (send, end) = (seconds(send_seconds)?, seconds(end_seconds)?);
         let heard = self.call.heard.clone();
         heard.note();
-        self.call
-            .read_on(|answer| async move { relayed(Relay { answer, reply, passing, send, end, heard }.run().await) })
+        let relay_end = client.relay_end();
+        self.call.read_on(move |answer| async move {
+            let left = Relay { answer, reply, passing, send, end, strip_usage, heard }.run().await;
+            if left.stop == Stop::Whole {
+                relay_end.note();
+            }
+            relayed(left)
+        })
     }
 
     /// Seconds since something came of the worker.
@@ -221,8 +232,12 @@ impl Call {
     /// Tells what has come, unless nobody wants it any more.
     fn settle(&self, (rest, payload): Step) {
         let mut state = self.lock();
-        if let State::Busy(_) = *state {
+        let wanted = matches!(*state, State::Busy(_));
+        if wanted {
             *state = rest.map_or(State::Over, State::Waiting);
+        }
+        drop(state); // or who is told would have to wait for it
+        if wanted {
             self.told.push((self.number, payload));
         }
     }
@@ -247,12 +262,14 @@ fn begun(opened: Result<Opened, Failure>) -> Step {
 
 /// What a relay has left, for Python.
 fn relayed(left: Relayed) -> Step {
-    let Relayed { stop, answer, events, rest, notes } = left;
+    let Relayed { stop, answer, mut events, rest, notes } = left;
+    let usage = if stop == Stop::Whole { events.pop().unwrap_or_default() } else { Vec::new() };
     let failure = if let Stop::Failed(failure) = stop { failure.name() } else { "" };
     let (gone, ended) = (stop == Stop::ClientGone, answer.is_none());
     let payload: Payload = Box::new(move |py| {
         let events: Vec<_> = events.iter().map(|event| PyBytes::new(py, event)).collect();
-        (events, PyBytes::new(py, &rest), ended, failure, gone, notes.ids, notes.text).into_bound_py_any(py)
+        let (rest, usage) = (PyBytes::new(py, &rest), PyBytes::new(py, &usage));
+        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, usage).into_bound_py_any(py)
     });
     (answer, payload)
 }

@@ -1,19 +1,21 @@
 //! What has happened and Python is to be told, in order; a pipe's reading end is readable while there is anything.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::mem::{replace, take};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Queue of `T` from many threads to the one that polls the pipe. At most one byte is in the pipe.
+/// Queue of `T` from many threads to the one that polls the pipe. A byte or two are in the pipe at most.
 pub struct Completions<T> {
     waiting: Mutex<Waiting<T>>,
     reader: PipeReader,
+    writer: PipeWriter,
 }
 
 struct Waiting<T> {
     told: Vec<T>,
+    /// A byte is in the pipe, or about to be.
     signalled: bool,
-    writer: PipeWriter,
 }
 
 impl<T> Completions<T> {
@@ -23,26 +25,30 @@ impl<T> Completions<T> {
     /// The pipe cannot be made.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
-        let waiting = Waiting { told: Vec::new(), signalled: false, writer };
-        Ok(Self { waiting: Mutex::new(waiting), reader })
+        let waiting = Waiting { told: Vec::new(), signalled: false };
+        Ok(Self { waiting: Mutex::new(waiting), reader, writer })
     }
 
     /// Adds one; wakes whoever polls the pipe, unless it has been woken already.
     pub fn push(&self, told: T) {
         let mut waiting = self.lock();
         waiting.told.push(told);
-        if !waiting.signalled {
-            waiting.signalled = waiting.writer.write_all(&[0]).is_ok();
+        let signalled = replace(&mut waiting.signalled, true);
+        drop(waiting); // or who is woken would have to wait for it
+        if !signalled {
+            let _ = (&self.writer).write_all(&[0]); // it fails only where nobody is there to be woken
         }
     }
 
     /// Takes all that there is.
     pub fn take(&self) -> Vec<T> {
         let mut waiting = self.lock();
-        if waiting.signalled {
-            waiting.signalled = (&self.reader).read_exact(&mut [0]).is_err();
+        let (told, signalled) = (take(&mut waiting.told), replace(&mut waiting.signalled, false));
+        drop(waiting);
+        if signalled {
+            let _ = (&self.reader).read_exact(&mut [0]); // it is there, or about to be
         }
-        std::mem::take(&mut waiting.told)
+        told
     }
 
     /// Descriptor of the pipe's reading end.

@@ -246,7 +246,7 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
 
 
-async def test_the_end_of_a_stream_comes_to_python_at_once(
+async def test_an_ordinary_end_is_relayed_too(
     relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
@@ -254,7 +254,19 @@ async def test_the_end_of_a_stream_comes_to_python_at_once(
     async with side_of("native") as side:
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids, told.usage.completion_tokens) == ("finished", [1, 1, 1, 9], 2)
-    assert [(left.events, left.ended) for left in relays] == [(LAST, True)]
+    assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [([], True, "stop", LAST[1])]
+
+
+@pytest.mark.parametrize("last", [said("", [9], finish_reason="abort"), said("", [9], finish_reason="cache_threshold")])
+async def test_another_end_comes_to_python_at_once(
+    last: bytes, relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    end = [last, *LAST[1:]]
+    async with side_of("python") as one, side_of("native") as two:
+        _, told = await alike((one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("x", [1])), *map(chunk, end), b"0\r\n\r\n"])
+        assert told.produced.ids == [1, 9]
+    assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [(end, True, "", b"")]
 
 
 async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[Relayed]) -> None:

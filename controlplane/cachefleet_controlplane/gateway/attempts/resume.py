@@ -114,10 +114,10 @@ class Resumption:
         """Events that end no choice may be relayed unchanged; ``add`` is told what was in them."""
         return self.joiner is None or self.joiner.passes
 
-    def add(self, ids: list[int], text: str) -> None:
-        """Note ids and text in events that were relayed by others."""
+    def add(self, ids: list[int], text: str, finish: str) -> None:
+        """Note ids and text in events that were relayed by others, and the finish reason; "" for none."""
         if self._joiner is not None:
-            self._joiner.add(ids, text)
+            self._joiner.add(ids, text, finish)
 
     def breaks(self, events: Sequence[bytes]) -> bool:
         """Whether the worker reports a failure (5xx), and another one can resume the answer."""

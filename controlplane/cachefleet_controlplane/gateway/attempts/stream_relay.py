@@ -73,11 +73,14 @@ class StreamRelay:
             self.reply.native,
             begun,
             strip_ids=transformer.strips_ids,
+            strip_usage=transformer.strips_usage,
             notes=self.resuming.resumable,
             single=transformer.single,
             send_seconds=self.reply.seconds,
         )
         if relayed.gone:
             raise ClientGoneError
-        self.resuming.add(relayed.ids, relayed.text)
+        self.resuming.add(relayed.ids, relayed.text, relayed.finish)
+        if relayed.usage:
+            transformer.feed(relayed.usage)  # learns from it; the client has all
         return relayed.events, relayed.rest

@@ -189,6 +189,11 @@ class StreamFilter:
         return self._strip_ids
 
     @property
+    def strips_usage(self) -> bool:
+        """It takes usage out."""
+        return self._strip_usage
+
+    @property
     def passes(self) -> bool:
         """It passes on at once what ends no choice, with nothing but token ids taken out."""
         return self._begun and not self._held

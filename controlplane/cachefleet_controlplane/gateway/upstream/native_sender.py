@@ -136,6 +136,10 @@ class Relayed(NamedTuple):
     """Produced token ids in what was passed on, where notes were asked for."""
     text: str
     """Produced text in it."""
+    finish: str = ""
+    """Why the choice has ended, where its end was passed on and notes were asked for."""
+    usage: bytes = b""
+    """The worker's event of usage, where the client's answer is whole and was ended; else b""."""
 
 
 class NativeResponse:
@@ -187,12 +191,20 @@ class NativeResponse:
         return data
 
     async def relay(
-        self, client: ClientRequest, begun: bytes, *, strip_ids: bool, notes: bool, single: bool, send_seconds: float
+        self,
+        client: ClientRequest,
+        begun: bytes,
+        *,
+        strip_ids: bool,
+        strip_usage: bool,
+        notes: bool,
+        single: bool,
+        send_seconds: float,
     ) -> Relayed:
         """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
 
         ``begun``: the first bytes of an event. What follows the end of a ``single`` choice comes with that, where it
-        comes within END_SECONDS. Not to be called where the answer has ended.
+        comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer has ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
@@ -200,6 +212,7 @@ class NativeResponse:
             client,
             begun,
             strip_ids=strip_ids,
+            strip_usage=strip_usage,
             notes=notes,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,

@@ -81,10 +81,11 @@ class Produced:
         except msgspec.DecodeError:
             return []
 
-    def add(self, ids: list[int], text: str) -> None:
-        """Add ids and text that others have read."""
+    def add(self, ids: list[int], text: str, finish: str = "") -> None:
+        """Add ids, text and finish reason that others have read."""
         self.ids += ids
         self.text += text
+        self.finish = finish or self.finish
 
     def note(self, data: bytes) -> str:
         """Add an event's JSON, or a whole answer; return its text. Anything else changes nothing and gives ""."""

@@ -1,12 +1,15 @@
 //! A connection to a worker: sends what is to be sent while it reads.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -74,24 +77,30 @@ impl Connection {
 
     /// Adds to `into` what has come; how many bytes, 0 at the end. Nothing may come or be sent for `idle` at most.
     pub async fn read(&mut self, into: &mut Vec<u8>, idle: Duration) -> Result<usize, Failure> {
-        loop {
+        let read = loop {
             self.write();
+            if self.is_sent()
+                && let Stream::Plain(socket) = &mut self.stream
+            {
+                // It knows from a short read that no more has come, and need not look.
+                let reading = poll_fn(|context| poll_read(socket, into, context));
+                break timeout(idle, reading).await.map_err(|_| Failure::Silent)?;
+            }
             match self.read_now(into) {
-                Ok(read) => {
-                    self.turn += read;
-                    if self.turn >= READ_BYTES {
-                        self.turn = 0;
-                        tokio::task::yield_now().await; // the turn of others, however much comes
-                    }
-                    return Ok(read);
-                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.turn = 0;
                     self.ready(idle).await?;
                 }
-                Err(_) => return Err(Failure::Lost),
+                read => break read,
             }
+        };
+        let read = read.map_err(|_| Failure::Lost)?;
+        self.turn += read;
+        if self.turn >= READ_BYTES {
+            self.turn = 0;
+            tokio::task::yield_now().await; // the turn of others, however much comes
         }
+        Ok(read)
     }
 
     fn read_now(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
@@ -135,4 +144,13 @@ impl Connection {
         self.broken = true;
         self.unsent = Default::default();
     }
+}
+
+fn poll_read(socket: &mut TcpStream, into: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let mut buffer = ReadBuf::new(scratch);
+        ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
+        into.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
 }

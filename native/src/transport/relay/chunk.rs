@@ -12,6 +12,9 @@ const FRAME: &[u8] = b"data: ";
 const END: &[u8] = b"\n\n";
 const NULL: &[u8] = b"null";
 
+/// Finish reasons of a choice that is whole: whatever another one says, Python reads it.
+const WHOLE: [&str; 3] = ["stop", "length", "tool_calls"];
+
 /// Names of members that have a meaning to Python's readers wherever they are.
 const MEANT: [&str; 5] = ["choices", "delta", "error", "finish_reason", "kv_transfer_params"];
 const IDS: &str = "token_ids";
@@ -25,6 +28,9 @@ pub struct Chunk {
     pub text: String,
     /// Where its lists of ids are, in the event.
     lists: Vec<Range<usize>>,
+    /// Why a choice ends with it, where one may; "" where none does.
+    pub finish: &'static str,
+    may_end: bool,
 }
 
 /// Which members have been seen, of those that are known.
@@ -43,9 +49,22 @@ impl Seen {
 impl Chunk {
     /// Reads an event with its blank line. `None` where it is not ordinary; then this is to be dropped.
     pub fn read(&mut self, event: &[u8]) -> Option<()> {
+        self.may_end = false;
+        self.read_choices(event).map(drop)
+    }
+
+    /// As `read`, of an event that ends its one choice, which is whole, and is ordinary else.
+    pub fn read_last(&mut self, event: &[u8]) -> Option<()> {
+        self.may_end = true;
+        (self.read_choices(event)? == 1 && !self.finish.is_empty()).then_some(())
+    }
+
+    /// How many choices the event has: one at least.
+    fn read_choices(&mut self, event: &[u8]) -> Option<usize> {
         self.ids.clear();
         self.text.clear();
         self.lists.clear();
+        self.finish = "";
         let data = event.strip_prefix(FRAME)?.strip_suffix(END)?;
         let mut json = Compact::new(data)?;
         let mut seen = Seen::default();
@@ -64,7 +83,7 @@ impl Chunk {
             "error" | "type" => None,
             _ => other(json, name),
         })?;
-        (choices > 0 && json.ended()).then_some(())
+        (choices > 0 && json.ended()).then_some(choices)
     }
 
     /// Adds the event to `out`, without token ids where these are not wanted.
@@ -88,14 +107,32 @@ impl Chunk {
                 let members = delta(json, &mut said)?;
                 (members > 0).then_some(())
             }
-            "finish_reason" => seen.once(3).and_then(|()| null(json)),
-            "stop_reason" => seen.once(4).and_then(|()| null(json)),
+            "finish_reason" => seen.once(3).and_then(|()| self.finish_reason(json)),
+            "stop_reason" => seen.once(4).and_then(|()| self.stop_reason(json)),
             "message" => seen.once(5).and_then(|()| null(json)),
             "prompt_token_ids" => seen.once(6).and_then(|()| null(json)),
             IDS => seen.once(7).and_then(|()| self.token_ids(json)),
             _ => other(json, name),
         })?;
         unescape(if text.is_empty() { said } else { text }, &mut self.text)
+    }
+
+    fn finish_reason(&mut self, json: &mut Compact<'_>) -> Option<()> {
+        if !self.may_end || json.peek() == Some(b'n') {
+            return null(json);
+        }
+        let reason = json.string()?;
+        self.finish = WHOLE.into_iter().find(|whole| *whole == reason)?;
+        Some(())
+    }
+
+    /// The stop string, or the token, that ended the choice.
+    fn stop_reason(&self, json: &mut Compact<'_>) -> Option<()> {
+        match json.peek()? {
+            b'"' if self.may_end => json.string().map(drop),
+            b'0'..=b'9' if self.may_end => json.integer().map(drop),
+            _ => null(json),
+        }
     }
 
     fn token_ids(&mut self, json: &mut Compact<'_>) -> Option<()> {
@@ -185,6 +222,32 @@ mod tests {
         ))
         .unwrap();
         assert_eq!((ids, text.as_str()), (vec![1, 2], "ab"));
+    }
+
+    #[test]
+    fn reads_the_last_event_of_a_whole_choice() {
+        let mut chunk = Chunk::default();
+        let mut last = |choices: &str| chunk.read_last(event(&format!(r#""choices":[{choices}]"#)).as_bytes());
+        for reason in ["stop", "length", "tool_calls"] {
+            for stop in ["null", r#""\n""#, "7"] {
+                let choice =
+                    format!(r#"{{"delta":{{"content":"a"}},"finish_reason":"{reason}","stop_reason":{stop}}}"#);
+                assert_eq!(last(&choice), Some(()), "{choice}");
+            }
+        }
+        for choices in [
+            r#"{"delta":{"content":"a"},"finish_reason":null}"#,
+            r#"{"delta":{"content":"a"}}"#,
+            r#"{"delta":{},"finish_reason":"stop"}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"cache_threshold"}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"abort"}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"stop","stop_reason":-1}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"stop","finish_reason":"stop"}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"stop"},{"delta":{"content":"b"},"finish_reason":null}"#,
+            r#"{"delta":{"content":"a"},"finish_reason":"stop"},{"delta":{"content":"b"},"finish_reason":"stop"}"#,
+        ] {
+            assert_eq!(last(choices), None, "{choices}");
+        }
     }
 
     #[test]

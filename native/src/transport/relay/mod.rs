@@ -2,6 +2,7 @@
 
 mod chunk;
 mod compact;
+mod ending;
 mod passing;
 mod splitter;
 
@@ -53,6 +54,8 @@ impl Heard {
 pub enum Stop {
     /// There are events for Python.
     Handed,
+    /// The client's answer is whole, and was ended.
+    Whole,
     /// The worker's answer has ended.
     Ended,
     /// It broke off.
@@ -66,6 +69,7 @@ pub struct Relayed {
     pub stop: Stop,
     /// The worker's answer, where there is more of it.
     pub answer: Option<Box<Answer>>,
+    /// For Python; of an answer that was ended, its usage alone.
     pub events: Vec<Vec<u8>>,
     /// The bytes after the last whole event; none after a failure.
     pub rest: Vec<u8>,
@@ -81,6 +85,8 @@ pub struct Relay {
     pub send: Duration,
     /// How long the end of the stream is waited for once a choice has ended. Zero where there are other choices.
     pub end: Duration,
+    /// Only the gateway asked for usage.
+    pub strip_usage: bool,
     pub heard: Heard,
 }
 
@@ -97,10 +103,25 @@ impl Relay {
         };
         let ends = stop == Stop::Handed && !self.end.is_zero() && events.iter().any(|event| finishes(event));
         let stop = if ends { self.read_end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
+        let stop = if ends && stop == Stop::Handed { self.end(&mut events) } else { stop };
         let (rest, notes) = self.passing.into_rest();
         let rest = if matches!(stop, Stop::Handed | Stop::Ended) { rest } else { Vec::new() };
         let goes_on = stop == Stop::Handed && !self.answer.ended();
         Relayed { stop, answer: goes_on.then_some(self.answer), events, rest, notes }
+    }
+
+    /// Ends the client's answer where the events make its ordinary end: of them only usage is left.
+    fn end(&mut self, events: &mut Vec<Vec<u8>>) -> Stop {
+        if !self.answer.ended() {
+            return Stop::Handed;
+        }
+        let Some(passed) = self.passing.end(events, self.strip_usage) else { return Stop::Handed };
+        *events = vec![events.swap_remove(1)];
+        if self.reply.push(Bytes::from(passed)).is_err() {
+            return Stop::ClientGone;
+        }
+        self.reply.end();
+        Stop::Whole
     }
 
     /// Reads once; the events for Python.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use memchr::memmem;
 
 use super::chunk::Chunk;
+use super::ending;
 use super::splitter::{Splitter, TooLarge};
 
 /// How an error of any API shows itself.
@@ -23,6 +24,8 @@ pub fn finishes(event: &[u8]) -> bool {
 pub struct Notes {
     pub ids: Vec<u32>,
     pub text: String,
+    /// Why its choice has ended; "" where it has not.
+    pub finish: &'static str,
 }
 
 /// What comes of the bytes of one read.
@@ -108,18 +111,35 @@ impl Passing {
         Ok(Vec::new())
     }
 
+    /// What the client is sent of a stream's last events, where they are an ordinary end and nothing follows; notes what
+    /// they add.
+    pub fn end(&mut self, events: &[Vec<u8>], strip_usage: bool) -> Option<Vec<u8>> {
+        if !self.splitter.all().is_empty() {
+            return None;
+        }
+        let passed = ending::passed(events, &mut self.chunk, self.strip_ids, strip_usage)?;
+        self.note();
+        Some(passed)
+    }
+
+    /// Notes what the chunk adds.
+    fn note(&mut self) {
+        if let Some(notes) = &mut self.notes {
+            notes.ids.extend_from_slice(&self.chunk.ids);
+            notes.text.push_str(&self.chunk.text);
+            notes.finish = self.chunk.finish;
+        }
+    }
+
     /// Passes ordinary events up to the first other one; how many.
     fn pass(&mut self, passed: &mut Vec<u8>) -> usize {
-        for (number, event) in self.events.iter().enumerate() {
-            let event = &self.splitter.all()[event.clone()];
+        for number in 0..self.events.len() {
+            let event = &self.splitter.all()[self.events[number].clone()];
             if self.chunk.read(event).is_none() {
                 return number;
             }
             self.chunk.pass(event, passed, self.strip_ids);
-            if let Some(notes) = &mut self.notes {
-                notes.ids.extend_from_slice(&self.chunk.ids);
-                notes.text.push_str(&self.chunk.text);
-            }
+            self.note();
         }
         self.events.len()
     }
@@ -174,7 +194,7 @@ mod tests {
         assert_eq!(found.passed, cut("a") + &cut("b"));
         assert_eq!(found.handed, [": ping\n\n".to_owned(), said("c", 3)]);
         assert_eq!(found.rest, "data: {");
-        assert_eq!(found.notes, Notes { ids: vec![1, 2], text: "ab".into() });
+        assert_eq!(found.notes, Notes { ids: vec![1, 2], text: "ab".into(), finish: "" });
     }
 
     #[test]
@@ -185,7 +205,7 @@ mod tests {
             let found = passed(&[one, two]).unwrap();
             assert_eq!(found.passed, cut("ä") + &cut("b") + &cut("c"));
             assert_eq!((found.handed, found.rest.as_str()), (vec!["data: [DONE]\n\n".to_owned()], ""));
-            assert_eq!(found.notes, Notes { ids: vec![1, 2, 3], text: "äbc".into() });
+            assert_eq!(found.notes, Notes { ids: vec![1, 2, 3], text: "äbc".into(), finish: "" });
         }
     }
 
@@ -194,7 +214,7 @@ mod tests {
         let stream = said("a", 1) + "data: {\"error\":{}}\n\n";
         let found = passed(&[said("z", 0).as_bytes(), stream.as_bytes()]).unwrap();
         assert_eq!((found.passed, found.handed), (cut("z"), vec![said("a", 1), "data: {\"error\":{}}\n\n".into()]));
-        assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into() });
+        assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into(), finish: "" });
     }
 
     #[test]
@@ -208,6 +228,20 @@ mod tests {
         assert_eq!(handed, [b"data: {}\n\n".to_vec(), b"data: [DONE]\n\n".to_vec()]);
         passing.bytes().extend_from_slice(&[b'x'; 201]);
         assert_eq!(passing.hand(&mut handed), Err(TooLarge));
+    }
+
+    #[test]
+    fn an_ordinary_end_is_noted_where_nothing_follows_it() {
+        let last = said("b", 2).replace("},\"token", "},\"finish_reason\":\"stop\",\"token");
+        let events = [last.clone(), "data: {\"choices\":[],\"usage\":{}}\n\n".into(), "data: [DONE]\n\n".into()];
+        let events = events.map(String::into_bytes);
+        let mut passing = Passing::new(b"x".to_vec(), 200, true, true);
+        assert_eq!(passing.end(&events, true), None);
+        let mut passing = Passing::new(Vec::new(), 200, true, true);
+        assert_eq!(passing.end(&events[1..], true), None);
+        let sent = passing.end(&events, true).map(|sent| String::from_utf8(sent).unwrap());
+        assert_eq!(sent, Some(last.replace("[2]", "null") + "data: [DONE]\n\n"));
+        assert_eq!(passing.into_rest().1, Notes { ids: vec![2], text: "b".into(), finish: "stop" });
     }
 
     #[test]
