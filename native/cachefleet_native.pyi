@@ -189,6 +189,8 @@ class WorkerCall:
     def relay(
         self,
         client: ClientRequest,
+        opening: tuple[int, list[tuple[bytes, bytes]]] | None,
+        piece: bytes,
         begun: bytes,
         *,
         strip_ids: bool,

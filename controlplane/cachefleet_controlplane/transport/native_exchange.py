@@ -196,6 +196,11 @@ class NativeReply(Reply):
         self._head = status, list(headers)
         asyncio.get_running_loop().call_soon(self._flush)
 
+    def take_head(self) -> tuple[int, list[Header]] | None:
+        """The head that is not sent yet, for whoever sends it with what follows; None where it is."""
+        head, self._head = self._head, None
+        return head
+
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; returns once the client has taken enough."""
         head, self._head = self._head, None

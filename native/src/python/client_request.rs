@@ -45,6 +45,16 @@ enum Progress {
     Ended,
 }
 
+/// An answer that is given once the relay of its body begins.
+pub(super) struct Opening(oneshot::Sender<Answer>, Answer);
+
+impl Opening {
+    /// Gives it; nobody gets it where the client is gone.
+    pub(super) fn give(self) {
+        let _ = self.0.send(self.1);
+    }
+}
+
 /// Notes that a relay has sent all of an answer.
 pub(super) struct RelayEnd(Arc<Mutex<Progress>>);
 
@@ -83,6 +93,16 @@ impl ClientRequest {
         match &*self.reply() {
             Progress::Begun(sender) => Some(sender.clone()),
             _ => None,
+        }
+    }
+
+    /// Opens an answer, which is yet to be given; an error where there was one before.
+    pub(super) fn open(&self, status: u16, headers: &Bound<'_, PyList>) -> PyResult<Opening> {
+        let (sender, body) = reply_body();
+        let answer = made(status, headers, AnswerKind::Stream(body))?;
+        match std::mem::replace(&mut *self.reply(), Progress::Begun(sender)) {
+            Progress::Unanswered(answering) => Ok(Opening(answering, answer)),
+            _ => Err(PyRuntimeError::new_err("the request was answered before")),
         }
     }
 

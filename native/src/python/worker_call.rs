@@ -9,7 +9,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -125,20 +125,22 @@ impl WorkerCall {
         })
     }
 
-    /// Relays the stream to `client`, whose answer has begun, until there is something for Python, which is told
-    /// (events, the bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text,
-    /// finish reason or "", usage). `begun` are the first bytes of an event; ids and text are those of the events that were passed, where
-    /// `notes` are wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with it; 0
-    /// where there are other choices. Where that is an ordinary end, the client's answer is ended, and usage is the
-    /// worker's event, which goes to the client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where
-    /// the client's answer has not begun.
-    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "named, as Python gives them")]
+    /// Relays the stream to `client`, until there is something for Python, which is told (events, the bytes after them,
+    /// whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason or "", usage).
+    /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun; `begun` are the first
+    /// bytes of an event. Ids and text are those of the events that were passed, where `notes` are wanted. Once a choice
+    /// has ended, the end of the stream is waited for `end_seconds`, and told with it; 0 where there are other choices.
+    /// Where that is an ordinary end, the client's answer is ended, and usage is the worker's event, which goes to the
+    /// client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where no answer has begun.
+    #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
     #[pyo3(signature = (
-        client, begun, *, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
+        client, opening, piece, begun, *, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
     ))]
     fn relay(
         &self,
         client: &ClientRequest,
+        opening: Option<(u16, Bound<'_, PyList>)>,
+        piece: &[u8],
         begun: &[u8],
         strip_ids: bool,
         strip_usage: bool,
@@ -147,13 +149,20 @@ impl WorkerCall {
         send_seconds: f64,
         end_seconds: f64,
     ) -> PyResult<()> {
+        let (send, end) = (seconds(send_seconds)?, seconds(end_seconds)?);
+        let given = opening.map(|(status, headers)| client.open(status, &headers)).transpose()?;
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
         let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
-        let (send, end) = (seconds(send_seconds)?, seconds(end_seconds)?);
+        let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
         let heard = self.call.heard.clone();
         heard.note();
-        let relay_end = client.relay_end();
         self.call.read_on(move |answer| async move {
+            if !piece.is_empty() {
+                let _ = reply.push(piece); // the relay notices a client that is gone
+            }
+            if let Some(answer) = given {
+                answer.give();
+            }
             let left = Relay { answer, reply, passing, send, end, strip_usage, heard }.run().await;
             if left.stop == Stop::Whole {
                 relay_end.note();

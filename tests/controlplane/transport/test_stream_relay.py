@@ -163,13 +163,13 @@ async def alike(sides: Sequence[Side], steps: Sequence[Step]) -> tuple[bytes, To
 def relays(monkeypatch: pytest.MonkeyPatch) -> list[Relayed]:
     """What each relay by native code has left."""
     left: list[Relayed] = []
-    found = NativeResponse.relay
+    found = NativeResponse.relayed
 
-    async def relay(self: NativeResponse, *given: Any, **more: Any) -> Relayed:
-        left.append(await found(self, *given, **more))
+    async def relayed(self: NativeResponse) -> Relayed:
+        left.append(await found(self))
         return left[-1]
 
-    monkeypatch.setattr(NativeResponse, "relay", relay)
+    monkeypatch.setattr(NativeResponse, "relayed", relayed)
     return left
 
 
@@ -246,9 +246,7 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
 
 
-async def test_an_ordinary_end_is_relayed_too(
-    relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
     async with side_of("native") as side:
@@ -264,7 +262,9 @@ async def test_another_end_comes_to_python_at_once(
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     end = [last, *LAST[1:]]
     async with side_of("python") as one, side_of("native") as two:
-        _, told = await alike((one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("x", [1])), *map(chunk, end), b"0\r\n\r\n"])
+        _, told = await alike(
+            (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("x", [1])), *map(chunk, end), b"0\r\n\r\n"]
+        )
         assert told.produced.ids == [1, 9]
     assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [(end, True, "", b"")]
 
@@ -294,13 +294,13 @@ async def test_an_error_after_the_end_is_read_for_itself(
 ) -> None:
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     relaying: list[NativeResponse] = []
-    relay = NativeResponse.relay
+    relayed = NativeResponse.relayed
 
-    async def seen(self: NativeResponse, *given: Any, **more: Any) -> Relayed:
+    async def seen(self: NativeResponse) -> Relayed:
         relaying.append(self)
-        return await relay(self, *given, **more)
+        return await relayed(self)
 
-    monkeypatch.setattr(NativeResponse, "relay", seen)
+    monkeypatch.setattr(NativeResponse, "relayed", seen)
     go, read = asyncio.Event(), asyncio.Event()
 
     def steps(*before: Step) -> list[Step]:

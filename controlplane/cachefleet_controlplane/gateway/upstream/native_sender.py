@@ -13,6 +13,7 @@ from cachefleet_controlplane.gateway.upstream.native_trust import NativeTrust
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.native import MODULE
 from cachefleet_runtime.sse import StreamTooLargeError
 
@@ -190,9 +191,11 @@ class NativeResponse:
         data, self._data = self._data, b""
         return data
 
-    async def relay(
+    def relay(
         self,
         client: ClientRequest,
+        opening: tuple[int, list[Header]] | None,
+        piece: bytes,
         begun: bytes,
         *,
         strip_ids: bool,
@@ -200,16 +203,19 @@ class NativeResponse:
         notes: bool,
         single: bool,
         send_seconds: float,
-    ) -> Relayed:
-        """Have native code relay ordinary events to a client whose answer has begun, until there are other ones.
+    ) -> None:
+        """Have native code relay ordinary events to a client, until there are other ones: ``relayed`` tells.
 
-        ``begun``: the first bytes of an event. What follows the end of a ``single`` choice comes with that, where it
-        comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer has ended.
+        First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of an
+        event. What follows the end of a ``single`` choice comes with that, where it comes within END_SECONDS; an
+        ordinary end is relayed, too. Not to be called where the answer has ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
         self._told.call.relay(
             client,
+            opening,
+            piece,
             begun,
             strip_ids=strip_ids,
             strip_usage=strip_usage,
@@ -218,6 +224,9 @@ class NativeResponse:
             send_seconds=send_seconds,
             end_seconds=END_SECONDS if single else 0.0,
         )
+
+    async def relayed(self) -> Relayed:
+        """What the relay leaves that was begun."""
         try:
             relayed = Relayed(*await self._told.next())
         except ConnectionError:  # a defect

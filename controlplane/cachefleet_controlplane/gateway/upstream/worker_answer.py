@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import aiohttp
@@ -111,15 +111,13 @@ class Stream:
                 self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
         return self._seen(events)
 
-    async def left_by(self, relay: Callable[[bytes], Awaitable[tuple[list[bytes], bytes]]]) -> list[bytes]:
-        """Return the next events that ``relay`` does not pass on itself.
+    def begun(self) -> bytes:
+        """Return the first bytes of the next event, which somebody else goes on to read; ``left`` by them."""
+        return self._splitter.take_rest()
 
-        It is given the first bytes of an event, and returns events and the bytes after them.
-        """
-        events, rest = await relay(self._splitter.take_rest())
-        if rest:
-            events += self._splitter.feed(rest)
-        return self._seen(events)
+    def left(self, events: list[bytes], rest: bytes) -> list[bytes]:
+        """Return the next events, given those that somebody else has left, and the bytes after them."""
+        return self._seen([*events, *self._splitter.feed(rest)] if rest else events)
 
     def _seen(self, events: list[bytes]) -> list[bytes]:
         if events and is_end(events[-1]):
