@@ -89,7 +89,7 @@ impl WorkerClient {
             state: Mutex::new(State::Over),
         });
         let client = Arc::clone(&self.client);
-        call.start(&mut call.lock(), async move { begun(open(&client, request).await) });
+        call.start(async move { begun(open(&client, request).await) });
         Ok(WorkerCall { call })
     }
 
@@ -202,7 +202,8 @@ struct Call {
 }
 
 enum State {
-    Busy(AbortHandle),
+    /// A task has it, which can be ended as soon as it has begun.
+    Busy(Option<AbortHandle>),
     Waiting(Box<Answer>),
     Over,
 }
@@ -212,28 +213,35 @@ impl Call {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, step: impl Future<Output = Step> + Send + 'static) {
+    /// To be called by one thread alone, which holds no lock: the task may run to its end before this returns.
+    fn start(self: &Arc<Self>, step: impl Future<Output = Step> + Send + 'static) {
+        *self.lock() = State::Busy(None);
         let call = Arc::clone(self);
         let task = self.event_loop.spawn(async move {
             let step = call.panics.caught(step).await;
             call.settle(step.unwrap_or_else(|| (None, failed(Failure::Lost))));
         });
-        *state = State::Busy(task.abort_handle());
+        if let State::Busy(running) = &mut *self.lock() {
+            *running = Some(task.abort_handle());
+        }
     }
 
     fn read_on<F: Future<Output = Step> + Send + 'static>(
         self: &Arc<Self>,
         step: impl FnOnce(Box<Answer>) -> F,
     ) -> PyResult<()> {
+        let answer = self.take_answer().ok_or_else(|| PyRuntimeError::new_err("no answer waits to be read"))?;
+        self.start(step(answer));
+        Ok(())
+    }
+
+    fn take_answer(&self) -> Option<Box<Answer>> {
         let mut state = self.lock();
         match replace(&mut *state, State::Over) {
-            State::Waiting(answer) => {
-                self.start(&mut state, step(answer));
-                Ok(())
-            }
+            State::Waiting(answer) => Some(answer),
             other => {
                 *state = other;
-                Err(PyRuntimeError::new_err("no answer waits to be read"))
+                None
             }
         }
     }
@@ -252,7 +260,7 @@ impl Call {
     }
 
     fn cancel(&self) {
-        if let State::Busy(task) = replace(&mut *self.lock(), State::Over) {
+        if let State::Busy(Some(task)) = replace(&mut *self.lock(), State::Over) {
             task.abort();
         }
     }
