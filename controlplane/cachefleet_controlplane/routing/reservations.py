@@ -42,7 +42,7 @@ class BlockReservations:
 
     def take(self, keys: bytes, *, blocks: int, held: int) -> Reservation:
         """Reserve ``blocks``; others may share those of ``keys``, of which the first ``held`` are there already."""
-        there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks)
+        there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks) if keys else 0
         reservation = Reservation(keys[: KEY_BYTES * there], blocks - there)
         self._alone += reservation.alone
         self._insert(reservation.chain)
@@ -50,6 +50,8 @@ class BlockReservations:
 
     def computed(self, reservation: Reservation, keys: bytes) -> None:
         """All of ``keys``, as given to ``take``, are in the cache now: others may share them."""
+        if not keys:
+            return
         new = len(keys) // KEY_BYTES - self._known(keys)
         self._remove(reservation.chain)
         reservation.chain, reservation.alone = keys, reservation.alone - new
