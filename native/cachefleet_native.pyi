@@ -193,6 +193,7 @@ class WorkerCall:
         piece: bytes,
         begun: bytes,
         *,
+        first: bool,
         strip_ids: bool,
         strip_usage: bool,
         notes: bool,

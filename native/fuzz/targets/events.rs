@@ -2,7 +2,7 @@
 
 use super::json_value::{Value, parse};
 use super::tape::Tape;
-use cachefleet_native::transport::relay::{Notes, Passing, Splitter, Taken, TooLarge};
+use cachefleet_native::transport::relay::{Notes, Passing, Splitter, Taken, TooLarge, begins};
 
 const LIMIT: usize = 300;
 const IDS: &[u8] = b"token_ids\":[";
@@ -32,6 +32,7 @@ pub fn likely(data: &[u8]) {
     assert_eq!(split(&stream, &cuts), slowly(&stream));
     assert!(pass(&stream, &cuts) == ordinary || contains(&stream, b"\"error\""));
     end(&last_events(&mut tape), tape.byte() & 1 == 0);
+    begin(&first_events(&mut tape));
 }
 
 fn cuts(tape: &mut Tape<'_>) -> Vec<usize> {
@@ -115,6 +116,52 @@ fn check(fed: &[u8], out: &[u8], given: &[Vec<u8>], rest: &[u8], notes: &Notes) 
     }
     assert_eq!((text(out), notes), (text(&expected.0), &expected.1));
     passed
+}
+
+/// Passes a stream's beginning on where it is ordinary: then nothing is lost or changed but token ids, and its name and
+/// the prompt's ids are known.
+fn begin(data: &[u8]) {
+    if !begins(data) {
+        return;
+    }
+    let mut passing = Passing::first(data.to_vec(), data.len(), true, true);
+    let Ok(Taken { passed, handed }) = passing.take() else { panic!("it is short") };
+    assert_eq!((text(&passed), handed.len()), (text(&without_ids(data)), 0));
+    let told = passing.into_rest().1;
+    assert!(!(told.ids.is_empty() && told.text.is_empty()));
+    let beginning = told.beginning.expect("a beginning");
+    let end = data.windows(2).position(|two| two == b"\n\n").expect("an event") + 2;
+    let first = json(&data[..end]);
+    for (name, known) in [("id", &beginning.id), ("object", &beginning.object), ("model", &beginning.model)] {
+        assert_eq!(first.get(name).and_then(Value::text).unwrap_or_default(), known);
+    }
+    if let Some(Value::List(ids)) = first.get("prompt_token_ids")
+        && !ids.is_empty()
+    {
+        let Some(Value::List(prompt)) = parse(&text(&beginning.prompt)) else { panic!("no ids") };
+        let numbers = |ids: &[Value]| ids.iter().map(Value::number).collect::<Vec<_>>();
+        assert_eq!(numbers(&prompt), numbers(ids));
+    }
+}
+
+/// The first events of a stream, a byte of them changed at times.
+fn first_events(tape: &mut Tape<'_>) -> Vec<u8> {
+    let said = ["", "a", "\\n"][usize::from(tape.below(3))];
+    let ids = ["null", "[]", "[1,22]", "[1.5]"];
+    let (top, own) = (ids[usize::from(tape.below(4))], ids[usize::from(tape.below(4))]);
+    let usage = ["null", "null", "{}"][usize::from(tape.below(3))];
+    let role = format!(
+        r#"data: {{"id":"c{said}","object":"o","created":12,"choices":[{{"delta":{{"role":"assistant","content":"{said}"}},"prompt_token_ids":{own}}}],"prompt_token_ids":{top},"usage":{usage}}}"#
+    );
+    let mut data = [role.as_bytes(), b"\n\n"].concat();
+    if tape.below(4) > 0 {
+        data.extend(event(tape).0);
+    }
+    let at = usize::from(tape.byte()) * usize::from(tape.below(3));
+    if let Some(byte) = data.get_mut(at) {
+        *byte = if at == 0 { *byte } else { tape.byte() };
+    }
+    data
 }
 
 /// Passes a stream's end on where it is ordinary: then it is what it has to be, but for usage that is stripped, whose

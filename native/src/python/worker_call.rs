@@ -17,7 +17,7 @@ use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, Trust as Authorities, open};
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Heard, Passing, Relay, Relayed, Stop};
+use crate::transport::relay::{Beginning, Heard, Passing, Relay, Relayed, Stop, begins};
 
 /// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
 #[pyclass(frozen)]
@@ -60,7 +60,8 @@ impl WorkerClient {
 
     /// Sends a request, on the thread of the client `beside`; to an https URL where there is `trust`, by which the
     /// worker's certificate is verified to have this `name`. What comes of it is told to `number`: (status, fields,
-    /// data, whether that is all), or the name of a failure. `ValueError` for a request that this client does not send.
+    /// data, whether that is all, whether it is a stream's ordinary beginning), or the name of a failure. `ValueError` for
+    /// a request that this client does not send.
     #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
     #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
     fn post(
@@ -126,15 +127,17 @@ impl WorkerCall {
     }
 
     /// Relays the stream to `client`, until there is something for Python, which is told (events, the bytes after them,
-    /// whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason or "", usage).
+    /// whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason or "", usage,
+    /// beginning).
     /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun; `begun` are the first
-    /// bytes of an event. Ids and text are those of the events that were passed, where `notes` are wanted. Once a choice
+    /// bytes of an event, or the `first` events, an ordinary beginning, of which (id, object, created, model, the prompt's
+    /// ids as JSON) are told at last, where `notes` are wanted; else None. Ids and text are those of the events that were passed, where `notes` are wanted. Once a choice
     /// has ended, the end of the stream is waited for `end_seconds`, and told with it; 0 where there are other choices.
     /// Where that is an ordinary end, the client's answer is ended, and usage is the worker's event, which goes to the
     /// client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where no answer has begun.
-    #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "named, as Python gives them")]
     #[pyo3(signature = (
-        client, opening, piece, begun, *, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
+        client, opening, piece, begun, *, first, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
     ))]
     fn relay(
         &self,
@@ -142,6 +145,7 @@ impl WorkerCall {
         opening: Option<(u16, Bound<'_, PyList>)>,
         piece: &[u8],
         begun: &[u8],
+        first: bool,
         strip_ids: bool,
         strip_usage: bool,
         notes: bool,
@@ -152,7 +156,8 @@ impl WorkerCall {
         let (send, end) = (seconds(send_seconds)?, seconds(end_seconds)?);
         let given = opening.map(|(status, headers)| client.open(status, &headers)).transpose()?;
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
-        let passing = Passing::new(begun.to_vec(), max_event_bytes, strip_ids, notes);
+        let make = if first { Passing::first } else { Passing::new };
+        let passing = make(begun.to_vec(), max_event_bytes, strip_ids, notes);
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
         let heard = self.call.heard.clone();
         heard.note();
@@ -268,10 +273,10 @@ impl Call {
 
 fn begun(opened: Result<Opened, Failure>) -> Step {
     match opened {
-        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true)),
+        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true, false)),
         Ok(Opened::Stream(head, first, answer)) => {
-            let ended = answer.ended();
-            ((!ended).then_some(answer), answered(head, first, ended))
+            let (ended, ordinary) = (answer.ended(), begins(&first));
+            ((!ended).then_some(answer), answered(head, first, ended, ordinary))
         }
         Err(failure) => (None, failed(failure)),
     }
@@ -286,7 +291,12 @@ fn relayed(left: Relayed) -> Step {
     let payload: Payload = Box::new(move |py| {
         let events: Vec<_> = events.iter().map(|event| PyBytes::new(py, event)).collect();
         let (rest, usage) = (PyBytes::new(py, &rest), PyBytes::new(py, &usage));
-        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, usage).into_bound_py_any(py)
+        let beginning = notes.beginning.map(|told| {
+            let Beginning { id, object, created, model, prompt } = told;
+            (id, object, created, model, PyBytes::new(py, &prompt))
+        });
+        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, usage, beginning)
+            .into_bound_py_any(py)
     });
     (answer, payload)
 }
@@ -295,11 +305,11 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
+fn answered(head: Head, data: Vec<u8>, ended: bool, begins: bool) -> Payload {
     Box::new(move |py| {
         let fields = head.fields.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
         let fields: Vec<_> = fields.collect();
-        (head.status, fields, PyBytes::new(py, &data), ended).into_bound_py_any(py)
+        (head.status, fields, PyBytes::new(py, &data), ended, begins).into_bound_py_any(py)
     })
 }
 

@@ -52,6 +52,7 @@ def chunk(data: bytes) -> bytes:
 
 
 FIRST = event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}], prompt_token_ids=[5, 6, 7])
+BEGINNING = ("c-1", "chat.completion.chunk", 12, "m", b"[5,6,7]")
 LAST = [said("", [9], finish_reason="stop"), event(choices=[], usage=USAGE, system_fingerprint="f"), DONE]
 ERROR = b'data: {"error":{"message":"x","code":500}}\n\n'
 
@@ -86,6 +87,7 @@ class Side:
         async with await self.served.connect() as connection:
             await connection.send(ASK)
             response = await connection.response("POST")
+        await until(lambda: bool(self.told))  # native code may have ended the answer
         return response.body, self.told.pop()
 
 
@@ -234,7 +236,8 @@ async def test_a_stream_may_be_cut_at_every_byte(relays: list[Relayed]) -> None:
             assert told.sent == 4
             assert told.usage.completion_tokens == 2
     at_every_byte, *_, at_once = relays
-    assert (at_every_byte.text, at_once.text) == ("Äb\n😀", "b\n😀")  # Python reads a few events first
+    assert (at_every_byte.text, at_once.text) == ("Äb\n😀", "Äb\n😀")
+    assert (at_every_byte.beginning, at_once.beginning) == (None, BEGINNING)  # Python has read what came alone
 
 
 async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed]) -> None:
@@ -244,6 +247,32 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
         assert told.produced.text == "x" * 500
     assert len(relays) == 1
     assert (relays[0].events, relays[0].ended, relays[0].failure) == ([], True, "")
+
+
+async def test_an_ordinary_beginning_is_relayed_unread(relays: list[Relayed]) -> None:
+    steps: list[Step] = [HEAD, chunk(FIRST + said("a", [1])), 0.005, chunk(said("b", [2])), 0.005, End.CLOSE]
+    async with side_of("python") as one, side_of("native") as two:
+        _, told = await alike((one, two), steps)
+        assert (told.outcome, told.produced.prompt_ids, told.produced.ids) == ("cut_off", [5, 6, 7], [1, 2])
+        one.resumable = two.resumable = False
+        await alike((one, two), steps)
+    assert [left.beginning for left in relays] == [BEGINNING, None]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        FIRST,
+        FIRST + said("", []),
+        said("a", [1], finish_reason="stop"),
+        said("", finish_reason="cache_threshold"),
+        event(choices=[{"index": 0, "delta": {"content": "a"}}], usage=USAGE),
+    ],
+)
+async def test_another_beginning_is_read_by_python(first: bytes, relays: list[Relayed]) -> None:
+    async with side_of("python") as one, side_of("native") as two:
+        await alike((one, two), [HEAD, chunk(first), 0.01, chunk(said("b", [2])), *map(chunk, LAST), b"0\r\n\r\n"])
+    assert all(left.beginning is None for left in relays)
 
 
 async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, Strea
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK
+from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
@@ -113,6 +113,16 @@ class Resumption:
     def passes(self) -> bool:
         """Events that end no choice may be relayed unchanged; ``add`` is told what was in them."""
         return self.joiner is None or self.joiner.passes
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing has come of any worker."""
+        return self.joiner is None or self.joiner.fresh
+
+    def begin(self, name: Name, prompt: bytes) -> None:
+        """Note the name, and the prompt's ids as JSON, that first events told which others relayed."""
+        if self._joiner is not None:
+            self._joiner.begin(name, prompt)
 
     def add(self, ids: list[int], text: str, finish: str) -> None:
         """Note ids and text in events that were relayed by others, and the finish reason; "" for none."""

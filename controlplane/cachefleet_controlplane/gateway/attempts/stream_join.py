@@ -94,6 +94,15 @@ class StreamJoiner:
         self._attempt = Produced()
 
     @property
+    def fresh(self) -> bool:
+        """Nothing has come of any worker."""
+        return self._guard is None and self._attempt.name is None
+
+    def begin(self, name: Name, prompt: bytes) -> None:
+        """Note what the first events told that others have passed on: see ``Produced.begin``."""
+        self._attempt.begin(name, prompt)
+
+    @property
     def passes(self) -> bool:
         """It passes on events unchanged that end no choice, and notes nothing of them but ids and text."""
         return self._guard is None and self._attempt.name is not None and self._attempt.finish is None

@@ -11,6 +11,7 @@ from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
 from cachefleet_controlplane.transport.native_exchange import NativeReply
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
@@ -35,9 +36,10 @@ class StreamRelay:
                 return Outcome.CUT_OFF
             data = b"".join(map(transformer.feed, await self.turn.passed(resuming.relayed(events))))
             written = written or bool(data)
-            relaying = written and self._relays(stream, transformer, data)
+            relaying = self._relays(stream, transformer, data, written=written)
             if data and not relaying:
                 await self.reply.write(data)
+            written = written or relaying
             stream.first, events, data = [], [], b""  # not kept while others come
             if resuming.stopped:
                 return Outcome.FINISHED
@@ -48,24 +50,30 @@ class StreamRelay:
             await self.reply.write(data)
         return outcome
 
-    def _relays(self, stream: Stream, transformer: StreamTransformer, data: bytes) -> bool:
-        """Whether native code sends ``data``, and passes on what follows it, from now on."""
-        reply, response = self.reply, stream.response
+    def _relays(self, stream: Stream, transformer: StreamTransformer, data: bytes, *, written: bool) -> bool:
+        """Whether native code sends ``data``, and passes on what follows it, from now on: from the stream's beginning,
+        or once that is ``written``.
+        """
+        reply, response, resuming = self.reply, stream.response, self.resuming
         if not (
             isinstance(response, NativeResponse)
             and isinstance(reply, NativeReply)
             and isinstance(transformer, StreamFilter)
-            and not response.ended
-            and transformer.passes
             and isinstance(self.turn, PlainTurn)
-            and self.resuming.passes
+            and not response.ended
         ):
             return False
+        first = response.begins
+        if not (resuming.fresh if first else written and transformer.passes and resuming.passes):
+            return False
+        if first:
+            transformer.begin()
         response.relay(
-            *(reply.native, reply.take_head(), data, stream.begun()),
+            *(reply.native, reply.take_head(), data, response.take() if first else stream.begun()),
+            first=first,
             strip_ids=transformer.strips_ids,
             strip_usage=transformer.strips_usage,
-            notes=self.resuming.resumable,
+            notes=resuming.resumable,
             single=transformer.single,
             send_seconds=reply.seconds,
         )
@@ -86,6 +94,9 @@ class StreamRelay:
     def _left(self, stream: Stream, transformer: StreamTransformer, relayed: Relayed) -> list[bytes]:
         if relayed.gone:
             raise ClientGoneError
+        if relayed.beginning is not None:
+            name, kind, created, model, prompt = relayed.beginning
+            self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
         if relayed.usage:
             transformer.feed(relayed.usage)  # learns from it; the client has all

@@ -198,6 +198,10 @@ class StreamFilter:
         """It passes on at once what ends no choice, with nothing but token ids taken out."""
         return self._begun and not self._held
 
+    def begin(self) -> None:
+        """Others pass on the first events, which tell no usage."""
+        self._begun = True
+
     def feed(self, event: bytes) -> bytes:
         """Return the bytes to send to the client now."""
         data = event_data(event)

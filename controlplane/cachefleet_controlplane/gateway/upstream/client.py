@@ -12,7 +12,7 @@ import aiohttp
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import AiohttpSender
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody
-from cachefleet_controlplane.gateway.upstream.native_sender import NativeSender
+from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
     MAX_ANSWER_BYTES,
@@ -179,6 +179,8 @@ async def _held(response: aiohttp.ClientResponse, parts: HeldBody) -> Opened:
 
 async def _open_stream(response: WorkerResponse, watch: Watch | None) -> Opened:
     stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
+    if isinstance(response, NativeResponse) and response.begins and (watch is None or watch.choices == 1):
+        return Opened(Outcome.FIRST_EVENT, stream=stream)  # which is no refusal
     try:
         outcome = await stream.hold(watch)
         if outcome is Outcome.FIRST_EVENT:

@@ -98,7 +98,7 @@ class Watch:
     """
 
     def __init__(self, choices: int = 1) -> None:
-        self._choices = choices
+        self.choices: Final = choices
         self._begun: set[int] = set()
         self._bytes = 0
         self.refused = False
@@ -119,7 +119,7 @@ class Watch:
     def give_up(self) -> None:
         """Decide now, since no more can be held back: refused if there are several choices."""
         if not self.decided:
-            self.decided, self.refused = True, self._choices > 1
+            self.decided, self.refused = True, self.choices > 1
 
     def _note(self, choice: _Choice) -> None:
         if self.decided:
@@ -128,7 +128,7 @@ class Watch:
             self.decided = self.refused = True
         elif choice.produced or choice.finish_reason is not None:
             self._begun.add(choice.index)
-            self.decided = len(self._begun) >= self._choices
+            self.decided = len(self._begun) >= self.choices
 
 
 def _choices(data: bytes) -> list[_Choice]:

@@ -71,7 +71,7 @@ class NativeSender:
         try:
             trust, name = (None, "") if self._trust is None else self._trust.of(url)
             told.call = self._client.post(told.number, url, path, headers, body, beside, trust, name)
-            status, fields, data, ended = await told.next()
+            status, fields, data, ended, begins = await told.next()
         except ValueError:
             told.close()
             return await self._others.post(url, path, body, headers=headers)
@@ -79,7 +79,7 @@ class NativeSender:
             if self._trust is not None:
                 self._trust.refused(url)
             return await self._others.post(url, path, body, headers=headers)
-        return NativeResponse(told, status, fields, data=data, ended=ended)
+        return NativeResponse(told, status, fields, data=data, ended=ended, begins=begins)
 
 
 class _RefusedError(Exception):
@@ -120,6 +120,10 @@ class _Told:
             self._waiting.set_result(told)
 
 
+Beginning = tuple[str, str, int, str, bytes]
+"""Id, object, created and model of an answer, and the prompt's ids as JSON."""
+
+
 class Relayed(NamedTuple):
     """What a relay by native code leaves."""
 
@@ -141,13 +145,19 @@ class Relayed(NamedTuple):
     """Why the choice has ended, where its end was passed on and notes were asked for."""
     usage: bytes = b""
     """The worker's event of usage, where the client's answer is whole and was ended; else b""."""
+    beginning: Beginning | None = None
+    """What the stream's first events told, where they were relayed and notes were asked for."""
 
 
 class NativeResponse:
     """A WorkerResponse of native code, and its content."""
 
-    def __init__(self, told: _Told, status: int, fields: Fields, *, data: bytes, ended: bool) -> None:
+    def __init__(
+        self, told: _Told, status: int, fields: Fields, *, data: bytes, ended: bool, begins: bool = False
+    ) -> None:
         self._told = told
+        self.begins = begins and not ended
+        """What has come is the ordinary beginning of a stream, with a token; it may be relayed unread."""
         self._data = data
         self._ended = ended
         self._failure = ""
@@ -188,7 +198,11 @@ class NativeResponse:
             self._data, self._ended = await self._told.next()
             if self._ended:
                 self._told.close()
-        data, self._data = self._data, b""
+        return self.take()
+
+    def take(self) -> bytes:
+        """Return the part of the body that has come; b"" where none has."""
+        data, self._data, self.begins = self._data, b"", False
         return data
 
     def relay(
@@ -198,6 +212,7 @@ class NativeResponse:
         piece: bytes,
         begun: bytes,
         *,
+        first: bool = False,
         strip_ids: bool,
         strip_usage: bool,
         notes: bool,
@@ -207,8 +222,9 @@ class NativeResponse:
         """Have native code relay ordinary events to a client, until there are other ones: ``relayed`` tells.
 
         First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of an
-        event. What follows the end of a ``single`` choice comes with that, where it comes within END_SECONDS; an
-        ordinary end is relayed, too. Not to be called where the answer has ended.
+        event, or the ``first`` events, where the answer ``begins``. What follows the end of a ``single`` choice comes
+        with that, where it comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer
+        has ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
@@ -217,6 +233,7 @@ class NativeResponse:
             opening,
             piece,
             begun,
+            first=first,
             strip_ids=strip_ids,
             strip_usage=strip_usage,
             notes=notes,

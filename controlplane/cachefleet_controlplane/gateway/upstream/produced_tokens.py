@@ -81,6 +81,10 @@ class Produced:
         except msgspec.DecodeError:
             return []
 
+    def begin(self, name: Name, prompt: bytes) -> None:
+        """Take what the first events told, which others have read: ``prompt`` are its ids as JSON."""
+        self.name, self._prompt = name, prompt
+
     def add(self, ids: list[int], text: str, finish: str = "") -> None:
         """Add ids, text and finish reason that others have read."""
         self.ids += ids

@@ -30,7 +30,33 @@ pub struct Chunk {
     lists: Vec<Range<usize>>,
     /// Why a choice ends with it, where one may; "" where none does.
     pub finish: &'static str,
-    may_end: bool,
+    /// What the first events have told.
+    pub beginning: Beginning,
+    /// The beginning has its names.
+    named: bool,
+    place: Place,
+}
+
+/// Where in a stream an event is: what may be in it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The prompt's ids.
+    First,
+    #[default]
+    Middle,
+    /// A finish reason.
+    Last,
+}
+
+/// What the first events of an answer tell of it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Beginning {
+    pub id: String,
+    pub object: String,
+    pub created: u64,
+    pub model: String,
+    /// The prompt's ids, as JSON; empty where they were not told.
+    pub prompt: Vec<u8>,
 }
 
 /// Which members have been seen, of those that are known.
@@ -49,13 +75,21 @@ impl Seen {
 impl Chunk {
     /// Reads an event with its blank line. `None` where it is not ordinary; then this is to be dropped.
     pub fn read(&mut self, event: &[u8]) -> Option<()> {
-        self.may_end = false;
+        self.place = Place::Middle;
         self.read_choices(event).map(drop)
+    }
+
+    /// As `read`, of one of a stream's first events, which may tell the prompt's ids, and no usage.
+    pub fn read_first(&mut self, event: &[u8]) -> Option<()> {
+        self.place = Place::First;
+        self.read_choices(event)?;
+        self.named = true;
+        Some(())
     }
 
     /// As `read`, of an event that ends its one choice, which is whole, and is ordinary else.
     pub fn read_last(&mut self, event: &[u8]) -> Option<()> {
-        self.may_end = true;
+        self.place = Place::Last;
         (self.read_choices(event)? == 1 && !self.finish.is_empty()).then_some(())
     }
 
@@ -71,15 +105,25 @@ impl Chunk {
         let mut choices = 0;
         json.object(|json, name| match name {
             "id" | "object" | "model" => {
-                seen.once(u32::from(name.as_bytes()[0] - b'a')).and_then(|()| json.string().map(drop))
+                seen.once(u32::from(name.as_bytes()[0] - b'a'))?;
+                let text = json.string()?;
+                self.name(name, text)
             }
-            "created" => seen.once(26).and_then(|()| json.integer().map(drop)),
+            "created" => {
+                seen.once(26)?;
+                let created = json.integer()?;
+                if self.place == Place::First && !self.named {
+                    self.beginning.created = created;
+                }
+                Some(())
+            }
             "choices" => {
                 seen.once(27)?;
                 choices = json.array(|json| self.choice(json))?;
                 Some(())
             }
-            "prompt_token_ids" => seen.once(28).and_then(|()| null(json)),
+            "prompt_token_ids" => seen.once(28).and_then(|()| self.prompt(json)),
+            "usage" if self.place == Place::First => null(json),
             "error" | "type" => None,
             _ => other(json, name),
         })?;
@@ -110,7 +154,7 @@ impl Chunk {
             "finish_reason" => seen.once(3).and_then(|()| self.finish_reason(json)),
             "stop_reason" => seen.once(4).and_then(|()| self.stop_reason(json)),
             "message" => seen.once(5).and_then(|()| null(json)),
-            "prompt_token_ids" => seen.once(6).and_then(|()| null(json)),
+            "prompt_token_ids" => seen.once(6).and_then(|()| self.prompt(json)),
             IDS => seen.once(7).and_then(|()| self.token_ids(json)),
             _ => other(json, name),
         })?;
@@ -118,7 +162,7 @@ impl Chunk {
     }
 
     fn finish_reason(&mut self, json: &mut Compact<'_>) -> Option<()> {
-        if !self.may_end || json.peek() == Some(b'n') {
+        if self.place != Place::Last || json.peek() == Some(b'n') {
             return null(json);
         }
         let reason = json.string()?;
@@ -129,10 +173,39 @@ impl Chunk {
     /// The stop string, or the token, that ended the choice.
     fn stop_reason(&self, json: &mut Compact<'_>) -> Option<()> {
         match json.peek()? {
-            b'"' if self.may_end => json.string().map(drop),
-            b'0'..=b'9' if self.may_end => json.integer().map(drop),
+            b'"' if self.place == Place::Last => json.string().map(drop),
+            b'0'..=b'9' if self.place == Place::Last => json.integer().map(drop),
             _ => null(json),
         }
+    }
+
+    fn name(&mut self, name: &str, raw: &str) -> Option<()> {
+        if self.place != Place::First || self.named {
+            return Some(());
+        }
+        let into = match name {
+            "id" => &mut self.beginning.id,
+            "object" => &mut self.beginning.object,
+            _ => &mut self.beginning.model,
+        };
+        into.clear();
+        unescape(raw, into)
+    }
+
+    /// Reads the prompt's ids, which are told once.
+    fn prompt(&mut self, json: &mut Compact<'_>) -> Option<()> {
+        if self.place != Place::First || json.peek() == Some(b'n') {
+            return null(json);
+        }
+        let start = json.at;
+        let ids = json.array(|json| json.integer().map(drop))?;
+        let list = start..json.at;
+        if ids > 0 {
+            self.beginning.prompt.is_empty().then_some(())?;
+            self.beginning.prompt = json.text(list.clone()).into();
+        }
+        self.lists.push(FRAME.len() + list.start..FRAME.len() + list.end);
+        Some(())
     }
 
     fn token_ids(&mut self, json: &mut Compact<'_>) -> Option<()> {
@@ -222,6 +295,40 @@ mod tests {
         ))
         .unwrap();
         assert_eq!((ids, text.as_str()), (vec![1, 2], "ab"));
+    }
+
+    #[test]
+    fn reads_what_the_first_events_tell() {
+        let mut chunk = Chunk::default();
+        let role = event(
+            r#""choices":[{"index":0,"delta":{"role":"assistant","content":""},"prompt_token_ids":[]}],"prompt_token_ids":[5,6],"usage":null"#,
+        );
+        assert_eq!(chunk.read_first(role.as_bytes()), Some(()));
+        let mut out = Vec::new();
+        chunk.pass(role.as_bytes(), &mut out, true);
+        assert_eq!(String::from_utf8(out).unwrap(), role.replace("[5,6]", "null").replace("[]}", "null}"));
+        let later = event(r#""choices":[{"delta":{"content":"a"},"token_ids":[7]}]"#).replace("c-1", "c-2");
+        assert_eq!(chunk.read_first(later.as_bytes()), Some(()));
+        let told = Beginning {
+            id: "c-1".into(),
+            object: "chat.completion.chunk".into(),
+            created: 12,
+            model: "m".into(),
+            prompt: b"[5,6]".to_vec(),
+        };
+        assert_eq!((chunk.ids.as_slice(), chunk.text.as_str(), &chunk.beginning), ([7].as_slice(), "a", &told));
+        assert_eq!(chunk.read(event(r#""choices":[{"text":"b"}]"#).as_bytes()), Some(()));
+        assert_eq!(chunk.beginning, told);
+        for members in [
+            r#""choices":[{"text":"a"}],"usage":{"prompt_tokens":1}"#,
+            r#""choices":[{"text":"a","finish_reason":"stop"}]"#,
+            r#""choices":[{"text":"a"}],"prompt_token_ids":[8]"#,
+            r#""choices":[{"text":"a"}],"prompt_token_ids":[1.5]"#,
+            r#""choices":[{"text":"a"}],"prompt_token_ids":[[1]]"#,
+            r#""choices":[{"text":"a"}],"error":{}"#,
+        ] {
+            assert_eq!(chunk.read_first(event(members).as_bytes()), None, "{members}");
+        }
     }
 
     #[test]

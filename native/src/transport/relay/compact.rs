@@ -2,6 +2,8 @@
 //!
 //! It is stricter than other readers, never laxer: what it reads, they read, and as the same.
 
+use std::ops::Range;
+
 use memchr::memchr2;
 
 /// Bound on nested objects and arrays.
@@ -33,6 +35,12 @@ impl<'a> Compact<'a> {
     #[must_use]
     pub fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// A part of the text.
+    #[must_use]
+    pub fn text(&self, part: Range<usize>) -> &'a str {
+        &self.text[part]
     }
 
     /// Reads one byte, where it is the next.

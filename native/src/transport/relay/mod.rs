@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::time::{timeout, timeout_at};
 
-pub use passing::{Notes, Passing, Taken, finishes};
+pub use chunk::Beginning;
+pub use passing::{Notes, Passing, Taken, begins, finishes};
 pub use splitter::{Splitter, TooLarge};
 
 use super::client::{Answer, Failure};
@@ -94,7 +95,7 @@ impl Relay {
     /// Relays until something stops it.
     pub async fn run(mut self) -> Relayed {
         let (stop, mut events) = loop {
-            match self.step().await {
+            match if self.passing.has_first() { self.take() } else { self.step().await } {
                 Ok(events) if !events.is_empty() => break (Stop::Handed, events),
                 Ok(_) if self.answer.ended() => break (Stop::Ended, Vec::new()),
                 Ok(_) => (),
@@ -132,6 +133,11 @@ impl Relay {
         }
         self.answer.more(self.passing.bytes()).await.map_err(Stop::Failed)?;
         self.heard.note();
+        self.take()
+    }
+
+    /// Passes on what is ordinary of what was read; the events for Python.
+    fn take(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
         let Taken { passed, handed } = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
         if !passed.is_empty() {
             self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;

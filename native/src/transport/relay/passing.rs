@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use super::chunk::Chunk;
+use super::chunk::{Beginning, Chunk};
 use super::ending;
 use super::splitter::{Splitter, TooLarge};
 
@@ -19,6 +19,17 @@ pub fn finishes(event: &[u8]) -> bool {
     memmem::find(event, FINISHED).is_some()
 }
 
+/// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
+#[must_use]
+pub fn begins(data: &[u8]) -> bool {
+    let (mut splitter, mut events, mut chunk) =
+        (Splitter::new(data.len(), data.to_vec()), Vec::new(), Chunk::default());
+    splitter.split(&mut events).is_ok()
+        && events.last().is_some_and(|last| last.end == data.len())
+        && events.iter().all(|event| chunk.read_first(&data[event.clone()]).is_some())
+        && !(chunk.ids.is_empty() && chunk.text.is_empty())
+}
+
 /// What ordinary events have added to an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Notes {
@@ -26,6 +37,8 @@ pub struct Notes {
     pub text: String,
     /// Why its choice has ended; "" where it has not.
     pub finish: &'static str,
+    /// What the first events told, where they were among them.
+    pub beginning: Option<Beginning>,
 }
 
 /// What comes of the bytes of one read.
@@ -41,6 +54,8 @@ pub struct Taken {
 pub struct Passing {
     splitter: Splitter,
     strip_ids: bool,
+    /// Its first events are yet to be taken, and are there.
+    first: bool,
     notes: Option<Notes>,
     chunk: Chunk,
     events: Vec<Range<usize>>,
@@ -52,7 +67,19 @@ impl Passing {
     pub fn new(begun: Vec<u8>, limit: usize, strip_ids: bool, notes: bool) -> Self {
         let notes = notes.then(Notes::default);
         let splitter = Splitter::new(limit, begun);
-        Self { splitter, strip_ids, notes, chunk: Chunk::default(), events: Vec::new() }
+        Self { splitter, strip_ids, first: false, notes, chunk: Chunk::default(), events: Vec::new() }
+    }
+
+    /// Begins with a stream's first events (see `begins`), which are to be taken at once.
+    #[must_use]
+    pub fn first(events: Vec<u8>, limit: usize, strip_ids: bool, notes: bool) -> Self {
+        Self { first: true, ..Self::new(events, limit, strip_ids, notes) }
+    }
+
+    /// Whether its first events are to be taken at once.
+    #[must_use]
+    pub fn has_first(&self) -> bool {
+        self.first
     }
 
     /// Where what was read is to be added.
@@ -66,6 +93,14 @@ impl Passing {
         (std::mem::take(self.splitter.bytes()), self.notes.unwrap_or_default())
     }
 
+    /// Notes what the first events told, which is told once.
+    fn note_beginning(&mut self) {
+        let beginning = std::mem::take(&mut self.chunk.beginning);
+        if let Some(notes) = &mut self.notes {
+            notes.beginning = Some(beginning);
+        }
+    }
+
     /// Takes the events that are whole now. An error among them may void those that came with it: none is passed.
     ///
     /// # Errors
@@ -77,6 +112,9 @@ impl Passing {
         let before = self.notes.as_ref().map_or((0, 0), |notes| (notes.ids.len(), notes.text.len()));
         let mut passed = Vec::with_capacity(end);
         let mut ordinary = self.pass(&mut passed);
+        if std::mem::take(&mut self.first) {
+            self.note_beginning();
+        }
         let handed = &self.splitter.all()[self.events.get(ordinary).map_or(end, |event| event.start)..end];
         if memmem::find(handed, ERROR).is_some() {
             passed.clear();
@@ -135,7 +173,8 @@ impl Passing {
     fn pass(&mut self, passed: &mut Vec<u8>) -> usize {
         for number in 0..self.events.len() {
             let event = &self.splitter.all()[self.events[number].clone()];
-            if self.chunk.read(event).is_none() {
+            let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
+            if read.is_none() {
                 return number;
             }
             self.chunk.pass(event, passed, self.strip_ids);
@@ -194,7 +233,7 @@ mod tests {
         assert_eq!(found.passed, cut("a") + &cut("b"));
         assert_eq!(found.handed, [": ping\n\n".to_owned(), said("c", 3)]);
         assert_eq!(found.rest, "data: {");
-        assert_eq!(found.notes, Notes { ids: vec![1, 2], text: "ab".into(), finish: "" });
+        assert_eq!(found.notes, Notes { ids: vec![1, 2], text: "ab".into(), finish: "", ..Notes::default() });
     }
 
     #[test]
@@ -205,7 +244,7 @@ mod tests {
             let found = passed(&[one, two]).unwrap();
             assert_eq!(found.passed, cut("ä") + &cut("b") + &cut("c"));
             assert_eq!((found.handed, found.rest.as_str()), (vec!["data: [DONE]\n\n".to_owned()], ""));
-            assert_eq!(found.notes, Notes { ids: vec![1, 2, 3], text: "äbc".into(), finish: "" });
+            assert_eq!(found.notes, Notes { ids: vec![1, 2, 3], text: "äbc".into(), finish: "", ..Notes::default() });
         }
     }
 
@@ -214,7 +253,7 @@ mod tests {
         let stream = said("a", 1) + "data: {\"error\":{}}\n\n";
         let found = passed(&[said("z", 0).as_bytes(), stream.as_bytes()]).unwrap();
         assert_eq!((found.passed, found.handed), (cut("z"), vec![said("a", 1), "data: {\"error\":{}}\n\n".into()]));
-        assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into(), finish: "" });
+        assert_eq!(found.notes, Notes { ids: vec![0], text: "z".into(), finish: "", ..Notes::default() });
     }
 
     #[test]
@@ -231,6 +270,26 @@ mod tests {
     }
 
     #[test]
+    fn an_ordinary_beginning_is_passed_and_noted() {
+        let role =
+            "data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"role\":\"assistant\"},\"prompt_token_ids\":[5]}]}\n\n";
+        let first = role.to_owned() + &said("a", 1);
+        assert!(begins(first.as_bytes()) && begins(said("a", 1).as_bytes()));
+        for other in ["", role, &first[1..], &first[..first.len() - 1], &(first.clone() + "x"), &(said("a", 1) + role)]
+        {
+            assert!(!begins(other.as_bytes()), "{other}");
+        }
+        let mut passing = Passing::first(first.into(), 200, true, true);
+        assert!(passing.has_first());
+        let sent = String::from_utf8(passing.take().unwrap().passed).unwrap();
+        assert_eq!((sent, passing.has_first()), (role.replace("[5]", "null") + &cut("a"), false));
+        let told = passing.into_rest().1;
+        assert_eq!((told.ids, told.text.as_str()), (vec![1], "a"));
+        let beginning = told.beginning.unwrap();
+        assert_eq!((beginning.id.as_str(), beginning.prompt.as_slice()), ("c", b"[5]".as_slice()));
+    }
+
+    #[test]
     fn an_ordinary_end_is_noted_where_nothing_follows_it() {
         let last = said("b", 2).replace("},\"token", "},\"finish_reason\":\"stop\",\"token");
         let events = [last.clone(), "data: {\"choices\":[],\"usage\":{}}\n\n".into(), "data: [DONE]\n\n".into()];
@@ -241,7 +300,7 @@ mod tests {
         assert_eq!(passing.end(&events[1..], true), None);
         let sent = passing.end(&events, true).map(|sent| String::from_utf8(sent).unwrap());
         assert_eq!(sent, Some(last.replace("[2]", "null") + "data: [DONE]\n\n"));
-        assert_eq!(passing.into_rest().1, Notes { ids: vec![2], text: "b".into(), finish: "stop" });
+        assert_eq!(passing.into_rest().1, Notes { ids: vec![2], text: "b".into(), finish: "stop", ..Notes::default() });
     }
 
     #[test]
