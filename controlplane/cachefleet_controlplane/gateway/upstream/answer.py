@@ -174,24 +174,16 @@ class StreamFilter:
         self.usage: Usage | None = None
         self.fingerprint = fingerprint
         self.sequence = 0
-        self._strip_usage = strip_usage
-        self._strip_ids = strip_ids
+        self.strips_usage = strip_usage
+        """It takes usage out."""
+        self.strips_ids = strip_ids
+        """It takes token ids out."""
         self.single = single
         """It has one choice."""
         self._wait = single or fingerprint is None
         self._begun = False
         self._held: list[bytes] = []
         self._held_bytes = 0
-
-    @property
-    def strips_ids(self) -> bool:
-        """It takes token ids out."""
-        return self._strip_ids
-
-    @property
-    def strips_usage(self) -> bool:
-        """It takes usage out."""
-        return self._strip_usage
 
     @property
     def passes(self) -> bool:
@@ -210,7 +202,7 @@ class StreamFilter:
         if not self._begun:
             self._begun = True
             if _USAGE in data and _NO_CHOICES not in data:
-                self._strip_usage = False  # the worker is set to send running usage to everybody
+                self.strips_usage = False  # the worker is set to send running usage to everybody
         if _NO_CHOICES in data and (tail := self._read_tail(data)) is not None:
             return self._last(event, tail)
         return self._delta(event, data)
@@ -220,8 +212,8 @@ class StreamFilter:
         return self._release(b"")
 
     def _delta(self, event: bytes, data: bytes) -> bytes:
-        finished = self._strip_usage and _FINISHED in data
-        if self._strip_ids and IDS in data:
+        finished = self.strips_usage and _FINISHED in data
+        if self.strips_ids and IDS in data:
             stripped = _delta_without_ids(data)
             if stripped is None:
                 return b""
@@ -246,7 +238,7 @@ class StreamFilter:
 
     def _last(self, event: bytes, tail: _Tail) -> bytes:
         self.usage = usage_in(tail.usage)
-        if not self._strip_usage:
+        if not self.strips_usage:
             return self._pass(event)
         self.fingerprint = bytes(tail.system_fingerprint)
         return self._release(self.fingerprint)
