@@ -100,9 +100,13 @@ impl ClientRequest {
     pub(super) fn open(&self, status: u16, headers: &Bound<'_, PyList>) -> PyResult<Opening> {
         let (sender, body) = reply_body();
         let answer = made(status, headers, AnswerKind::Stream(body))?;
-        match std::mem::replace(&mut *self.reply(), Progress::Begun(sender)) {
+        let mut progress = self.reply();
+        match std::mem::replace(&mut *progress, Progress::Begun(sender)) {
             Progress::Unanswered(answering) => Ok(Opening(answering, answer)),
-            _ => Err(PyRuntimeError::new_err("the request was answered before")),
+            other => {
+                *progress = other;
+                Err(PyRuntimeError::new_err("the request was answered before"))
+            }
         }
     }
 

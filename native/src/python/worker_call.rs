@@ -129,12 +129,14 @@ impl WorkerCall {
     /// Relays the stream to `client`, until there is something for Python, which is told (events, the bytes after them,
     /// whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason or "", usage,
     /// beginning).
-    /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun; `begun` are the first
-    /// bytes of an event, or the `first` events, an ordinary beginning, of which (id, object, created, model, the prompt's
-    /// ids as JSON) are told at last, where `notes` are wanted; else None. Ids and text are those of the events that were passed, where `notes` are wanted. Once a choice
-    /// has ended, the end of the stream is waited for `end_seconds`, and told with it; 0 where there are other choices.
-    /// Where that is an ordinary end, the client's answer is ended, and usage is the worker's event, which goes to the
-    /// client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where no answer has begun.
+    ///
+    /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun. `begun` are the first
+    /// bytes of an event, or the `first` events, an ordinary beginning. Token ids, text, finish reason and what the
+    /// beginning told (id, object, created, model, the prompt's ids as JSON; or None) are those of events that were passed,
+    /// where `notes` are wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with
+    /// it; 0 where there are other choices. Where that is an ordinary end, the client's answer is ended, and usage is the
+    /// worker's event, which goes to the client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where
+    /// no answer has begun.
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "named, as Python gives them")]
     #[pyo3(signature = (
         client, opening, piece, begun, *, first, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds

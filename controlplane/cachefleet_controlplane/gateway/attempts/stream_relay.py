@@ -87,6 +87,8 @@ class StreamRelay:
         if relaying and isinstance(response, NativeResponse):
             with self.stalled.listening(worker, response.silent_seconds):
                 relayed = await response.relayed()
+            if relayed.usage:
+                self.stalled.heard(worker)  # its answer is whole
             if events := self._left(stream, transformer, relayed):
                 return events
         return await stream.more()
