@@ -25,7 +25,7 @@ from cachefleet_controlplane.gateway.upstream import native_sender
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
-from cachefleet_controlplane.transport.native_exchange import reply_of
+from cachefleet_controlplane.transport.native_exchange import NativeReply, reply_of
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
 from tests.controlplane.transport.transports import TRANSPORTS, Served, chosen, made, missing
 from tests.controlplane.transport.workers.fake_raw_worker import End, FakeRawWorker, Step, fake_raw_worker
@@ -276,12 +276,29 @@ async def test_another_beginning_is_read_by_python(first: bytes, relays: list[Re
 
 
 async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(StalledAttempts, "heard", lambda _, worker: heard.append(worker))
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
     async with side_of("native") as side:
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids, told.usage.completion_tokens) == ("finished", [1, 1, 1, 9], 2)
+        assert heard == ["w"]
     assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [([], True, "stop", LAST[1])]
+
+
+async def test_who_leaves_once_all_was_relayed_has_had_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, relayed = NativeReply.end, list[bool]()
+
+    async def after_leaving(self: NativeReply, data: bytes = b"") -> None:
+        relayed.append(self.native.relayed)
+        self._exchange.left()
+        await end(self, data)
+
+    monkeypatch.setattr(NativeReply, "end", after_leaving)
+    async with side_of("native") as side:
+        _, told = await side.play([HEAD, chunk(FIRST + said("x", [1])), *map(chunk, LAST), b"0\r\n\r\n"])
+        assert (told.outcome, relayed, side.gone.is_set()) == ("finished", [True], False)
 
 
 @pytest.mark.parametrize("last", [said("", [9], finish_reason="abort"), said("", [9], finish_reason="cache_threshold")])

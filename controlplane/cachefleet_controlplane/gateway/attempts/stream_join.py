@@ -107,7 +107,7 @@ class StreamJoiner:
         """It passes on events unchanged that end no choice, and notes nothing of them but ids and text."""
         return self._guard is None and self._attempt.name is not None and self._attempt.finish is None
 
-    def add(self, ids: list[int], text: str, finish: str = "") -> None:
+    def add(self, ids: list[int], text: str, finish: str) -> None:
         """Note what was in such events, which others have passed on, and the last one's finish reason."""
         self._attempt.add(ids, text, finish)
         self._sent += len(text)

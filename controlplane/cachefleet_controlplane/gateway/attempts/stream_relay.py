@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
-from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
+from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
 from cachefleet_controlplane.transport.native_exchange import NativeReply
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
+
+
+class _NativeEnds(NamedTuple):
+    """A worker's answer and a client's, and what is taken out between them."""
+
+    response: NativeResponse
+    reply: NativeReply
+    transformer: StreamFilter
 
 
 @dataclass(slots=True)
@@ -35,24 +44,23 @@ class StreamRelay:
             if resuming.breaks(events):
                 return Outcome.CUT_OFF
             data = b"".join(map(transformer.feed, await self.turn.passed(resuming.relayed(events))))
-            written = written or bool(data)
-            relaying = self._relays(stream, transformer, data, written=written)
-            if data and not relaying:
-                await self.reply.write(data)
-            written = written or relaying
+            ends = self._native_ends(stream, transformer, written=written or bool(data))
+            await self._send(ends, stream, data)
+            written = written or bool(data) or ends is not None
             stream.first, events, data = [], [], b""  # not kept while others come
             if resuming.stopped:
                 return Outcome.FINISHED
-            if events := await self._next(stream, transformer, worker, relaying=relaying):
+            events = [] if ends is None else await self._left(ends, stream, worker)
+            if events := events or await stream.more():
                 self.stalled.heard(worker)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
         if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
             await self.reply.write(data)
         return outcome
 
-    def _relays(self, stream: Stream, transformer: StreamTransformer, data: bytes, *, written: bool) -> bool:
-        """Whether native code sends ``data``, and passes on what follows it, from now on: from the stream's beginning,
-        or once that is ``written``.
+    def _native_ends(self, stream: Stream, transformer: StreamTransformer, *, written: bool) -> _NativeEnds | None:
+        """Both ends, where native code may pass on what comes now: from the stream's beginning, or once that is
+        ``written``.
         """
         reply, response, resuming = self.reply, stream.response, self.resuming
         if not (
@@ -62,10 +70,20 @@ class StreamRelay:
             and isinstance(self.turn, PlainTurn)
             and not response.ended
         ):
-            return False
+            return None
+        may = resuming.fresh if response.begins else written and transformer.passes and resuming.passes
+        return _NativeEnds(response, reply, transformer) if may else None
+
+    async def _send(self, ends: _NativeEnds | None, stream: Stream, data: bytes) -> None:
+        """Send ``data``; native code does, and passes on what follows it, where there are ``ends``."""
+        if ends is not None:
+            self._relay(ends, stream, data)
+        elif data:
+            await self.reply.write(data)
+
+    def _relay(self, ends: _NativeEnds, stream: Stream, data: bytes) -> None:
+        response, reply, transformer = ends
         first = response.begins
-        if not (resuming.fresh if first else written and transformer.passes and resuming.passes):
-            return False
         if first:
             transformer.begin()
         response.relay(
@@ -73,33 +91,22 @@ class StreamRelay:
             first=first,
             strip_ids=transformer.strips_ids,
             strip_usage=transformer.strips_usage,
-            notes=resuming.resumable,
+            notes=self.resuming.resumable,
             single=transformer.single,
             send_seconds=reply.seconds,
         )
-        return True
 
-    async def _next(
-        self, stream: Stream, transformer: StreamTransformer, worker: str, *, relaying: bool
-    ) -> list[bytes]:
-        """The next events that native code does not pass on; none at the end."""
-        response = stream.response
-        if relaying and isinstance(response, NativeResponse):
-            with self.stalled.listening(worker, response.silent_seconds):
-                relayed = await response.relayed()
-            if relayed.usage:
-                self.stalled.heard(worker)  # its answer is whole
-            if events := self._left(stream, transformer, relayed):
-                return events
-        return await stream.more()
-
-    def _left(self, stream: Stream, transformer: StreamTransformer, relayed: Relayed) -> list[bytes]:
+    async def _left(self, ends: _NativeEnds, stream: Stream, worker: str) -> list[bytes]:
+        """The next events that native code has not passed on."""
+        with self.stalled.listening(worker, ends.response.silent_seconds):
+            relayed = await ends.response.relayed()
         if relayed.gone:
             raise ClientGoneError
         if relayed.beginning is not None:
             name, kind, created, model, prompt = relayed.beginning
             self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
-        if relayed.usage:
-            transformer.feed(relayed.usage)  # learns from it; the client has all
+        if relayed.usage:  # the client has all
+            self.stalled.heard(worker)
+            ends.transformer.feed(relayed.usage)
         return stream.left(relayed.events, relayed.rest)

@@ -212,7 +212,7 @@ class NativeResponse:
         piece: bytes,
         begun: bytes,
         *,
-        first: bool = False,
+        first: bool,
         strip_ids: bool,
         strip_usage: bool,
         notes: bool,

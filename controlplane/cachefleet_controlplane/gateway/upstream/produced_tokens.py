@@ -85,7 +85,7 @@ class Produced:
         """Take what the first events told, which others have read: ``prompt`` are its ids as JSON."""
         self.name, self._prompt = name, prompt
 
-    def add(self, ids: list[int], text: str, finish: str = "") -> None:
+    def add(self, ids: list[int], text: str, finish: str) -> None:
         """Add ids, text and finish reason that others have read."""
         self.ids += ids
         self.text += text
