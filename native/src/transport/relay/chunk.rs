@@ -99,8 +99,7 @@ impl Chunk {
         self.text.clear();
         self.lists.clear();
         self.finish = "";
-        let data = event.strip_prefix(FRAME)?.strip_suffix(END)?;
-        let mut json = Compact::new(data)?;
+        let mut json = json(event)?;
         let mut seen = Seen::default();
         let mut choices = 0;
         json.object(|json, name| match name {
@@ -220,6 +219,11 @@ impl Chunk {
         self.lists.push(FRAME.len() + start..FRAME.len() + json.at);
         Some(())
     }
+}
+
+/// Reads the JSON of an event of one line.
+pub fn json(event: &[u8]) -> Option<Compact<'_>> {
+    Compact::new(event.strip_prefix(FRAME)?.strip_suffix(END)?)
 }
 
 /// Reads a delta; how many members it has.

@@ -3,14 +3,8 @@
 //! It is what `answer.StreamFilter` makes of these: without usage that only the gateway asked for, whose system
 //! fingerprint then is the last member of the event that ends the choice.
 
-use memchr::memmem;
+use super::chunk::{Chunk, json};
 
-use super::chunk::Chunk;
-use super::compact::Compact;
-
-const ERROR: &[u8] = b"\"error\"";
-const FRAME: &[u8] = b"data: ";
-const END: &[u8] = b"\n\n";
 /// What ends the JSON of an event, with the event.
 const CLOSED: &[u8] = b"}\n\n";
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -20,7 +14,7 @@ const FINGERPRINT: &[u8] = b",\"system_fingerprint\":";
 #[must_use]
 pub fn passed(events: &[Vec<u8>], chunk: &mut Chunk, strip_ids: bool, strip_usage: bool) -> Option<Vec<u8>> {
     let [last, usage, done] = events else { return None };
-    if done != DONE || memmem::find(last, ERROR).is_some() {
+    if done != DONE {
         return None;
     }
     let fingerprint = fingerprint(usage)?;
@@ -41,8 +35,7 @@ pub fn passed(events: &[Vec<u8>], chunk: &mut Chunk, strip_ids: bool, strip_usag
 
 /// The system fingerprint in an event of usage, as JSON; empty where it has none. None for any other event.
 fn fingerprint(event: &[u8]) -> Option<&[u8]> {
-    let data = event.strip_prefix(FRAME)?.strip_suffix(END)?;
-    let mut json = Compact::new(data)?;
+    let mut json = json(event)?;
     let (mut choices, mut usage, mut fingerprint) = (0, 0, 0..0);
     json.object(|json, name| match name {
         "choices" => {
@@ -64,7 +57,7 @@ fn fingerprint(event: &[u8]) -> Option<&[u8]> {
         "error" | "type" | "system_fingerprint" => None,
         _ => json.skip(|_| true),
     })?;
-    (choices == 1 && usage == 1 && json.ended()).then_some(&data[fingerprint])
+    (choices == 1 && usage == 1 && json.ended()).then(|| json.text(fingerprint).as_bytes())
 }
 
 #[cfg(test)]
