@@ -64,10 +64,11 @@ check: setup ## Formatting, lint, types, layers, figures of the source, generate
 	  "$(MAKE) --no-print-directory check-native" \
 	  "$(BIN)/ruff format --check ." \
 	  "$(BIN)/ruff check ." \
-	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local bench e2e tests" \
+	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local charts bench e2e tests" \
 	  "$(BIN)/lint-imports" \
 	  "$(BIN)/python -m tests.reporting.structure" \
-	  "$(BIN)/python -m cachefleet_core.pool.crd --check"
+	  "$(BIN)/python -m cachefleet_core.pool.crd --check" \
+	  "$(BIN)/python -m charts.dashboards --check"
 
 test: setup ## All tests, tier by tier: check, unit, cluster, console, engine, node; ends with a table of them
 	@CACHEFLEET_NODE=optional $(BIN)/python -m tests.reporting.tiers
@@ -101,7 +102,8 @@ nightly: setup ## All tests, the slow ones too, with twenty times the examples
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
 
-dashboards: setup ## Each Grafana dashboard as a picture in docs/images, of fake engines and a real Prometheus (two minutes)
+dashboards: setup ## Write the chart's Grafana dashboards from charts/dashboards/, and a picture of each in docs/images (two minutes)
+	@$(BIN)/python -m charts.dashboards
 	@$(BIN)/python -m e2e.console.pictures
 
 requirements-table: setup ## Write docs/requirements.md from the tests and the results of the last run

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import pytest
 
+from charts.dashboards.__main__ import stale
+from charts.dashboards.dashboard import COLUMNS
 from tests.chart.dashboards import FILES, RATE_INTERVAL, Board, boards
 
 A_SECOND = {"reqps", "ops", "Bps", "suffix: tokens/s"}
@@ -29,6 +31,18 @@ def test_there_are_dashboards() -> None:
     assert {board.name for board in boards()} == {"fleet", "operator", "workers"}
     assert len({board.raw["uid"] for board in boards()}) == len(FILES)
     assert all(board.title.startswith("Cachefleet / ") for board in boards())
+
+
+def test_the_files_are_what_their_descriptions_say() -> None:
+    assert stale() == [], "python -m charts.dashboards"
+
+
+@every_board
+def test_panels_lie_side_by_side_and_none_upon_another(board: Board) -> None:
+    taken = Counter(cell for raw in board.raw["panels"] for cell in _cells(**raw["gridPos"]))
+
+    assert max(taken.values()) == 1
+    assert max(column for column, _ in taken) < COLUMNS
 
 
 @every_board
@@ -134,3 +148,8 @@ def test_labels_in_a_legend_are_there() -> None:
 
 def test_quantiles_keep_the_buckets() -> None:
     assert [query for query in QUERIES if "quantile" in query.text and "by (le" not in query.text] == []
+
+
+def _cells(x: int, y: int, w: int, h: int) -> list[tuple[int, int]]:
+    """The places of Grafana's grid that a panel takes: columns and lines."""
+    return [(column, line) for column in range(x, x + w) for line in range(y, y + h)]

@@ -1,0 +1,423 @@
+"""Fleets: hit ratio, requests, tenants, decisions, conversations, and the control plane itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph
+from charts.dashboards.promql import (
+    JOB,
+    MODEL,
+    POOL,
+    difference,
+    highest,
+    increase,
+    quantile,
+    rate,
+    ratio,
+    series,
+    summed,
+)
+
+_FAILED: Final = 'status_class="5xx"'
+
+FLEET: Final = Dashboard(
+    "fleet",
+    "Fleet",
+    (
+        Variable("job", "Job", "label_values(cachefleet_store_up, job)"),
+        Variable("pool", "Pool", 'label_values(cachefleet_pool_workers{job=~"$job"}, pool)'),
+        Variable("model", "Model", 'label_values(cachefleet_prompt_tokens_total{job=~"$job"}, model)', all_values=".*"),
+    ),
+    (
+        Row(
+            "Now",
+            (
+                figure(
+                    "Hit ratio",
+                    "Share of prompt tokens that workers served from cache.",
+                    "percentunit",
+                    Query(
+                        ratio(
+                            summed(rate("cachefleet_cached_tokens_total", JOB, MODEL)),
+                            summed(rate("cachefleet_prompt_tokens_total", JOB, MODEL)),
+                        )
+                    ),
+                ),
+                figure(
+                    "Computed",
+                    "Prompt tokens a second that were not served from cache: what workers had to compute.",
+                    "suffix: tokens/s",
+                    Query(
+                        difference(
+                            summed(rate("cachefleet_prompt_tokens_total", JOB, MODEL)),
+                            summed(rate("cachefleet_cached_tokens_total", JOB, MODEL)),
+                        )
+                    ),
+                ),
+                figure(
+                    "Ready workers",
+                    "Workers that can take requests, over all pools chosen.",
+                    "short",
+                    Query(summed(highest(series("cachefleet_pool_ready_workers", JOB, POOL), by="pool"))),
+                ),
+                figure(
+                    "Requests",
+                    "Answers a second.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_requests_total", JOB, MODEL))),
+                ),
+                figure(
+                    "Errors",
+                    "Share of answers with a status of 500 and above.",
+                    "percentunit",
+                    Query(
+                        ratio(
+                            f"({summed(rate('cachefleet_requests_total', JOB, MODEL, _FAILED))} or vector(0))",
+                            summed(rate("cachefleet_requests_total", JOB, MODEL)),
+                        )
+                    ),
+                ),
+                figure(
+                    "Waiting for room",
+                    "Requests that no worker has room for now.",
+                    "short",
+                    Query(summed(series("cachefleet_queue_requests", JOB))),
+                ),
+            ),
+        ),
+        Row(
+            "Pools",
+            (
+                graph(
+                    "Hit ratio and objective",
+                    "Tokens found in cache of those looked up, over the window of each pool's objective.",
+                    "percentunit",
+                    Query(highest(series("cachefleet_pool_hit_ratio", JOB, POOL), by="pool"), "{{pool}}"),
+                    Query(
+                        highest(series("cachefleet_pool_hit_ratio_objective", JOB, POOL), by="pool"),
+                        "{{pool}} objective",
+                    ),
+                ),
+                graph(
+                    "Burn of the objective",
+                    (
+                        "Tokens computed over those that the objective leaves to be computed: 1 just meets it. "
+                        "Alerts begin at the limits. Empty without the chart's recording rules, and of pools "
+                        "without an objective."
+                    ),
+                    "short",
+                    Query(series("pool:cachefleet_objective_burn:rate5m", POOL), "{{pool}} 5 min"),
+                    Query(series("pool:cachefleet_objective_burn:rate1h", POOL), "{{pool}} 1 h"),
+                    Query(series("pool:cachefleet_objective_burn:rate6h", POOL), "{{pool}} 6 h"),
+                    Query(series("pool:cachefleet_objective_burn:limit_fast", POOL), "{{pool}} limit of 1 h"),
+                    Query(series("pool:cachefleet_objective_burn:limit_slow", POOL), "{{pool}} limit of 6 h"),
+                ),
+                graph(
+                    "Workers",
+                    (
+                        "Workers of each pool: all, ready, with reports that are fresh, and left out because their "
+                        "contract differs."
+                    ),
+                    "short",
+                    Query(highest(series("cachefleet_pool_workers", JOB, POOL), by="pool"), "{{pool}}"),
+                    Query(highest(series("cachefleet_pool_ready_workers", JOB, POOL), by="pool"), "{{pool}} ready"),
+                    Query(
+                        highest(series("cachefleet_pool_fresh_workers", JOB, POOL), by="pool"),
+                        "{{pool}} with fresh reports",
+                    ),
+                    Query(
+                        highest(series("cachefleet_pool_excluded_workers", JOB, POOL), by="pool"), "{{pool}} left out"
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Requests",
+            (
+                graph(
+                    "Answers by status",
+                    "Answers a second by class of status; and clients that left before their answer ended.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_requests_total", JOB, MODEL), by="status_class"), "{{status_class}}"),
+                    Query(summed(rate("cachefleet_client_disconnects_total", JOB)), "client left"),
+                ),
+                graph(
+                    "Time to first token",
+                    "From a request's arrival to the first token of its stream.",
+                    "s",
+                    Query(quantile(0.5, "cachefleet_time_to_first_token_seconds", JOB, MODEL), "p50"),
+                    Query(quantile(0.95, "cachefleet_time_to_first_token_seconds", JOB, MODEL), "p95"),
+                    Query(quantile(0.99, "cachefleet_time_to_first_token_seconds", JOB, MODEL), "p99"),
+                ),
+                graph(
+                    "Prompt tokens",
+                    (
+                        "Prompt tokens a second: all, those that the index promised on the chosen worker, and "
+                        "those that the worker served from cache."
+                    ),
+                    "suffix: tokens/s",
+                    Query(summed(rate("cachefleet_prompt_tokens_total", JOB, MODEL)), "all"),
+                    Query(summed(rate("cachefleet_predicted_tokens_total", JOB, MODEL)), "expected from cache"),
+                    Query(summed(rate("cachefleet_cached_tokens_total", JOB, MODEL)), "from cache"),
+                ),
+                graph(
+                    "Under way",
+                    "Requests being answered, and those that wait for room.",
+                    "short",
+                    Query(summed(series("cachefleet_requests_in_flight", JOB)), "being answered"),
+                    Query(summed(series("cachefleet_queue_requests", JOB)), "waiting for room"),
+                ),
+                graph(
+                    "Wait for room",
+                    "Time that requests waited for room, by how the wait ended.",
+                    "s",
+                    Query(quantile(0.5, "cachefleet_queue_wait_seconds", JOB, by="outcome"), "p50 {{outcome}}"),
+                    Query(quantile(0.95, "cachefleet_queue_wait_seconds", JOB, by="outcome"), "p95 {{outcome}}"),
+                ),
+                graph(
+                    "Refused",
+                    "Requests a second that were sent to no worker, by reason; of tenants over their limits, too.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_admission_refusals_total", JOB), by="reason"), "{{reason}}"),
+                    Query(summed(rate("cachefleet_tenant_refusals_total", JOB), by="reason"), "tenant: {{reason}}"),
+                ),
+            ),
+        ),
+        Row(
+            "Tenants",
+            (
+                graph(
+                    "Prompt tokens of tenants",
+                    "Prompt tokens a second by tenant, cached ones included.",
+                    "suffix: tokens/s",
+                    Query(summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"), "{{tenant}}"),
+                ),
+                graph(
+                    "Tokens of tenants from cache",
+                    "Share of each tenant's prompt tokens that was served from cache.",
+                    "percentunit",
+                    Query(
+                        ratio(
+                            summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
+                            summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"),
+                        ),
+                        "{{tenant}}",
+                    ),
+                ),
+                graph(
+                    "Idle blocks of tenants",
+                    "Blocks that each tenant has in the idle caches of a pool's workers: what shares divide.",
+                    "short",
+                    Query(
+                        highest(series("cachefleet_tenant_idle_blocks", JOB, POOL), by="pool, tenant"),
+                        "{{pool}} {{tenant}}",
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Decisions",
+            (
+                graph(
+                    "By knowledge and verdict",
+                    (
+                        "Decisions a second. exact: the prompt's blocks were known; approximate: its text; load: "
+                        "nothing of it."
+                    ),
+                    "reqps",
+                    Query(
+                        summed(rate("cachefleet_decisions_total", JOB), by="knowledge, verdict"),
+                        "{{knowledge}} {{verdict}}",
+                    ),
+                ),
+                graph(
+                    "Less cached than predicted",
+                    "Answers a second of which the worker served less from cache than the index promised, by cause.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_prediction_shortfalls_total", JOB), by="cause"), "{{cause}}"),
+                ),
+                graph(
+                    "Tried elsewhere",
+                    (
+                        "Requests a second that were tried on another worker, by reason; gate: the worker held "
+                        "less than the threshold asks for."
+                    ),
+                    "reqps",
+                    Query(summed(rate("cachefleet_attempt_retries_total", JOB), by="reason"), "{{reason}}"),
+                    Query(summed(rate("cachefleet_gate_refusals_total", JOB)), "gate"),
+                ),
+                graph(
+                    "Prefill on other workers",
+                    "Prompts a second that Prefill workers computed for others, by outcome.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_prefill_attempts_total", JOB), by="outcome"), "{{outcome}}"),
+                ),
+                graph(
+                    "Rendering",
+                    "Time to learn a prompt's length and block keys, by the rung of the ladder that gave them.",
+                    "s",
+                    Query(quantile(0.95, "cachefleet_render_seconds", JOB, by="rung"), "p95 {{rung}}"),
+                ),
+                graph(
+                    "No block keys",
+                    (
+                        "Prompts a second of which no keys were learnt, by reason: failures, and those for which "
+                        "nobody is asked."
+                    ),
+                    "reqps",
+                    Query(summed(rate("cachefleet_render_failures_total", JOB), by="reason"), "{{reason}}"),
+                    Query(summed(rate("cachefleet_render_bypasses_total", JOB), by="reason"), "not asked: {{reason}}"),
+                ),
+                graph(
+                    "Time the gateway adds",
+                    "The gateway's own share of a request, without rendering and waiting for room.",
+                    "s",
+                    Query(quantile(0.5, "cachefleet_gateway_added_seconds", JOB), "p50"),
+                    Query(quantile(0.99, "cachefleet_gateway_added_seconds", JOB), "p99"),
+                ),
+                graph(
+                    "Hot prefixes",
+                    "Prefixes that several requests shared lately, and those that new workers were told of.",
+                    "short",
+                    Query(highest(series("cachefleet_hot_prefixes", JOB)), "shared"),
+                    Query(summed(increase("cachefleet_hot_warmed_prefixes_total", JOB)), "told to new workers"),
+                ),
+                graph(
+                    "Lost hits",
+                    (
+                        "Prompt tokens a second that were computed instead of served from cache, by cause; all "
+                        "causes together are what was computed."
+                    ),
+                    "suffix: tokens/s",
+                    Query(summed(rate("cachefleet_lost_tokens_total", JOB, POOL), by="cause"), "{{cause}}"),
+                ),
+            ),
+        ),
+        Row(
+            "Conversations",
+            (
+                graph(
+                    "Turns",
+                    "Turns of named conversations a second, by what became of them.",
+                    "reqps",
+                    Query(summed(rate("cachefleet_continuation_turns_total", JOB), by="outcome"), "{{outcome}}"),
+                ),
+                graph(
+                    "Handles",
+                    (
+                        "Requests a second whose beginning a worker kept, by what became of its handle; refused: "
+                        "sent whole instead, by the worker's reason."
+                    ),
+                    "reqps",
+                    Query(summed(rate("cachefleet_continuation_handles_total", JOB), by="outcome"), "{{outcome}}"),
+                    Query(
+                        summed(rate("cachefleet_continuation_handle_refusals_total", JOB), by="code"),
+                        "refused: {{code}}",
+                    ),
+                ),
+                graph(
+                    "Bytes spared",
+                    "Bytes a second of bodies that workers were not sent, because they keep them.",
+                    "Bps",
+                    Query(summed(rate("cachefleet_continuation_bytes_spared_total", JOB)), "spared"),
+                ),
+                graph(
+                    "Canaries",
+                    (
+                        "Verified prefixes a second that were compared with a plain full render, by result: a "
+                        "mismatch is a defect."
+                    ),
+                    "reqps",
+                    Query(summed(rate("cachefleet_continuation_canaries_total", JOB), by="result"), "{{result}}"),
+                ),
+                graph(
+                    "Responses over WebSocket",
+                    "Connections of clients, and those that ended, by reason.",
+                    "short",
+                    Query(summed(series("cachefleet_websocket_connections", JOB)), "open"),
+                    Query(summed(increase("cachefleet_websocket_ends_total", JOB), by="reason"), "ended: {{reason}}"),
+                ),
+                graph(
+                    "Time of conversations",
+                    "What a turn costs to look up, to plan and to keep.",
+                    "s",
+                    Query(quantile(0.95, "cachefleet_continuation_lookup_seconds", JOB), "p95 look up"),
+                    Query(quantile(0.95, "cachefleet_continuation_plan_seconds", JOB), "p95 plan"),
+                    Query(quantile(0.95, "cachefleet_continuation_commit_seconds", JOB), "p95 keep"),
+                ),
+            ),
+        ),
+        Row(
+            "Control plane",
+            (
+                graph(
+                    "Index",
+                    "Distinct blocks that the index knows, and blocks over all workers that hold them.",
+                    "short",
+                    Query(highest(series("cachefleet_index_keys", JOB)), "distinct blocks"),
+                    Query(highest(series("cachefleet_index_held_blocks", JOB)), "blocks over all workers"),
+                ),
+                graph(
+                    "Memory of the index",
+                    "Of each replica, estimated.",
+                    "bytes",
+                    Query(series("cachefleet_index_bytes", JOB), "{{pod}}"),
+                ),
+                graph(
+                    "Reports",
+                    "Frames a second from agents, by type; divergence and resync: the index asked for a snapshot.",
+                    "ops",
+                    Query(summed(rate("cachefleet_report_frames_total", JOB), by="type"), "{{type}}"),
+                    Query(summed(rate("cachefleet_report_divergence_total", JOB)), "divergence"),
+                    Query(summed(rate("cachefleet_report_resyncs_total", JOB), by="reason"), "resync {{reason}}"),
+                ),
+                graph(
+                    "Agents connected",
+                    "Agents that report to each replica; all of them report to every replica.",
+                    "short",
+                    Query(series("cachefleet_report_connections", JOB), "{{pod}}"),
+                ),
+                graph(
+                    "Reports not taken",
+                    "Connections and frames a second that were refused, by reason.",
+                    "ops",
+                    Query(summed(rate("cachefleet_report_rejections_total", JOB), by="reason"), "{{reason}}"),
+                    Query(
+                        summed(rate("cachefleet_report_frames_malformed_total", JOB), by="reason"),
+                        "malformed: {{reason}}",
+                    ),
+                    Query(summed(rate("cachefleet_index_shed_frames_total", JOB)), "index full"),
+                    Query(summed(rate("cachefleet_index_excess_claims_total", JOB)), "more than the worker can hold"),
+                ),
+                graph(
+                    "Caches that begin anew",
+                    "New lives of workers' caches: each begins empty.",
+                    "short",
+                    Query(summed(increase("cachefleet_report_epochs_total", JOB)), "epochs"),
+                ),
+                graph(
+                    "Store",
+                    "1 while a replica's store takes records.",
+                    "short",
+                    Query(series("cachefleet_store_up", JOB), "{{pod}}"),
+                    highest=1,
+                ),
+                graph(
+                    "Store, in trouble",
+                    "Failures of the store a second by kind, and decision records that were dropped.",
+                    "ops",
+                    Query(summed(rate("cachefleet_store_errors_total", JOB), by="kind"), "errors {{kind}}"),
+                    Query(summed(rate("cachefleet_store_dropped_total", JOB)), "dropped"),
+                ),
+                graph(
+                    "Unexpected errors",
+                    "Errors that a task met and was started again for, and failures of the source of pools.",
+                    "short",
+                    Query(summed(increase("cachefleet_task_errors_total", JOB), by="task"), "{{task}}"),
+                    Query(summed(increase("cachefleet_pool_source_errors_total", JOB), by="kind"), "pools: {{kind}}"),
+                ),
+            ),
+        ),
+    ),
+)
