@@ -24,7 +24,7 @@ NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots soak clean
+.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ bench-decisions: setup ## CPU of deciding on a request and following it, by numb
 
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
+
+bench-index-peers: ## The native index beside kv-index and smg-radix-tree, in one program (cargo; ten minutes)
+	@cd bench/index_peers && CARGO_TARGET_DIR=$(HOME)/.cache/cachefleet/bench-peers/target cargo run --quiet --release
 
 bench-replay: setup ## Recorded workloads through the real decisions, beside other policies (a few minutes, virtual time)
 	@$(BIN)/python -m bench.replay

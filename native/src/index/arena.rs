@@ -1,9 +1,25 @@
-//! Memory of the keys: pages of 16, each owned by one run.
+//! Memory of the keys: pages of 16, handed out in extents of adjacent pages, each owned by one run.
+//!
+//! An extent has a power of two of pages and begins at a multiple of its size, so that two halves can be joined again
+//! (buddies). Free extents of a size are a doubly linked list within their own first pages.
 
 use super::chunked::Chunked;
+use super::prefetch::prefetch;
 
 pub const PAGE: u32 = 16;
-const EMPTY_PAGE: [u64; PAGE as usize] = [0; PAGE as usize];
+/// Sizes of extents: 1, 2, 4 and so on up to 128 pages.
+pub const CLASSES: usize = 8;
+const EMPTY_PAGE: Page = [0; PAGE as usize];
+/// No page, in lists of free extents.
+const NONE: u32 = u32::MAX;
+/// The run of a free extent's first page; its number is the extent's class.
+const FREE: u32 = u32::MAX;
+/// The run of an extent's first page until keys are in it.
+const TAKEN: u32 = u32::MAX - 1;
+/// Block numbers have 32 bits.
+const MOST_PAGES: u32 = 1 << 28;
+
+type Page = [u64; PAGE as usize];
 
 /// A block's number: its page and its offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,35 +53,52 @@ pub struct Place {
 
 #[derive(Debug)]
 pub struct Arena {
-    pages: Chunked<[u64; PAGE as usize]>,
+    pages: Chunked<Page>,
     owners: Chunked<Owner>,
-    free: Vec<u32>,
+    /// First pages of the first free extents, by class.
+    free: [u32; CLASSES],
 }
 
 impl Arena {
     pub fn new() -> Self {
-        Self { pages: Chunked::new(), owners: Chunked::new(), free: Vec::new() }
+        Self { pages: Chunked::new(), owners: Chunked::new(), free: [NONE; CLASSES] }
     }
 
-    /// A page of zeros for a run.
-    pub fn take(&mut self, run: u32, number: u32) -> u32 {
-        let owner = Owner { run, number };
-        if let Some(page) = self.free.pop() {
-            self.pages[page] = EMPTY_PAGE;
-            self.owners[page] = owner;
-            return page;
+    /// Takes an extent of `1 << class` pages; returns its first page.
+    pub fn take(&mut self, class: usize) -> u32 {
+        let Some(larger) = (class..CLASSES).find(|class| self.free[*class] != NONE) else {
+            return self.extend(class);
+        };
+        let page = self.free[larger];
+        self.unlink(page, larger);
+        for half in (class..larger).rev() {
+            self.link(page + (1 << half), half);
         }
-        self.owners.push(owner);
-        self.pages.push(EMPTY_PAGE)
+        self.owners[page] = Owner { run: TAKEN, number: 0 };
+        page
     }
 
-    pub fn give_back(&mut self, page: u32) {
-        self.free.push(page);
+    /// Gives an extent back, and joins it with its other half where that is free.
+    pub fn give_back(&mut self, page: u32, class: usize) {
+        let (mut page, mut class) = (page, class);
+        while class + 1 < CLASSES && self.is_free(page ^ 1 << class, class) {
+            self.unlink(page ^ 1 << class, class);
+            page &= !(1 << class);
+            class += 1;
+        }
+        self.link(page, class);
+    }
+
+    /// Makes a page of an extent the empty page `number` of a run.
+    #[inline]
+    pub fn begin(&mut self, page: u32, run: u32, number: u32) {
+        self.pages[page] = EMPTY_PAGE;
+        self.owners[page] = Owner { run, number };
     }
 
     #[inline]
     pub fn key(&self, id: BlockId) -> u64 {
-        self.page(id.page())[(id.0 % PAGE) as usize]
+        self.pages[id.page()][(id.0 % PAGE) as usize]
     }
 
     #[inline]
@@ -73,9 +106,10 @@ impl Arena {
         self.pages[id.page()][(id.0 % PAGE) as usize] = key;
     }
 
+    /// The keys of adjacent pages of one extent.
     #[inline]
-    pub fn page(&self, page: u32) -> &[u64; PAGE as usize] {
-        &self.pages[page]
+    pub fn keys(&self, page: u32, pages: u32) -> &[u64] {
+        self.pages.slice(page, pages).as_flattened()
     }
 
     #[inline]
@@ -84,7 +118,118 @@ impl Arena {
         Place { run: owner.run, offset: owner.number * PAGE + id.0 % PAGE }
     }
 
+    /// Prefetches a page's first line and its owner.
+    #[inline]
+    pub fn prefetch_owner(&self, id: BlockId) {
+        prefetch(&self.owners[id.page()]);
+        prefetch(&self.pages[id.page()]);
+    }
+
+    /// Prefetches adjacent pages.
+    #[inline]
+    pub fn prefetch_keys(&self, page: u32, pages: u32) {
+        for page in self.pages.slice(page, pages) {
+            prefetch(&page[0]);
+            prefetch(&page[PAGE as usize / 2]);
+        }
+    }
+
     pub fn bytes(&self) -> usize {
-        self.pages.bytes() + self.owners.bytes() + self.free.capacity() * size_of::<u32>()
+        self.pages.bytes() + self.owners.bytes()
+    }
+
+    /// Adds an extent at the end; what is skipped for its alignment is free.
+    #[cold]
+    fn extend(&mut self, class: usize) -> u32 {
+        let size = 1 << class;
+        while !self.pages.len().is_multiple_of(size) {
+            let skipped = self.push();
+            self.give_back(skipped, 0);
+        }
+        let first = self.push();
+        (1..size).for_each(|_| _ = self.push());
+        first
+    }
+
+    fn push(&mut self) -> u32 {
+        assert!(self.pages.len() < MOST_PAGES, "so many pages hold more than an index may");
+        self.owners.push(Owner { run: TAKEN, number: 0 });
+        self.pages.push(EMPTY_PAGE)
+    }
+
+    fn is_free(&self, page: u32, class: usize) -> bool {
+        page < self.pages.len() && {
+            let owner = self.owners[page];
+            owner.run == FREE && owner.number as usize == class
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a class is less than CLASSES")]
+    fn link(&mut self, page: u32, class: usize) {
+        let next = self.free[class];
+        self.owners[page] = Owner { run: FREE, number: class as u32 };
+        self.set_neighbours(page, NONE, next);
+        if next != NONE {
+            self.pages[next][0] = u64::from(page);
+        }
+        self.free[class] = page;
+    }
+
+    fn unlink(&mut self, page: u32, class: usize) {
+        let (before, next) = self.neighbours(page);
+        if before == NONE {
+            self.free[class] = next;
+        } else {
+            self.pages[before][1] = u64::from(next);
+        }
+        if next != NONE {
+            self.pages[next][0] = u64::from(before);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "link wrote page numbers")]
+    fn neighbours(&self, page: u32) -> (u32, u32) {
+        let page = &self.pages[page];
+        (page[0] as u32, page[1] as u32)
+    }
+
+    fn set_neighbours(&mut self, page: u32, before: u32, next: u32) {
+        let page = &mut self.pages[page];
+        (page[0], page[1]) = (before.into(), next.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Extents of random sizes, taken and given back at random: none overlap, and in the end all is one free piece.
+    #[test]
+    fn extents_are_apart_and_join_again() {
+        let mut arena = Arena::new();
+        let mut held: Vec<(u32, usize)> = Vec::new();
+        let mut used = std::collections::HashSet::new();
+        let mut random = 1_u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (class, choice) = ((random >> 33) as usize % CLASSES, (random >> 40) as usize);
+            if (random >> 60) < 9 && held.len() < 200 {
+                let page = arena.take(class);
+                assert_eq!(page % (1 << class), 0);
+                assert!((page..page + (1 << class)).all(|page| used.insert(page)), "two extents overlap");
+                (page..page + (1 << class)).for_each(|page| arena.begin(page, 7, 0));
+                held.push((page, class));
+            } else if !held.is_empty() {
+                let (page, class) = held.swap_remove(choice % held.len());
+                (page..page + (1 << class)).for_each(|page| _ = used.remove(&page));
+                arena.give_back(page, class);
+            }
+        }
+        for (page, class) in held {
+            arena.give_back(page, class);
+        }
+        let pages = arena.pages.len();
+        (0..pages >> (CLASSES - 1)).for_each(|_| _ = arena.take(CLASSES - 1));
+        assert_eq!(arena.pages.len(), pages, "what was given back was not joined");
     }
 }

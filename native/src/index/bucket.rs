@@ -44,6 +44,12 @@ impl Bucket {
         self.place(tag, right).map(|place| self.ids[place])
     }
 
+    /// The first entry with this tag, whoever's it is.
+    #[inline]
+    pub fn likely(&self, tag: u16) -> Option<BlockId> {
+        self.place(tag, |_| true).map(|place| self.ids[place])
+    }
+
     /// All entries.
     #[inline]
     pub fn entries(&self) -> impl Iterator<Item = (u16, BlockId)> + '_ {

@@ -39,6 +39,14 @@ impl<T> Chunked<T> {
         place
     }
 
+    /// Adjacent elements; they lie in one chunk where their number is a power of two and the first a multiple of it.
+    #[inline]
+    #[must_use]
+    pub fn slice(&self, place: u32, len: u32) -> &[T] {
+        let start = place as usize % Self::CHUNK;
+        &self.chunks[place as usize / Self::CHUNK][start..start + len as usize]
+    }
+
     #[must_use]
     pub fn len(&self) -> u32 {
         u32::try_from(self.len).expect("push checks it")

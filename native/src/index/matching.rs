@@ -72,7 +72,8 @@ impl Walk {
             // Most prompts go on at a run's end: what finds the key there comes while this one is compared.
             let end = depth + (run.len() - place.offset) as usize;
             if let Some(next) = keys.get(end) {
-                tier.table.soon(next.key());
+                let ahead = tier.table.soon(next.key());
+                tier.table.sooner(ahead, &tier.arena);
             }
             let same = run.common(&tier.arena, place.offset, &keys[depth..]);
             for piece in pieces(run.spans(), place.offset, place.offset + same) {

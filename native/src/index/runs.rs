@@ -4,26 +4,34 @@
 //! prompt makes lookups fast; correctness does not depend on it, because every key is compared.
 
 use super::arena::{Arena, BlockId, PAGE, Place};
-use super::pages::Pages;
+use super::pages::{MOST, Pages};
 use super::sets::{NOBODY, SetId, Sets};
 use super::spans::{Piece, Span, Spans};
 use super::table::{Ahead, Table};
 use crate::reader::Key;
 
 /// Longer chains go on in another run, which bounds what a change of one run can cost.
-pub const MAX_RUN: u32 = 4096;
+pub const MAX_RUN: u32 = MOST * PAGE;
 /// A run is squeezed when it has more holes than this, and than one key in four.
 const MANY_HOLES: u32 = 16;
+/// Keys that are compared before asking whether any differs.
+const STEP: usize = 16;
+/// Keys that are prefetched before those that are compared.
+const FETCHED: usize = 128;
 /// Keys whose buckets are read ahead together.
 pub const AHEAD: usize = 32;
 
+/// One cache line.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub struct Run {
     pages: Pages,
     spans: Spans,
     len: u32,
     holes: u32,
 }
+
+const _: () = assert!(size_of::<Run>() == 64);
 
 impl Run {
     pub fn len(&self) -> u32 {
@@ -38,9 +46,9 @@ impl Run {
         self.spans.as_slice()
     }
 
-    /// Bytes of its lists.
+    /// Bytes of its list.
     pub fn bytes(&self) -> usize {
-        self.pages.bytes() + self.spans.bytes()
+        self.spans.bytes()
     }
 
     /// The number of the block at `offset`.
@@ -49,13 +57,13 @@ impl Run {
         BlockId::new(self.pages.get(offset / PAGE), offset)
     }
 
-    /// The keys of `from..to`, page by page.
+    /// The keys of `from..to`, in pieces that are contiguous in memory.
     #[inline]
     pub fn slices<'a>(&'a self, arena: &'a Arena, from: u32, to: u32) -> impl Iterator<Item = &'a [u64]> + 'a {
-        (from / PAGE..to.div_ceil(PAGE)).map(move |number| {
-            let start = number * PAGE;
-            let (low, high) = (from.max(start) - start, to.min(start + PAGE) - start);
-            &arena.page(self.pages.get(number))[low as usize..high as usize]
+        self.pages.stretches(from / PAGE, to.div_ceil(PAGE)).map(move |stretch| {
+            let start = stretch.number * PAGE;
+            let (low, high) = (from.max(start) - start, to.min(start + stretch.pages * PAGE) - start);
+            &arena.keys(stretch.page, stretch.pages)[low as usize..high as usize]
         })
     }
 
@@ -64,13 +72,20 @@ impl Run {
     #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
     pub fn common<K: Key>(&self, arena: &Arena, offset: u32, keys: &[K]) -> u32 {
         let reach = (self.len - offset).min(keys.len().min(MAX_RUN as usize) as u32);
-        let mut same = 0;
+        let (mut same, mut fetched) = (0, 0);
+        let mut ahead = self.pages.stretches(offset / PAGE, (offset + reach).div_ceil(PAGE));
         for slice in self.slices(arena, offset, offset + reach) {
-            let asked = &keys[same..same + slice.len()];
-            if differ(slice, asked) {
-                return (same + slice.iter().zip(asked).take_while(|(a, b)| **a == b.key()).count()) as u32;
+            while fetched < same + FETCHED
+                && let Some(stretch) = ahead.next()
+            {
+                arena.prefetch_keys(stretch.page, stretch.pages);
+                fetched += (stretch.pages * PAGE) as usize;
             }
-            same += slice.len();
+            let here = equal(slice, &keys[same..same + slice.len()]);
+            same += here;
+            if here < slice.len() {
+                break;
+            }
         }
         same as u32
     }
@@ -83,9 +98,17 @@ impl Run {
     }
 }
 
+/// How many keys are equal before the first that differs; both are of one length.
+#[inline]
+fn equal<K: Key>(keys: &[u64], asked: &[K]) -> usize {
+    let steps = keys.as_chunks::<STEP>().0.iter().zip(asked.as_chunks::<STEP>().0);
+    let from = STEP * steps.take_while(|(keys, asked)| !differ(keys, asked)).count();
+    from + keys[from..].iter().zip(&asked[from..]).take_while(|(key, asked)| **key == asked.key()).count()
+}
+
 /// Whether any two keys differ; without an early exit, so that many are compared at once.
 #[inline]
-fn differ<K: Key>(keys: &[u64], asked: &[K]) -> bool {
+fn differ<K: Key>(keys: &[u64; STEP], asked: &[K; STEP]) -> bool {
     keys.iter().zip(asked).fold(0, |bits, (a, b)| bits | (a ^ b.key())) != 0
 }
 
@@ -114,9 +137,7 @@ impl Run {
                 spots[place % AHEAD] = around.table.soon(*later);
             }
             if self.len.is_multiple_of(PAGE) {
-                let page = around.arena.take(number, self.len / PAGE);
-                self.pages.push(page);
-                id = BlockId::new(page, 0);
+                id = BlockId::new(self.pages.push(around.arena, number), 0);
             } else {
                 id.0 += 1;
             }
@@ -142,7 +163,7 @@ impl Run {
     /// Removes the key beyond its end.
     fn unpush(&mut self, id: BlockId, arena: &mut Arena) {
         arena.set_key(id, 0);
-        self.give_back(arena);
+        self.pages.shorten(self.len.div_ceil(PAGE), arena);
     }
 
     /// Puts keys into the holes from `offset` on, up to the first that some run has already; returns how many.
@@ -203,13 +224,14 @@ impl Run {
         let mut start = piece.start;
         while start < piece.end {
             let end = piece.end.min((start / PAGE + 1) * PAGE);
+            let page = self.pages.get(start / PAGE);
             let batch = &mut spots[..(end - start) as usize];
             for (spot, offset) in batch.iter_mut().zip(start..end) {
-                *spot = around.table.soon(around.arena.key(self.id(offset)));
+                *spot = around.table.soon(around.arena.key(BlockId::new(page, offset)));
             }
             for (spot, offset) in batch.iter().zip(start..end) {
-                around.table.remove(*spot, self.id(offset));
-                around.arena.set_key(self.id(offset), 0);
+                around.table.remove(*spot, BlockId::new(page, offset));
+                around.arena.set_key(BlockId::new(page, offset), 0);
             }
             start = end;
         }
@@ -259,16 +281,9 @@ impl Run {
 
     /// Frees pages beyond its length; the rest of the last page is zeros already.
     fn shorten(&mut self, arena: &mut Arena) {
-        self.give_back(arena);
+        self.pages.shorten(self.len.div_ceil(PAGE), arena);
         if self.len == 0 {
             *self = Self::default();
-        }
-    }
-
-    fn give_back(&mut self, arena: &mut Arena) {
-        // The last first, so that the first is taken first and whoever takes them has neighbours again.
-        while let Some(page) = self.pages.pop_beyond(self.len.div_ceil(PAGE)) {
-            arena.give_back(page);
         }
     }
 }

@@ -141,6 +141,17 @@ impl Table {
         Ahead { spot, leaf: u64::from(self.shape) << 32 | u64::from(leaf.unwrap_or(NO_LEAF)) }
     }
 
+    /// Prefetches what is read of a key after its bucket: its block and who owns that.
+    #[inline]
+    pub fn sooner(&self, ahead: Ahead, arena: &Arena) {
+        if let Some(leaf) = self.leaf_of(ahead) {
+            let entry = ahead.spot.entry();
+            if let Some(id) = self.leaves[leaf].bucket(entry.home).likely(entry.tag) {
+                arena.prefetch_owner(id);
+            }
+        }
+    }
+
     /// The same as `find`, where it was fetched ahead.
     #[inline]
     pub fn find_ahead(&self, ahead: Ahead, key: u64, arena: &Arena) -> Option<BlockId> {

@@ -24,7 +24,7 @@ impl Play {
 
     fn insert(&mut self, key: u64) {
         if self.free.is_empty() {
-            let page = self.arena.take(0, 0);
+            let page = self.arena.take(0);
             self.free.extend((0..PAGE).map(|offset| BlockId::new(page, offset)));
         }
         let id = self.free.pop().expect("some were added");
@@ -110,7 +110,7 @@ fn a_key_is_in_once_and_its_block_may_move() {
     for key in &keys {
         assert!(!play.table.insert(play.table.soon(*key), *key, BlockId(0), &play.arena));
     }
-    let page = play.arena.take(0, 0);
+    let page = play.arena.take(0);
     for (offset, key) in (0..PAGE).zip(&keys) {
         let to = BlockId::new(page, offset);
         let from = play.ids.insert(*key, to).expect("it is in");
@@ -127,7 +127,7 @@ fn what_was_looked_up_ahead_is_right_whatever_split_since() {
     for batch in keys.chunks(1_000) {
         let ahead: Vec<_> = batch.iter().map(|key| play.table.soon(*key)).collect();
         let page = |number: usize| u32::try_from(number).expect("few");
-        let first = (0..=batch.len() / PAGE as usize).map(|_| play.arena.take(0, 0)).min().expect("some");
+        let first = (0..=batch.len() / PAGE as usize).map(|_| play.arena.take(0)).min().expect("some");
         for (number, (key, ahead)) in batch.iter().zip(ahead).enumerate() {
             let id = BlockId::new(first + page(number / PAGE as usize), page(number % PAGE as usize));
             play.arena.set_key(id, *key);
