@@ -97,11 +97,13 @@ def used(requests: Iterable[Mapping[str, Any]], identity: Identity) -> dict[tupl
 
 
 def writes(requests: Iterable[Mapping[str, Any]], identity: Identity) -> list[str]:
-    """What a user wrote, its Lease left out."""
+    """What a user wrote, its Lease and dry runs left out."""
     return [
         f"{request['verb']} {request['objectRef']['resource']}/{request['objectRef'].get('name', '')}"
         for request in by(requests, identity)
-        if request["verb"] not in {"get", "list", "watch"} and request["objectRef"]["resource"] != "leases"
+        if request["verb"] not in {"get", "list", "watch"}
+        and request["objectRef"]["resource"] != "leases"
+        and "dryRun=" not in request["requestURI"]
     ]
 
 

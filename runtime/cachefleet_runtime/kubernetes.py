@@ -6,6 +6,8 @@ are plain dicts.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -29,6 +31,10 @@ WATCH_SHARE: Final = 0.8
 LIST_PAGE: Final = 500
 """Objects per page of a list."""
 
+_APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+"""With a character set, without which ``kubernetes.aio`` would encode the body by itself."""
+_NOT_YAML: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Characters that JSON may hold as they are and YAML may not, or reads as line breaks."""
 _REFUSALS: Final = ("failed to create typed patch object", "Internal error occurred: failed calling webhook")
 """Messages of permanent errors that come with status 500: an unknown field, an unreachable admission webhook."""
 
@@ -145,15 +151,16 @@ class KubernetesClient:
         body: Object | JsonPatch | None,
         timeouts: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        patch = "application/json-patch+json" if isinstance(body, list) else "application/apply-patch+yaml"
+        patch = "application/json-patch+json" if isinstance(body, list) else _APPLY
         kind = patch if method == "PATCH" else "application/json"
+        content = json_as_yaml(body) if kind == _APPLY else body
         try:
             request = await self._connection.param_serialize(
                 method,
                 path,
                 query_params=list(query.items()),
                 header_params={"Accept": "application/json", "Content-Type": kind},
-                body=body,
+                body=content,
                 auth_settings=["BearerToken"],
             )
             answer = await self._connection.call_api(*request, _request_timeout=timeouts)
@@ -161,6 +168,15 @@ class KubernetesClient:
             raise _no_answer(error) from error
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+def json_as_yaml(value: Object | JsonPatch | None) -> bytes:
+    """JSON that means the same to a reader of YAML, as the API server is one of what is applied.
+
+    YAML has no surrogate pairs: characters beyond U+FFFF stand for themselves.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 def read(status: int, text: bytes) -> Object:

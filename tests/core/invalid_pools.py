@@ -310,6 +310,18 @@ INVALID: Final[tuple[Invalid, ...]] = (
         "must not be -tp: it follows from the pool",
         engine={"extraArgs": ["-tp", "2"]},
     ),
+    _spec(
+        "argument that no process can be given",
+        "extraArgs[1]: ",
+        "spec.engine.extraArgs[1]: Invalid value",
+        engine={"extraArgs": ["--seed", "1\0"]},
+    ),
+    _spec(
+        "variable that no process can be given",
+        "env[0].value: text of 3 characters: must be text of 0 to 32768 characters: any character but NUL",
+        "spec.engine.env[0].value: Invalid value",
+        engine={"env": [{"name": "A", "value": "a\0b"}]},
+    ),
 )
 
 

@@ -80,13 +80,15 @@ class Store:
             raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
         return self._store("patch", ref, _laid_over(deepcopy(self.objects[ref]), manifest))
 
-    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+    async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         ref = Ref.of(manifest)
         self.before("patch", ref)
         if subresource and ref not in self.objects:
             raise RefusedError(404, "NotFound", f"{ref} not found")
         self._check(ref, manifest["metadata"])
         live = deepcopy(self.objects.get(ref, {}))
+        if dry_run:
+            return live
         old = self._applied.get((ref, subresource), {})
         self._applied[ref, subresource] = deepcopy(manifest)
         wanted = {"status": manifest["status"]} if subresource else manifest

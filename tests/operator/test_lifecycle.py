@@ -373,12 +373,12 @@ async def becomes_ready_and_stays(world: World) -> None:
 class Rewriting(Store):
     """With an admission webhook that takes images from a mirror."""
 
-    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+    async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         if manifest["kind"] == "Deployment":
             manifest = deepcopy(manifest)
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = f"mirror.example.org/{container['image']}"
-        return await super().apply(manifest, subresource=subresource)
+        return await super().apply(manifest, subresource=subresource, dry_run=dry_run)
 
 
 async def test_what_a_webhook_rewrites_is_not_written_for_ever_and_the_pool_is_ready() -> None:

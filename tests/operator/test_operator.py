@@ -187,8 +187,8 @@ async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
         async def create(self, manifest: Object) -> Object:
             return await super().create(self._checked(manifest))
 
-        async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
-            return await super().apply(self._checked(manifest), subresource=subresource)
+        async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+            return await super().apply(self._checked(manifest), subresource=subresource, dry_run=dry_run)
 
         def _checked(self, manifest: Object) -> Object:
             if manifest["kind"] == kind:

@@ -12,7 +12,7 @@ from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, 
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.reconciler import Outcome
-from cachefleet_runtime.kubernetes import RefusedError
+from cachefleet_runtime.kubernetes import Object, RefusedError
 from tests.operator.test_lifecycle import KEY, POOL, World
 
 POLICY = Ref("ConfigMap", "serving", "demo-policy")
@@ -65,6 +65,47 @@ async def test_what_the_api_server_refuses_is_not_in_force() -> None:
     world.edit(prefixCache={"budgetMiB": 8}, podTemplate={"spec": {"nonsense": 1}})
     assert await world.reconcile() is Outcome.REFUSED
     assert followed(world) == file(world) == (1, 512)
+
+
+@pytest.mark.parametrize("refused", ["Deployment", "PrefixCachePool", "ConfigMap"])
+async def test_an_edit_that_is_refused_in_any_object_touches_none(refused: str) -> None:
+    """Of what is applied before it, and where the status that would admit it is refused."""
+    world = World(replicas=2)
+    await world.settled()
+    before = {ref: each for ref, each in world.store.objects.items() if ref != POOL}
+    apply = world.store.apply
+
+    async def refuse(manifest: Object, **how: Any) -> Object:
+        admits = manifest.get("status", {}).get("admitted", {}).get("generation", 2) == 2
+        if manifest["kind"] == refused and admits:
+            raise RefusedError(422, "Invalid", "no such text")
+        return await apply(manifest, **how)
+
+    world.store.apply = refuse  # type: ignore[method-assign]  # of this store alone
+    world.edit(prefixCache={"budgetMiB": 8}, rollout={"maxUnavailable": 2}, engine={"env": [{"name": "A"}]})
+    assert await world.reconcile() is Outcome.REFUSED
+    events = {ref for ref in world.store.objects if ref.kind == "Event"}
+    assert {ref: each for ref, each in world.store.objects.items() if ref not in {POOL, *events}} == {
+        ref: each for ref, each in before.items() if ref not in events
+    }
+    assert followed(world) == file(world) == (1, 512)
+    assert world.condition("ConfigValid") == ("False", "Refused")
+
+
+async def test_a_webhook_that_cannot_be_rehearsed_with_refuses_no_edit() -> None:
+    world = World()
+    await world.settled()
+    apply = world.store.apply
+
+    async def no_dry_run(manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+        if dry_run and manifest["kind"] == "Deployment":
+            raise RefusedError(400, "BadRequest", 'admission webhook "x.example.org" does not support dry run')
+        return await apply(manifest, subresource=subresource, dry_run=dry_run)
+
+    world.store.apply = no_dry_run  # type: ignore[method-assign]  # of this store alone
+    world.edit(prefixCache={"budgetMiB": 256}, engine={"env": [{"name": "A"}]})
+    await world.settled()
+    assert followed(world) == file(world) == (2, 256)
 
 
 async def test_the_policy_that_agents_start_with_is_kept_while_an_edit_is_refused() -> None:

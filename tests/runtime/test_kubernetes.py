@@ -1,9 +1,15 @@
-"""Which refusals of a Kubernetes API server are worth trying again."""
+"""Which refusals of a Kubernetes API server are worth trying again, and how it is written to."""
+
+import json
+from typing import Any
 
 import msgspec
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cachefleet_runtime.kubernetes import RefusedError, RetryableError, error_of
+from cachefleet_runtime.kubernetes import RefusedError, RetryableError, error_of, json_as_yaml
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
@@ -36,3 +42,16 @@ def test_answers_of_others_are_kept_short(text: str) -> None:
     error = error_of(502, text.encode())
     assert error.reason == "Unknown"
     assert len(error.message) <= 1024
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["Be kind 😀", "\\ud83d", "\x00\x1f\x7f\x85\x9f", "\u2028\u2029\ufeff\ufffe\uffff", "\U0001fffe\U0010ffff", "a: b #c\n"]
+)
+
+
+@given(st.recursive(TEXT | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)))
+def test_what_is_applied_means_the_same_as_yaml_and_as_json(value: Any) -> None:
+    """The API server reads it as YAML, in which a pair of escaped surrogates is no character."""
+    written = json_as_yaml({"value": value})
+    assert json.loads(written) == {"value": value}
+    assert yaml.load(written, Loader=yaml.CSafeLoader)["value"] == value

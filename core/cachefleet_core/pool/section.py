@@ -25,6 +25,7 @@ MODEL_NAME: Final = "^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
 ARGUMENT: Final = r"^[^-\s]\S*$"
 OPTIONAL_ARGUMENT: Final = r"^([^-\s]\S*)?$"
 RESOURCE: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
+TEXT: Final = r"^[^\x00]*$"
 VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 OBJECT_NAME: Final = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 OBJECT_KEY: Final = "^[-._a-zA-Z0-9]+$"
@@ -38,6 +39,7 @@ PATTERN_WORDS: Final = {
     ARGUMENT: "no spaces and no '-' at the beginning",
     OPTIONAL_ARGUMENT: "no spaces and no '-' at the beginning",
     RESOURCE: "a Kubernetes resource such as nvidia.com/gpu, or empty for a CPU",
+    TEXT: "any character but NUL",
     VARIABLE: "letters, digits and '_', not beginning with a digit",
     OBJECT_NAME: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     OBJECT_KEY: "letters, digits, '-', '_' and '.'",

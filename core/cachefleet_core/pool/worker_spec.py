@@ -17,6 +17,7 @@ from cachefleet_core.pool.section import (
     MODEL_NAME,
     OPTIONAL_ARGUMENT,
     RESOURCE,
+    TEXT,
     VARIABLE,
     FreeMap,
     Host,
@@ -166,7 +167,7 @@ class EnvVar(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=256, pattern=VARIABLE)]
     """Name of the variable."""
-    value: Annotated[str, Field(max_length=32_768)] | None = None
+    value: Annotated[str, Field(max_length=32_768, pattern=TEXT)] | None = None
     """Its value. Default: empty."""
     value_from: FreeMap | None = None
     """Source of its value, as in a container of a Pod. Default: none."""
@@ -193,6 +194,7 @@ ExtraArgument = Annotated[
     Field(
         min_length=1,
         max_length=1024,
+        pattern=TEXT,
         json_schema_extra={
             "x-kubernetes-validations": [
                 {

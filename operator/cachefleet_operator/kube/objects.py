@@ -106,10 +106,13 @@ class Api:
         ref = Ref.of(manifest)
         return await self._request("update", ref.kind, _path(ref), body=manifest, query={"fieldManager": MANAGER})
 
-    async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
-        """Server-side apply, forced: the fields in the manifest become this manager's, whoever managed them."""
+    async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+        """Server-side apply, forced: the fields in the manifest become this manager's, whoever managed them.
+
+        ``dry_run``: the API server and its webhooks check it, and nothing is kept.
+        """
         ref = Ref.of(manifest)
-        query = {"fieldManager": MANAGER, "force": "true"}
+        query = {"fieldManager": MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         path = _path(ref) + (f"/{subresource}" if subresource else "")
         return await self._request("patch", ref.kind, path, body=manifest, query=query)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -134,6 +134,8 @@ def _patched(template: Manifest, patch: Mapping[str, Any]) -> Manifest:
 
 
 def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    if path := next(_with_nul(patch, "spec.podTemplate"), ""):
+        raise TemplateError(f"{path}: must not have the character NUL (U+0000), which no container can be given")
     for name, value in patch.items():
         if name not in ("metadata", _REMOVE, "spec"):
             raise TemplateError(f"spec.podTemplate.{name}: is not a known field; known are metadata, remove and spec")
@@ -148,6 +150,16 @@ def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(value, Mapping) or not all(isinstance(text, str | None) for text in value.values()):
             raise TemplateError(f"{path}: must be a mapping of text")
     return patch
+
+
+def _with_nul(value: Any, path: str) -> Iterator[str]:
+    """Where in a patch there is a NUL, which the API server takes and no container runtime does."""
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        where = f"{path}[{name}]" if isinstance(value, list) else f"{path}.{name}"
+        yield from _with_nul(part, where) if "\0" not in str(name) else [path]
 
 
 def _check_paths(paths: Any) -> None:

@@ -71,6 +71,8 @@ Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
 log = logging.getLogger(__name__)
 
 
+_NO_DRY_RUN: Final = "does not support dry run"
+"""Words of the API server about a webhook that may have side effects."""
 _OLD_CRD: Final = (f"Kind={KIND})", "field not declared in schema")
 
 
@@ -91,7 +93,7 @@ class WriteApi(Protocol):
     async def replace(self, manifest: Object) -> Object: ...
     async def rewrite(self, manifest: Object) -> Object: ...
     async def annotate(self, manifest: Object) -> Object: ...
-    async def apply(self, manifest: Object, *, subresource: str = "") -> Object: ...
+    async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object: ...
 
 
 class Applier:
@@ -108,6 +110,23 @@ class Applier:
         """
         made = [(action, await self.act(action)) for action in actions]
         return [(action.manifest, after) for action, after in made if isinstance(action, Apply) and after]
+
+    async def rehearse(self, actions: Sequence[Action]) -> None:
+        """Have the API server check what these would apply, and keep nothing: of an edit that it refuses in one
+        object, no other is touched. RefusedError, KubernetesError. What needs a rewrite first cannot be checked.
+        """
+        rewritten = {Ref.of(action.manifest) for action in actions if isinstance(action, Rewrite)}
+        for action in actions:
+            if isinstance(action, Apply | WriteStatus) and Ref.of(action.manifest) not in rewritten:
+                await self._rehearse(action)
+
+    async def _rehearse(self, action: Apply | WriteStatus) -> None:
+        part = "status" if isinstance(action, WriteStatus) else ""
+        try:
+            await self._api.apply(action.manifest, subresource=part, dry_run=True)
+        except RefusedError as error:
+            if _NO_DRY_RUN not in error.message:
+                raise
 
     async def act(self, action: Action) -> Object | None:
         """Carry out one action; returns the resulting object of an Apply, else None. NotLeadingError where the Lease is

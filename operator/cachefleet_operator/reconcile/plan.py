@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
 from cachefleet_operator.kube.additions import without_additions
@@ -133,6 +134,13 @@ def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | No
     waits = [pod.look_again for pod in observed.observations.pods if pod.look_again is not None]
     wait = _status(desired.verdict, observed, clock, applied=True)[1]
     return min([*waits, *([wait] if wait else [])], default=None)
+
+
+def is_new_edit(desired: Desired, observed: Observed) -> bool:
+    """Whether the plan brings an edit in force that was not before, at a pool that runs."""
+    copy = last_admitted(observed.pool)
+    known = copy is not None and copy.generation == observed.pool["metadata"]["generation"]
+    return desired.verdict.admitted and not known and observed.deployment is not None
 
 
 def fewer_or_other_pods(desired: Desired, observed: Observed) -> bool:

@@ -33,6 +33,7 @@ from cachefleet_operator.reconcile.plan import (
     as_wanted,
     fewer_or_other_pods,
     foreign,
+    is_new_edit,
     leaving,
     look_again,
     plan,
@@ -254,6 +255,8 @@ class Reconciler:
         if (wait := look_again(desired, observed, clock)) is not None:
             self._later(key, wait)
         try:
+            if is_new_edit(desired, observed):
+                await self._applier.rehearse(actions)
             self._compare(key, observed, await self._applier.carry_out(actions))
         except RefusedError as error:
             if error.status == 404:

@@ -299,6 +299,11 @@ def test_the_spread_may_be_made_strict() -> None:
         ({"remove": ["/spec"]}, "spec.podTemplate.remove: must be a list of paths"),
         ({"remove": ["/spec/securityContext/fsgroup"]}, "fsgroup names nothing in a worker's pod; .* has fsGroup, "),
         ({"metadata": {"labels": "a"}}, "spec.podTemplate.metadata.labels: must be a mapping of text"),
+        (
+            {"spec": {"containers": [{"name": "engine", "env": [{"name": "A", "value": "a\0"}]}]}},
+            r"^spec.podTemplate.spec.containers\[0\].env\[0\].value: must not have the character NUL",
+        ),
+        ({"metadata": {"annotations": {"a\0b": ""}}}, "^spec.podTemplate.metadata.annotations: must not have the char"),
     ],
 )
 def test_a_patch_that_is_none_says_where(patch: dict[str, Any], message: str) -> None:

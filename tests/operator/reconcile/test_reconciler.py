@@ -98,11 +98,11 @@ async def test_what_the_server_refuses_becomes_a_condition() -> None:
 
 async def test_a_crd_that_is_older_than_the_operator_is_named() -> None:
     class Old(Store):
-        async def apply(self, manifest: Object, *, subresource: str = "") -> Object:
+        async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
             if "admitted" in manifest.get("status", {}):
                 words = "Kind=PrefixCachePool): .status.admitted: field not declared in schema"
                 raise RefusedError(500, "InternalError", words)
-            return await super().apply(manifest, subresource=subresource)
+            return await super().apply(manifest, subresource=subresource, dry_run=dry_run)
 
     store = Old(document())
     assert await reconciler(store).reconcile(KEY) is Outcome.REFUSED
