@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -171,6 +172,32 @@ async def test_workers_follow_their_pods(controllers: ApiServer, admin: Admin, n
         await eventually(lambda: seen.workers(key) == {A: True, B: True})
         await admin.remove_pod(A)
         await eventually(lambda: seen.workers(key) == {B: True})
+
+
+async def test_workers_stay_where_their_service_loses_its_label_or_is_deleted(
+    controllers: ApiServer, admin: Admin, namespace: str, kube: Kube
+) -> None:
+    key = f"{namespace}/demo"
+    await admin.apply("demo")
+    await admin.service("demo")
+    async with watching(controllers) as seen:
+        await admin.pod(A, "demo")
+        await admin.status(A, ready=True)
+        await eventually(lambda: seen.workers(key) == {A: True})
+        slices = partial(kube.list, "EndpointSlice", namespace)
+        known = len(seen.pictures)
+        kube.patch("Service", namespace, "demo-workers", {"metadata": {"labels": {"cachefleet.io/pool": None}}})
+        await eventually(lambda: not any("cachefleet.io/pool" in each["metadata"]["labels"] for each in slices()))
+        await admin.apply("other")
+        await eventually(lambda: seen.pool(f"{namespace}/other") is not None)
+        kube.delete("Service", namespace, "demo-workers")
+        await eventually(lambda: slices() == [])
+        await admin.service("demo")
+        await admin.pod(B, "demo")
+        await admin.status(B, ready=True, address="10.1.2.4")
+        await eventually(lambda: seen.workers(key) == {A: True, B: True})
+        pictures = [view for each in seen.pictures[known:] for view in each if view.key == key]
+        assert all(A in {worker.name for worker in view.workers if worker.ready} for view in pictures)
 
 
 async def asked(plane: ApiServer, who: Identity) -> Counter[tuple[str, str]]:

@@ -66,6 +66,16 @@ ADDITIONS: Final = [
     HandEdit("Deployment", "spec.template.spec.priorityClassName", "low"),
     HandEdit("Deployment", "spec.template.spec.initContainers.plugin.restartPolicy", "Always"),
     HandEdit("Deployment", "spec.template.spec.topologySpreadConstraints.0.nodeTaintsPolicy", "Honor"),
+    HandEdit(
+        "Deployment",
+        "spec.template.spec.topologySpreadConstraints",
+        [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}],
+    ),
+    HandEdit("Deployment", "spec.template.spec.hostAliases", [{"ip": "192.0.2.1", "hostnames": ["x"]}]),
+    HandEdit("Deployment", "spec.template.spec.tolerations", [{"operator": "Exists"}]),
+    HandEdit("Deployment", "spec.template.spec.runtimeClassName", "gvisor"),
+    HandEdit("Deployment", f"spec.{ENGINE}.imagePullPolicy", "Always"),
+    HandEdit("Deployment", f"spec.{AGENT}.imagePullPolicy", "Never"),
     HandEdit("Deployment", f"spec.{ENGINE}.env.VLLM_API_KEY", {"value": "x"}),
     HandEdit("Deployment", f"spec.{ENGINE}.env.VLLM_PLUGINS.valueFrom", {"fieldRef": {"fieldPath": "metadata.name"}}),
     HandEdit("Deployment", f"spec.{ENGINE}.envFrom", [{"secretRef": {"name": "x"}}]),
@@ -104,6 +114,10 @@ CHANGES: Final = [
         "Deployment",
         "metadata.labels",
         {"app.kubernetes.io/managed-by": "cachefleet-operator", "cachefleet.io/pool": "demo"},
+    ),
+    *(
+        HandEdit(kind, "metadata.labels", {"app.kubernetes.io/managed-by": "cachefleet-operator"})
+        for kind in ("Service", "ConfigMap", "PodDisruptionBudget")
     ),
     HandEdit("Deployment", "spec.replicas", 5),
     HandEdit("Deployment", "spec.strategy", {"type": "Recreate"}),

@@ -5,5 +5,6 @@ index_contracts     the index contract in force in a pool, and how a worker's di
 kubernetes_objects  PrefixCachePools and EndpointSlices: parsed, kept by name, merged
 kubernetes_source   pools and endpoints from the Kubernetes API
 cache_salts         the cache salt of each tenant
+recent_endpoints    endpoints whose EndpointSlices went out of sight, kept for a while
 source              the PoolSource Protocol, and pools and endpoints from two files
 """

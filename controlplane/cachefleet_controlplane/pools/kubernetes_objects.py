@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -83,6 +83,10 @@ class Objects(Generic[T]):
     def values(self) -> Iterable[T]:
         """The parsed objects, in no particular order."""
         return self._items.values()
+
+    def items(self) -> Mapping[str, T]:
+        """The parsed objects by "namespace/name"."""
+        return self._items
 
     def replace(self, objects: Sequence[Object], version: str) -> None:
         """Replace all objects by a complete list."""

@@ -3,7 +3,8 @@
 Theory of operation. Each resource, in each namespace, has a feed of its own. A feed lists everything, then watches from
 the list's version. The server ends each watch before ``inactivity_seconds`` are over, so a watch that is silent for
 longer is a broken connection. A watch that ended is continued from its last version; after an error, a silence or a 410
-everything is listed again. While the API server is unreachable the last good state stays.
+everything is listed again. While the API server is unreachable the last good state stays, and so do endpoints whose slices went out
+of sight, for a while (``recent_endpoints``).
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_objects import POOLS, SLICES, Objects, PoolEndpoints, merge
+from cachefleet_controlplane.pools.recent_endpoints import RecentEndpoints
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.model_names import Claim, claim_in
 from cachefleet_runtime.backoff import backoff
@@ -58,12 +61,14 @@ class KubePoolSource:
         namespaces: Sequence[str] = (),
         bounds: WatchBounds | None = None,
         chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
         tls: bool | None = None,
     ) -> None:
         """``tls``: see ``merge``."""
         self._tls = tls
         self._metrics = metrics
         self._changed = asyncio.Event()
+        self._recent = RecentEndpoints(clock)
         scopes = namespaces or ("",)
         self._pools = [Objects(POOLS) for _ in scopes]
         self._slices = [Objects(SLICES) for _ in scopes]
@@ -100,7 +105,9 @@ class KubePoolSource:
     async def _pictures(self) -> AsyncIterator[tuple[PoolView, ...]]:
         last: tuple[tuple[PoolView, ...], tuple[Claim, ...]] | None = None
         while True:
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._recent.ends_in()):
+                    await self._changed.wait()
             await asyncio.sleep(_GATHER_SECONDS)
             self._changed.clear()
             if all(feed.listed for feed in self._feeds) and (state := (self._picture(), self.unread)) != last:
@@ -110,8 +117,9 @@ class KubePoolSource:
 
     def _picture(self) -> tuple[PoolView, ...]:
         pools = [pool for objects in self._pools for pool in objects.values()]
-        slices: list[PoolEndpoints] = [part for objects in self._slices for part in objects.values()]
-        return merge(pools, slices, tls=self._tls)
+        slices: dict[str, PoolEndpoints] = {key: part for each in self._slices for key, part in each.items().items()}
+        kept = self._recent.with_kept(slices, pools={one.pool.key for one in pools})
+        return merge(pools, kept, tls=self._tls)
 
 
 class Feed:

@@ -12,7 +12,8 @@ a whole, except what means nothing or is not ours:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cachefleet_operator.kube.drift import holds, identify
@@ -38,7 +39,6 @@ _FILLED_IN: Final[Mapping[str, Any]] = {
     "apiVersion": "v1",
     "divisor": "0",
     "failureThreshold": 3,
-    "imagePullPolicy": _ANY,
     "path": "/",
     "periodSeconds": 10,
     "procMount": "Default",
@@ -53,6 +53,9 @@ _FILLED_IN: Final[Mapping[str, Any]] = {
     "expirationSeconds": 3600,
     "volumeMode": "Filesystem",
 }
+_PULL_POLICY: Final = "imagePullPolicy"
+_TAG: Final = re.compile(r"[^:@]*(:(?P<tag>[^@]+))?(?P<digest>@.*)?")
+"""The end of an image's name, after its last slash."""
 _FREE_MAPPINGS: Final = frozenset({"annotations", "labels"})
 _ZERO_COUNTS: Final = frozenset({"hostUsers", "securityContext"})
 _FREE_LISTS: Final = frozenset({"containers", "initContainers", "volumes"})
@@ -77,8 +80,9 @@ def _said(manifest: Mapping[str, Any]) -> Manifest:
 def _adds(desired: Any, live: Any, path: _Path) -> bool:
     """Whether ``live`` has an addition that matters."""
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
+        harmless = _harmless_beside(desired)
         return any(
-            _adds(desired[name], value, (*path, name)) if name in desired else not _harmless((*path, name), value)
+            _adds(desired[name], value, (*path, name)) if name in desired else not harmless((*path, name), value)
             for name, value in live.items()
         )
     entries = identify(desired, live)
@@ -92,10 +96,11 @@ def _adds(desired: Any, live: Any, path: _Path) -> bool:
 def _mended(desired: Any, live: Any, path: _Path) -> Any:
     """``desired`` with what is harmless in ``live``; in its words where both mean the same."""
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
+        harmless = _harmless_beside(desired)
         kept = {
             name: _mended(desired[name], value, (*path, name)) if name in desired else value
             for name, value in live.items()
-            if name in desired or _harmless((*path, name), value)
+            if name in desired or harmless((*path, name), value)
         }
         return kept | {name: value for name, value in desired.items() if name not in live}
     entries = identify(desired, live)
@@ -116,6 +121,19 @@ def _pairs(desired: Any, live: Any) -> list[tuple[Any, Any]]:
     """The entries of two lists as long as each other, which nothing but their places tells apart; else none."""
     lists = isinstance(desired, list | tuple) and isinstance(live, list | tuple) and len(desired) == len(live)
     return list(zip(desired, live, strict=True)) if lists else []
+
+
+def _harmless_beside(desired: Mapping[str, Any]) -> Callable[[_Path, Any], bool]:
+    """Whether an addition to ``desired`` means nothing; when an image is pulled by default depends on its tag."""
+    policy = _default_pull_policy(str(desired["image"])) if "image" in desired else ""
+    return lambda path, value: value == policy if policy and path[-1] == _PULL_POLICY else _harmless(path, value)
+
+
+def _default_pull_policy(image: str) -> str:
+    """What the API server fills in for an image."""
+    named = _TAG.fullmatch(image.rsplit("/", 1)[-1])
+    moves = named is None or named["tag"] == "latest" or not (named["tag"] or named["digest"])
+    return "Always" if moves else "IfNotPresent"
 
 
 def _harmless(path: _Path, value: Any) -> bool:

@@ -37,6 +37,9 @@ _NAMES: Final = (
     ("name",),
     ("uid",),
     ("path",),
+    ("topologyKey", "whenUnsatisfiable"),
+    ("ip",),
+    ("devicePath",),
 )
 
 

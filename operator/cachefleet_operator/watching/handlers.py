@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import kopf
 
-from cachefleet_core.pool.spec import GROUP, PLURAL, VERSION
+from cachefleet_core.pool.spec import GROUP, KIND, PLURAL, VERSION
 from cachefleet_operator import names
 from cachefleet_runtime.kubernetes import LIST_PAGE, SERVICE_ACCOUNT, WATCH_INACTIVITY_SECONDS, WATCH_SHARE
 
@@ -40,14 +40,21 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
     def pool_event(namespace: str | None, name: str | None, **_: Any) -> None:
         enqueue(f"{namespace}/{name}")
 
-    def child_event(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        enqueue(f"{namespace}/{labels[names.POOL_LABEL]}")
+    def child_event(namespace: str | None, body: kopf.Body, **_: Any) -> None:
+        if pool := pool_of(body):
+            enqueue(f"{namespace}/{pool}")
 
     kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)(pool_event)
     for group, version, plural in CHILDREN:
-        labels = {names.POOL_LABEL: kopf.PRESENT}
-        kopf.on.event(group, version, plural, registry=handlers, labels=labels)(child_event)
+        kopf.on.event(group, version, plural, registry=handlers)(child_event)
     return handlers
+
+
+def pool_of(child: Mapping[str, Any]) -> str:
+    """Name of the pool that an object is of, by its label, or by its owner where somebody took that off; else ""."""
+    metadata = child.get("metadata") or {}
+    owners = (each["name"] for each in metadata.get("ownerReferences") or () if each.get("kind") == KIND)
+    return str((metadata.get("labels") or {}).get(names.POOL_LABEL) or next(owners, ""))
 
 
 def settings() -> kopf.OperatorSettings:

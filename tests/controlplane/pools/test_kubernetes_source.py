@@ -96,6 +96,23 @@ async def test_the_whole_picture_comes_first_then_each_change(
         assert watcher.source.problem == ""
 
 
+async def test_workers_stay_while_the_slices_of_their_service_are_out_of_sight(
+    server: KubeServer, api: KubernetesClient, metrics: Metrics
+) -> None:
+    """A label taken off the Service is taken off its slices, which ends the watch of them as a deletion does."""
+    await server.put(POOLS, pool("a"))
+    found = endpoint_slice(endpoint("a-workers-1-aaaaa", "10.0.0.1"), pool="a")
+    await server.put(SLICES, found)
+    async with watching(api, metrics) as watcher:
+        await until(lambda: watcher.now == {"serving/a": ["a-workers-1-aaaaa"]})
+        await server.delete(SLICES, "serving/a-workers-x")
+        await server.put(POOLS, pool("b"))
+        await until(lambda: "serving/b" in watcher.now)
+        assert all(picture[0].workers for picture in watcher.pictures)
+        await server.put(SLICES, {**found, "endpoints": []})
+        await until(lambda: watcher.now == {"serving/a": [], "serving/b": []})
+
+
 async def test_no_picture_before_everything_is_listed(
     server: KubeServer, api: KubernetesClient, metrics: Metrics
 ) -> None:

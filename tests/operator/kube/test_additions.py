@@ -104,3 +104,22 @@ def test_an_open_policy_that_was_narrowed_is_opened_again() -> None:
     live = deepcopy(wanted)
     live["spec"]["ingress"] = [{"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}]
     assert without_additions(wanted, live) == {"spec": wanted["spec"]}
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("vllm", "Always"),
+        ("vllm:latest", "Always"),
+        ("registry:5000/vllm", "Always"),
+        ("vllm:v0.32.0", "IfNotPresent"),
+        ("registry:5000/org/vllm:v1@sha256:abc", "IfNotPresent"),
+        ("registry.example.org/vllm@sha256:abc", "IfNotPresent"),
+        ("vllm:latest@sha256:abc", "Always"),
+    ],
+)
+def test_the_pull_policy_that_the_api_server_fills_in_stays_and_no_other(image: str, policy: str) -> None:
+    wanted = HandEdit("Deployment", f"spec.{ENGINE}.image", image).of(MADE["Deployment"])
+    for given in ("Always", "IfNotPresent", "Never"):
+        live = HandEdit("Deployment", f"spec.{ENGINE}.imagePullPolicy", given).of(wanted)
+        assert (without_additions(wanted, live) is None) == (given == policy)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cachefleet_operator.watching.handlers import server, settings
+from cachefleet_operator.manifests.child_objects import children
+from cachefleet_operator.watching.handlers import pool_of, server, settings
 from cachefleet_runtime.kubernetes import WATCH_INACTIVITY_SECONDS
+from tests.operator.pools import SETTINGS, pool
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,11 @@ def test_all_pods_with_a_pools_label_are_watched() -> None:
     selectors = settings().watching.label_selectors
     assert selectors["", "pods"] == "cachefleet.io/pool"
     assert selectors["apps", "deployments"] == "app.kubernetes.io/managed-by=cachefleet-operator"
+
+
+def test_an_object_is_of_its_pool_also_without_the_label() -> None:
+    for child in children(pool(), SETTINGS):
+        assert pool_of(child) == "demo"
+        child["metadata"]["labels"].pop("cachefleet.io/pool")
+        assert pool_of(child) == "demo"
+    assert pool_of({"metadata": {"labels": {"app.kubernetes.io/managed-by": "cachefleet-operator"}}}) == ""
