@@ -26,6 +26,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "Deployment": "apis/apps/v1/{}deployments",
     "EndpointSlice": "apis/discovery.k8s.io/v1/{}endpointslices",
     "Event": "api/v1/{}events",
+    "HorizontalPodAutoscaler": "apis/autoscaling/v2/{}horizontalpodautoscalers",
     "Job": "apis/batch/v1/{}jobs",
     "Lease": "apis/coordination.k8s.io/v1/{}leases",
     "Namespace": "api/v1/namespaces",
@@ -40,6 +41,8 @@ _PATHS: Final[Mapping[str, str]] = {
     "Secret": "api/v1/{}secrets",
     "Service": "api/v1/{}services",
     "ServiceAccount": "api/v1/{}serviceaccounts",
+    "ValidatingAdmissionPolicy": "apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
 _FOLLOWED: Final = ("PrefixCachePool", "Deployment", "Pod")
 COMPANY_SECONDS: Final = 0.02

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     ROLLOUT_PAUSED = "RolloutPaused"
     # Degraded
     NOTHING_WRONG = "NothingWrong"
+    FIELD_CONFLICT = "FieldConflict"
     WORKER_FAILED = "WorkerFailed"
     CLAIMS_NOT_SERVED = "ClaimsNotServed"
     FOREIGN_PODS = "ForeignPods"

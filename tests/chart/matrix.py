@@ -16,6 +16,8 @@ MATRIX: Final[dict[str, Values]] = {
         "rbac": {"aggregatedRoles": False},
         "controlPlane": {"auth": {"delegate": False}},
     },
+    "guarded": {"admissionPolicy": {"enabled": True, "exemptUsers": ["ops"], "exemptGroups": ["oncall"]}},
+    "guarded, namespaced": {"admissionPolicy": {"enabled": True}, "namespaces": ["serving"]},
     "named": {"modelNames": {"qwen": ["team-a", "team-b"], "*": ["platform"], "nobody/s": []}},
     "single": {"operator": {"replicas": 1}, "controlPlane": {"replicas": 1}},
     "autoscaled": {"controlPlane": {"replicas": None}},

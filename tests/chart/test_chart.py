@@ -22,7 +22,10 @@ pytestmark = pytest.mark.cluster
 ROOT = CHART.parents[1]
 ABOUT: Object = yaml.safe_load((CHART / "Chart.yaml").read_text())
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]*[a-z0-9])?")
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+CLUSTER_WIDE = {
+    *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+}
 
 
 def release(values: str) -> Rendered:
@@ -124,7 +127,8 @@ def test_a_long_release_name_leaves_room_for_what_follows() -> None:
 
 def test_two_releases_share_no_cluster_wide_name() -> None:
     def wide(namespace: str) -> set[tuple[str, str]]:
-        objects = template({"crds": {"install": False}}, namespace=namespace)
+        values = {"crds": {"install": False}, "admissionPolicy": {"enabled": True}}
+        objects = template(values, namespace=namespace)
         return {(o["kind"], o["metadata"]["name"]) for o in objects if o["kind"] in CLUSTER_WIDE}
 
     assert wide("one")

@@ -70,6 +70,7 @@ BAD: dict[str, tuple[Object, str]] = {
         {"monitoring": {"rules": {"runbooks": "https://a b"}}},
         "/monitoring/rules/runbooks",
     ),
+    "user of two words": ({"admissionPolicy": {"exemptUsers": ["a b"]}}, "/admissionPolicy/exemptUsers/0"),
     "peer": ({"networkPolicy": {"gatewayFrom": [{"pods": {}}]}}, "/networkPolicy/gatewayFrom/0"),
 }
 

@@ -17,6 +17,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.field_conflicts import FieldConflicts
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.reconcile.rollout import digest_of
@@ -54,8 +55,10 @@ class World:
         self.source = Source()
         self.facts_cache = FactsCache(self.source, enqueue=lambda _key: None, clock=lambda: self.seconds)
         self.seconds = 0.0
+        self.today = NOW
         self.later: list[float] = []
         self.futile = FutileApplies()
+        self.conflicts = FieldConflicts()
 
     async def reconcile(self) -> Outcome:
         self.later.clear()
@@ -65,11 +68,11 @@ class World:
             self.store,
             applier,
             SETTINGS,
-            today=lambda: NOW,
+            today=lambda: self.today,
             facts_cache=self.facts_cache,
             later=lambda _key, seconds: self.later.append(seconds),
         )
-        reconciler._futile = self.futile
+        reconciler._futile, reconciler._conflicts = self.futile, self.conflicts
         return await reconciler.reconcile(KEY)
 
     async def settled(self) -> None:

@@ -13,13 +13,12 @@ a whole, except what means nothing or is not ours:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from cachefleet_operator.kube.drift import holds, identify
+from cachefleet_operator.kube.drift import Path, entry_part, holds, identify
 
 Manifest = dict[str, Any]
-_Path = tuple[str, ...]
 
 _NOT_COMPARED: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 _ANY: Final = object()
@@ -59,41 +58,51 @@ _TAG: Final = re.compile(r"[^:@]*(:(?P<tag>[^@]+))?(?P<digest>@.*)?")
 _FREE_MAPPINGS: Final = frozenset({"annotations", "labels"})
 _ZERO_COUNTS: Final = frozenset({"hostUsers", "securityContext"})
 _FREE_LISTS: Final = frozenset({"containers", "initContainers", "volumes"})
-_POD: Final[_Path] = ("spec", "template", "spec")
+_POD: Final[Path] = ("spec", "template", "spec")
 
 
 def without_additions(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Manifest | None:
     """The parts of the live object to write so that it says what ``desired`` does and no more, None for a part to be
     removed; None where nothing was added that changes its meaning.
     """
-    said, meant = _said(live), _said(desired)
-    if desired["kind"] == "ServiceAccount" or not _adds(meant, said, ()):
+    if next(additions(desired, live), None) is None:
         return None
-    parts: Manifest = _mended(meant, said, ())
+    said = _said(live)
+    parts: Manifest = _mended(_said(desired), said, ())
     return dict.fromkeys(said) | parts
+
+
+def additions(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[Path]:
+    """Ways to what was added to the live object and changes its meaning."""
+    return iter(()) if desired["kind"] == "ServiceAccount" else _added(_said(desired), _said(live), ())
 
 
 def _said(manifest: Mapping[str, Any]) -> Manifest:
     return {name: value for name, value in manifest.items() if name not in _NOT_COMPARED}
 
 
-def _adds(desired: Any, live: Any, path: _Path) -> bool:
-    """Whether ``live`` has an addition that matters."""
+def _added(desired: Any, live: Any, path: Path) -> Iterator[Path]:
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
         harmless = _harmless_beside(desired)
-        return any(
-            _adds(desired[name], value, (*path, name)) if name in desired else not harmless((*path, name), value)
-            for name, value in live.items()
-        )
-    entries = identify(desired, live)
-    if entries is None:
-        return any(_adds(*pair, path) for pair in _pairs(desired, live))
-    wanted, found = entries
-    free = path[-1] in _FREE_LISTS
-    return any(_adds(wanted[key], found[key], path) if key in wanted else not free for key in found)
+        for name, value in live.items():
+            if name in desired:
+                yield from _added(desired[name], value, (*path, name))
+            elif not harmless((*path, name), value):
+                yield (*path, name)
+    elif entries := identify(desired, live):
+        wanted, found = entries
+        free = path[-1] in _FREE_LISTS
+        for key in found:
+            if key in wanted:
+                yield from _added(wanted[key], found[key], (*path, entry_part(key)))
+            elif not free:
+                yield (*path, entry_part(key))
+    else:
+        for pair in _pairs(desired, live):
+            yield from _added(*pair, path)
 
 
-def _mended(desired: Any, live: Any, path: _Path) -> Any:
+def _mended(desired: Any, live: Any, path: Path) -> Any:
     """``desired`` with what is harmless in ``live``; in its words where both mean the same."""
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
         harmless = _harmless_beside(desired)
@@ -123,7 +132,7 @@ def _pairs(desired: Any, live: Any) -> list[tuple[Any, Any]]:
     return list(zip(desired, live, strict=True)) if lists else []
 
 
-def _harmless_beside(desired: Mapping[str, Any]) -> Callable[[_Path, Any], bool]:
+def _harmless_beside(desired: Mapping[str, Any]) -> Callable[[Path, Any], bool]:
     """Whether an addition to ``desired`` means nothing; when an image is pulled by default depends on its tag."""
     policy = _default_pull_policy(str(desired["image"])) if "image" in desired else ""
     return lambda path, value: value == policy if policy and path[-1] == _PULL_POLICY else _harmless(path, value)
@@ -136,7 +145,7 @@ def _default_pull_policy(image: str) -> str:
     return "Always" if moves else "IfNotPresent"
 
 
-def _harmless(path: _Path, value: Any) -> bool:
+def _harmless(path: Path, value: Any) -> bool:
     if isinstance(value, bool | int) and _ZERO_COUNTS.intersection(path[-2:]):
         return False  # it takes the place of what the pod says
     if not value or _FREE_MAPPINGS.intersection(path[-2:]):

@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
 DIGEST: Final = "cachefleet.io/applied"
 """Annotation with the digest of the applied manifest: it shows that a field left the manifest, a subset does not."""
 
+Path = tuple[str, ...]
+"""Way to a field: names, and entries of lists in brackets by what tells them apart."""
 _Key = tuple[Any, ...]
 
 _QUANTITY: Final = re.compile(r"^([+-]?[0-9.]{1,32})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$")
@@ -67,6 +69,26 @@ def holds(desired: Any, live: Any) -> bool:
     return bool(desired == live and isinstance(desired, bool) == isinstance(live, bool)) or _same_quantity(
         desired, live
     )
+
+
+def differences(desired: Any, live: Any, path: Path = ()) -> Iterator[Path]:
+    """Ways to the fields of ``desired`` that ``live`` does not hold."""
+    if isinstance(desired, Mapping) and isinstance(live, Mapping):
+        for name, value in desired.items():
+            if not holds({name: value}, live):
+                yield from differences(value, live.get(name), (*path, name))
+    elif entries := identify(desired, live):
+        wanted, found = entries
+        for key, entry in wanted.items():
+            if not holds(entry, found.get(key)):
+                yield from differences(entry, found.get(key), (*path, entry_part(key)))
+    elif path:
+        yield path
+
+
+def entry_part(key: _Key) -> str:
+    """The part of a path that stands for an entry of a list."""
+    return f"[{','.join(map(str, key))}]"
 
 
 def identify(desired: Any, live: Any) -> tuple[dict[_Key, Any], dict[_Key, Any]] | None:

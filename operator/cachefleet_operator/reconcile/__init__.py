@@ -4,6 +4,7 @@ apply                actions of a plan, and their API requests
 certificate_renewal  certificates that are issued, or read, in one term of leadership
 chat_template        a pool's chat template, read from its ConfigMap
 deletion_cost        pod deletion costs from the value of each worker's cache
+field_conflicts      others that write the same fields again and again
 fleet_key            the fleet key, read from its Secret
 futile_applies       applied manifests that changed nothing
 plan                 from desired and observed state to actions

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cachefleet_core.pool.spec import KIND
+from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
@@ -32,9 +33,10 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a manifest."""
+    """Server-side apply of a manifest; ``undoes`` what somebody else changed, where that is why."""
 
     manifest: Manifest
+    undoes: Edit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class WriteStatus:
 
 
 Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
+
+
+def undone(actions: Sequence[Action]) -> dict[Ref, Edit]:
+    """What of others these actions undo, by object."""
+    return {Ref.of(each.manifest): each.undoes for each in actions if isinstance(each, Apply) and each.undoes}
 
 
 log = logging.getLogger(__name__)

@@ -7,20 +7,22 @@ and one that was interrupted anywhere is continued by the next.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
-from cachefleet_operator.kube.additions import without_additions
+from cachefleet_operator.kube.additions import additions, without_additions
 from cachefleet_operator.kube.drift import holds
+from cachefleet_operator.kube.foreign_edits import Edit, foreign_edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
 from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
+from cachefleet_operator.reconcile.field_conflicts import Conflict
 from cachefleet_operator.reconcile.futile_applies import applied
 from cachefleet_operator.reconcile.released_pods import readopted
 from cachefleet_operator.status.admission import admitted
@@ -63,6 +65,8 @@ class Observed:
     """Objects with the digest of a manifest that was applied to them and changed nothing."""
     pod_manifests: tuple[Manifest, ...] = ()
     """Of the pool's pods, and of those that have lost their pool's label."""
+    conflicts: Mapping[Ref, Conflict] = field(default_factory=dict)
+    """Of its objects those that somebody else edited lately."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -95,9 +99,14 @@ class Clock:
     now: str
     status_seconds: float = 0.0
 
+    @property
+    def time(self) -> dt.datetime:
+        """The present time."""
+        return dt.datetime.fromisoformat(self.now)
+
     def since(self, moment: dt.datetime | None) -> float:
         """Seconds since ``moment``; infinite where that is None."""
-        return float("inf") if moment is None else (dt.datetime.fromisoformat(self.now) - moment).total_seconds()
+        return float("inf") if moment is None else (self.time - moment).total_seconds()
 
 
 def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
@@ -106,8 +115,9 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
         verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
         return [*_renewals(desired, observed), *report(verdict, observed, clock)]
     desired, paused = _paced(desired, observed)
-    observed = replace(observed, observations=replace(observed.observations, paused=paused))
-    work = _children(desired, observed)
+    seen = replace(observed.observations, paused=paused, contested=_contested(observed))
+    observed = replace(observed, observations=seen)
+    work = _children(desired, observed, clock)
     current = not any(_is_deployment(action) for action in work)
     back = readopted(_subject(observed), observed.pod_manifests, now=clock.now)
     return [*back, *_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
@@ -133,7 +143,9 @@ def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | No
     """Seconds after which the pool is to be reconciled without an event, None where it need not be."""
     waits = [pod.look_again for pod in observed.observations.pods if pod.look_again is not None]
     wait = _status(desired.verdict, observed, clock, applied=True)[1]
-    return min([*waits, *([wait] if wait else [])], default=None)
+    paced = _paced(desired, observed)[0] if observed.conflicts else Desired(desired.verdict)
+    held = [wait for _, _, wait in _drifted(paced, observed, clock) if wait]
+    return min([*waits, *held, *([wait] if wait else [])], default=None)
 
 
 def is_new_edit(desired: Desired, observed: Observed) -> bool:
@@ -179,12 +191,24 @@ def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
     made = []
     for manifest in desired.apply:
         if manifest["kind"] == "Deployment":
-            marked = rollout.marked(manifest)
-            paused = rollout.pause(rollout.rollout_of(marked, live, observed.observations.pods))
-            made.append(rollout.marked(manifest, paused=paused))
+            state = rollout.rollout_of(rollout.marked(manifest), live, observed.observations.pods)
+            paused, quiet = rollout.pause(state), _keeps_pods(observed) and rollout.rests(state)
+            made.append(rollout.marked(manifest, paused=paused or quiet))
         else:
             made.append(manifest)
     return replace(desired, apply=tuple(made)), paused
+
+
+def _keeps_pods(observed: Observed) -> bool:
+    """Whether no pod is to be replaced by what somebody else writes again and again."""
+    return any(each.contested and each.of_template for each in observed.conflicts.values())
+
+
+def _contested(observed: Observed) -> str:
+    """Who else writes the pool's objects, "" where nobody does; that of the Deployment first."""
+    found = [each for each in observed.conflicts.values() if each.contested]
+    first = min(found, key=lambda each: (each.ref.kind != "Deployment", each.ref), default=None)
+    return first.words(observed.pool["metadata"]["name"]) if first else ""
 
 
 def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
@@ -234,15 +258,27 @@ def foreign(desired: Desired, observed: Observed) -> str:
     return next((f"{ref.kind} {ref.name}" for ref in refs if _is_foreign(observed.children.get(ref))), "")
 
 
-def _children(desired: Desired, observed: Observed) -> list[Action]:
+def _children(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     made = [Create(manifest) for manifest in desired.create if Ref.of(manifest) not in observed.children]
     changed = [
         action
-        for manifest in _to_apply(desired, observed)
-        if (Ref.of(manifest), applied(manifest)) not in observed.in_vain
-        for action in _repairs(manifest, observed.children.get(Ref.of(manifest)))
+        for manifest, edit, wait in _drifted(desired, observed, clock)
+        if not wait
+        for action in _repairs(manifest, observed.children.get(Ref.of(manifest)), edit)
     ]
     return [*_renewals(desired, observed), *made, *changed]
+
+
+def _drifted(desired: Desired, observed: Observed, clock: Clock) -> Iterator[tuple[Manifest, Edit | None, float]]:
+    """Manifests that do not hold, what somebody else edited there, and how long that is left alone, in seconds."""
+    for manifest in _to_apply(desired, observed):
+        ref, live = Ref.of(manifest), observed.children.get(Ref.of(manifest))
+        if (ref, applied(manifest)) in observed.in_vain or (live is not None and is_as_applied(manifest, live)):
+            continue
+        edit = foreign_edit(manifest, live) if live is not None else None
+        conflict = observed.conflicts.get(ref)
+        still = rollout.is_paused(live)
+        yield manifest, edit, conflict.wait(edit, clock.time, paused=still) if edit and conflict else 0.0
 
 
 def _to_apply(desired: Desired, observed: Observed) -> Sequence[Manifest]:
@@ -256,15 +292,18 @@ def _renewals(desired: Desired, observed: Observed) -> list[Action]:
     return [Replace(each) for each in desired.renewed if not _is_foreign(observed.children.get(Ref.of(each)))]
 
 
-def _repairs(manifest: Manifest, live: Manifest | None) -> list[Action]:
+def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
+    """Whether a live object says what its manifest does, its digest too, and no more."""
+    return holds(manifest, live) and next(additions(manifest, live), None) is None
+
+
+def _repairs(manifest: Manifest, live: Manifest | None, edit: Edit | None) -> list[Action]:
     """An apply leaves alone what others manage, and is refused where that contradicts it: it is taken away before."""
-    if live is None:
-        return [Apply(manifest)]
-    if (parts := without_additions(manifest, live)) is not None:
-        about = {name: live["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
-        kind = {name: manifest[name] for name in ("apiVersion", "kind")}
-        return [Rewrite({**kind, "metadata": about, **parts}), Apply(manifest)]
-    return [] if holds(manifest, live) else [Apply(manifest)]  # its digest annotation must hold, too
+    if live is None or (parts := without_additions(manifest, live)) is None:
+        return [Apply(manifest, edit)]
+    about = {name: live["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
+    kind = {name: manifest[name] for name in ("apiVersion", "kind")}
+    return [Rewrite({**kind, "metadata": about, **parts}), Apply(manifest, edit)]
 
 
 def _is_deployment(action: Action) -> bool:

@@ -21,9 +21,10 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile.apply import Applier, Create, refusal
+from cachefleet_operator.reconcile.apply import Applier, Create, refusal, undone
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
+from cachefleet_operator.reconcile.field_conflicts import FieldConflicts
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
@@ -111,6 +112,7 @@ class Reconciler:
         self._certificates = certificates
         self._later = later
         self._futile = FutileApplies()
+        self._conflicts = FieldConflicts()
 
     async def reconcile(self, key: PoolKey) -> Outcome:
         """One pass over a pool. KubernetesError where a request failed and the pass should be repeated."""
@@ -150,8 +152,15 @@ class Reconciler:
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
         labelled, unlabelled = (each if isinstance(each, list) else () for each in (with_label, without))
         pods = (*labelled, *unlabelled)
-        observed = Observed(pool, children, in_vain=self._futile.among(children), pod_manifests=pods)
-        now, late = self._today(), deadline(observed.deployment)
+        now = self._today()
+        observed = Observed(
+            pool,
+            children,
+            in_vain=self._futile.among(children),
+            pod_manifests=pods,
+            conflicts=self._conflicts.among(children, now),
+        )
+        late = deadline(observed.deployment)
         there = [pod for pod in labelled if owned(pod, name)]
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
@@ -258,6 +267,7 @@ class Reconciler:
             if is_new_edit(desired, observed):
                 await self._applier.rehearse(actions)
             self._compare(key, observed, await self._applier.carry_out(actions))
+            self._conflicts.undone(undone(actions), self._today())
         except RefusedError as error:
             if error.status == 404:
                 return Outcome.GONE  # the pool or its namespace went while we worked
@@ -279,7 +289,9 @@ class Reconciler:
     def _forget(self, key: PoolKey) -> None:
         namespace, name = key.split("/")
         self._facts_cache.drop(key)
-        self._futile.forget(manifests.refs(namespace, name))
+        refs = manifests.refs(namespace, name)
+        self._futile.forget(refs)
+        self._conflicts.forget(refs)
         if self._reporter:
             self._reporter.forget(namespace, name)
 

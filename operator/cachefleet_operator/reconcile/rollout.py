@@ -46,6 +46,11 @@ def pause(rollout: Rollout) -> bool:
     return rollout.new_fail and not rollout.new_all_ready
 
 
+def rests(rollout: Rollout) -> bool:
+    """Whether no rollout of the pool's own is under way."""
+    return not rollout.changing and not rollout.old_ready
+
+
 def rollout_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, pods: Sequence[Pod]) -> Rollout:
     """Read the state of a rollout. ``desired`` is a marked Deployment, ``live`` the existing one."""
     template = digest_of(desired)

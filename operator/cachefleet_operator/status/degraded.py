@@ -29,6 +29,7 @@ def degraded(workers: Workers, observations: Observations) -> Finding:
     distrusted, refusing = doubted(observations.facts), key_refusing(observations.facts)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
+        (observations.contested, Reason.FIELD_CONFLICT, observations.contested),
         (
             observations.paused,
             Reason.ROLLOUT_PAUSED,

@@ -65,6 +65,8 @@ class Observations:
     """Its rollout is paused because new workers fail."""
     foreign: tuple[str, ...] = ()
     """Pods that have its label and are not its own."""
+    contested: str = ""
+    """Who else writes its objects again and again, "" where nobody does."""
     ended: str = ""
     """How a pod failed recently, "" where none did; it may have been replaced."""
 

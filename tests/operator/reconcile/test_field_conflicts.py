@@ -1,0 +1,154 @@
+"""Another writer of a pool's objects: a few edits are undone at once, then ever fewer, and it is said who and what."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cachefleet_operator.kube.foreign_edits import Edit
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, QUIET_SECONDS, Conflict
+from tests.operator.test_lifecycle import DEPLOYMENT, NOW, POOL, World
+
+SCALED = Edit(("spec", "replicas"), "kubectl", "scale", scales=True)
+HPA = Edit(("spec", "replicas"), "kube-controller-manager", "scale", scales=True)
+IMAGE = Edit(("spec", "template", "spec", "containers", "[engine]", "image"), "argocd", template=True)
+
+
+class Fought(World):
+    """A world in which somebody writes the Deployment again whenever it was set back."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(replicas=2)
+        self._write = write
+        self.undone = 0
+
+    async def fight(self, *, seconds: int) -> None:
+        """As the operator sees it: an event at each edit, and what it asked to be woken by."""
+        end = self.today + dt.timedelta(seconds=seconds)
+        while self.today < end:
+            self.edited()
+            version = self.deployment["metadata"]["resourceVersion"]
+            await self.reconcile()
+            self.store.settle()
+            undone = self.deployment["metadata"]["resourceVersion"] != version
+            self.undone += undone
+            self.today += dt.timedelta(seconds=1 if undone else max(1, min(self.later, default=1)))
+
+    def edited(self) -> None:
+        live = self.store.objects[DEPLOYMENT]
+        before = str(live["spec"])
+        self._write(live["spec"])
+        if str(live["spec"]) != before:
+            live["metadata"]["resourceVersion"] = str(int(live["metadata"]["resourceVersion"]) + 1000)
+            live["metadata"]["generation"] += 1
+
+    @property
+    def words(self) -> str:
+        found = {each["type"]: each for each in self.store.objects[POOL]["status"]["conditions"]}
+        return str(found["Degraded"]["message"])
+
+
+def scaled(spec: dict[str, Any]) -> None:
+    spec["replicas"] = 5
+
+
+def other_image(spec: dict[str, Any]) -> None:
+    spec["template"]["spec"]["containers"][0]["image"] = "example.org/other:1"
+
+
+def other_image_and_no_pause(spec: dict[str, Any]) -> None:
+    other_image(spec)
+    spec["paused"] = False
+
+
+async def test_a_scaler_of_the_wrong_object_is_undone_ever_less_often() -> None:
+    world = Fought(scaled)
+    await world.settled()
+    await world.fight(seconds=AT_ONCE)
+    assert world.undone == AT_ONCE
+    await world.reconcile()
+    assert world.condition("Degraded") == ("True", "FieldConflict")
+    assert "changes spec.replicas of Deployment demo-workers, which was set back 3 times" in world.words
+    assert world.words.endswith("Scale PrefixCachePool demo (cachefleet.io/v1alpha1) instead: kubectl scale pcp demo --replicas=N")
+    await world.fight(seconds=3600)
+    assert world.undone <= AT_ONCE + 7
+    assert 0 < min(world.later) <= 1800
+    events = [each for ref, each in world.store.objects.items() if ref.kind == "Event"]
+    assert [each["type"] for each in events if each["reason"] == "FieldConflict"] == ["Warning"]
+
+
+async def test_an_edit_of_the_pool_is_carried_out_whoever_else_writes() -> None:
+    world = Fought(scaled)
+    await world.settled()
+    await world.fight(seconds=60)
+    world.edit(replicas=3)
+    await world.reconcile()
+    assert world.deployment["spec"]["replicas"] == 3
+
+
+async def test_what_another_writes_into_the_pods_rolls_none_of_them() -> None:
+    """The Deployment is paused, so its controller replaces no pod, whatever is written there."""
+    world = Fought(other_image)
+    await world.settled()
+    for name in "ab":
+        world.pod(name)
+    await world.fight(seconds=30)
+    assert world.deployment["spec"]["paused"]
+    assert "changes spec.template.spec.containers[engine].image" in world.words
+    assert world.words.endswith("(pods: spec.podTemplate)")
+    world.edit(replicas=2, engine={"maxModelLen": 1024})
+    await world.reconcile()
+    assert not world.deployment["spec"]["paused"], "the pool's own rollouts go on"
+
+
+async def test_who_also_ends_the_pause_is_undone_soon() -> None:
+    world = Fought(other_image_and_no_pause)
+    await world.settled()
+    world.pod("a")
+    await world.fight(seconds=300)
+    assert AT_ONCE + 5 <= world.undone <= AT_ONCE + 10
+
+
+async def test_once_the_other_is_quiet_all_is_as_before() -> None:
+    world = Fought(other_image)
+    await world.settled()
+    world.pod("a")
+    await world.fight(seconds=10)
+    world.today += dt.timedelta(seconds=60)
+    await world.settled()
+    assert world.condition("Degraded") == ("True", "FieldConflict")
+    world.today += dt.timedelta(seconds=QUIET_SECONDS)
+    await world.settled()
+    assert world.condition("Degraded") == ("False", "NothingWrong")
+    assert not world.deployment["spec"]["paused"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "paused", "waits"),
+    [
+        (SCALED, False, [0, 0, 0, 60, 120, 240, 480, 960, 1800, 1800]),
+        (IMAGE, False, [0, 0, 0, 5, 10, 20, 40, 60, 60]),
+        (IMAGE, True, [0, 0, 0, 5, 5, 5]),
+    ],
+)
+def test_the_pauses_between_undoings(edit: Edit, paused: bool, waits: list[int]) -> None:  # noqa: FBT001  # a parameter
+    found = [
+        Conflict(DEPLOYMENT, edit, count, NOW, of_template=edit.template).wait(edit, NOW, paused=paused)
+        for count in range(len(waits))
+    ]
+    assert found == waits
+
+
+def test_the_object_to_scale_is_named_to_who_runs_an_autoscaler() -> None:
+    words = Conflict(DEPLOYMENT, HPA, 3, NOW).words("demo")
+    assert "HorizontalPodAutoscaler or ScaledObject has this Deployment as its target" in words
+    assert "name PrefixCachePool demo (cachefleet.io/v1alpha1) there" in words
+
+
+def test_other_objects_are_put_right_soon_all_the_same() -> None:
+    service = Conflict(Ref("Service", "serving", "demo-workers"), Edit(("spec", "selector", "app")), 50, NOW)
+    assert service.wait(service.edit, NOW, paused=False) == 5
