@@ -45,7 +45,7 @@ class Bench:
     stack: ExitStack
 
     def operator(self, **settings: Any) -> OperatorProcess:
-        """Start one. ``server`` stands in for the API server, ``identity`` for the usual user."""
+        """Start one. ``server`` stands in for the API server, ``identity`` for the usual user, ``account`` for both."""
         server, identity = settings.pop("server", None), settings.pop("identity", self.identity)
         kubeconfig = self.cluster.kubeconfig_for(identity, server=server)
         process = OperatorProcess(kubeconfig, self.folder / "operator.log", namespace=self.namespace, **settings)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cachefleet_local.fleet.ports import take_ports
+from e2e.cluster.accounts import Account
 from e2e.cluster.processes import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
@@ -28,7 +29,10 @@ _context.set_forkserver_preload(["cachefleet_operator.__main__", "e2e.cluster.op
 class OperatorProcess:
     """One operator. Use as a context manager; leaving it kills what still runs."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *, namespace: str, **settings: Any) -> None:
+    def __init__(
+        self, kubeconfig: Path, log: Path, *, namespace: str, account: Account | None = None, **settings: Any
+    ) -> None:
+        """``account``: as in a pod of it, instead of by kubeconfig; that needs root."""
         self.port = take_ports({"operator": 0})["operator"]
         self.log = log
         chosen: dict[str, Any] = {
@@ -50,7 +54,9 @@ class OperatorProcess:
         }
         environment = {f"CACHEFLEET_{name.upper()}": str(value) for name, value in chosen.items()}
         environment["KUBECONFIG"] = str(kubeconfig)
-        self._process = _context.Process(target=_run, args=(environment, str(log)), daemon=True)
+        if account:
+            environment |= account.environment
+        self._process = _context.Process(target=_run, args=(environment, str(log), account), daemon=True)
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -105,9 +111,11 @@ class OperatorProcess:
             return 0, ""
 
 
-def _run(environment: Mapping[str, str], log: str) -> None:
+def _run(environment: Mapping[str, str], log: str, account: Account | None) -> None:
     die_with_parent()
     os.environ.update(environment)
+    if account:
+        account.mount()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())

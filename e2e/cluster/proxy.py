@@ -1,11 +1,12 @@
-"""Stands between an operator and the API server, counts what it writes, and can strike after a given write."""
+"""Stands between an operator and the API server, counts what it writes, can strike after a given write, or refuse all."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import aiohttp
@@ -28,6 +29,8 @@ class WriteProxy:
         self.writes: list[str] = []
         self._strike_at = 0
         self._strike: Callable[[], None] = lambda: None
+        self._refuses = False
+        self._streams: set[asyncio.Task[None]] = set()
         self._ready, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.url = ""
@@ -46,7 +49,22 @@ class WriteProxy:
         self.writes.clear()
         self._strike_at, self._strike = after, action
 
+    @contextmanager
+    def unauthorized(self) -> Iterator[None]:
+        """Answer 401 to everything, and end what is being watched."""
+        self._refuses = True
+        self._loop.call_soon_threadsafe(self._end_streams)
+        try:
+            yield
+        finally:
+            self._refuses = False
+
+    def _end_streams(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
+
     async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
         connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as client:
@@ -64,6 +82,9 @@ class WriteProxy:
         await connections.closed()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
+        if self._refuses:
+            status = {"kind": "Status", "status": "Failure", "reason": "Unauthorized", "code": 401}
+            return web.json_response({**status, "message": "Unauthorized"}, status=401)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         url = f"{self._target}{request.raw_path}"
         body = await request.read()
@@ -75,9 +96,21 @@ class WriteProxy:
                 )
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
+            await self._streamed(answer, response)
+            return response
+
+    async def _streamed(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        async def pass_on() -> None:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
-            return response
+
+        stream = asyncio.create_task(pass_on())
+        self._streams.add(stream)
+        try:
+            await asyncio.wait({stream})
+        finally:
+            self._streams.discard(stream)
+            stream.cancel()
 
     def _counted(self, request: web.Request, response: web.Response) -> web.Response:
         if "/leases" in request.path:

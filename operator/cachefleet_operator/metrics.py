@@ -37,6 +37,11 @@ class Metrics:
         self._waits = gauge(
             "cachefleet_operator_waiting", "1 while this process leads and something keeps it from reconciling: /readyz"
         )
+        self._lease_failing = gauge(
+            "cachefleet_operator_lease_failing_seconds",
+            "For how long this process has not been able to read or write the Lease, by the API server's reason",
+            ["reason"],
+        )
         self._facts = counter(
             "cachefleet_operator_facts_failures", "Questions to the control plane that had no answer", ["reason"]
         )
@@ -81,6 +86,12 @@ class Metrics:
     def waits(self, *, yes: bool) -> None:
         """Record whether something keeps this process, which leads, from reconciling."""
         self._waits.set(yes)
+
+    def lease_fails(self, reason: str, seconds: float) -> None:
+        """Record since when the Lease cannot be read or written, "" where it can."""
+        self._lease_failing.clear()
+        if reason:
+            self._lease_failing.labels(reason).set(seconds)
 
     def noticed(self) -> None:
         """Record that a watch delivered a change."""

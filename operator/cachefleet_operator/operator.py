@@ -45,7 +45,9 @@ class Operator:
         self._metrics = metrics
         ref = Ref("Lease", settings.operator_namespace, settings.lease_name)
         timing = Timing(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
-        self._leader = Leader(api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today)
+        self._leader = Leader(
+            api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today, failed=metrics.lease_fails
+        )
         self._applier = Applier(api, self._leader.holds)
         self._waiting = Waiting(metrics)
         self._pools = PoolList(api, settings, self._waiting)
@@ -63,6 +65,9 @@ class Operator:
 
     def ready(self) -> str:
         """Readiness: why this process can neither reconcile nor stand by, "" where it can."""
+        failure = self._leader.failure
+        if failure and (silent := time.monotonic() - failure.since) >= self._settings.renew_seconds:
+            return f"the Lease cannot be read or written since {silent:.0f} s: {failure.words}"
         if not self._leader.answered:
             return "the Lease has not been read yet"
         return self._waiting.reason if self._leader.holds() else ""
@@ -190,10 +195,11 @@ class Operator:
             try:
                 pools = await self._pools.keys()
             except KubernetesError as error:
-                log.warning("pools could not be listed: %s", error)
+                self._waiting.become(f"pools could not be listed: {error}")
                 continue
             if pools is None:
                 return
+            self._waiting.become("")
             for key in {*pools, *facts_cache.pools(), *self._metrics.pools()}:
                 queue.add(PoolKey(key))
 

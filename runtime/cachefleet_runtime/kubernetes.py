@@ -7,8 +7,10 @@ are plain dicts.
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,6 +19,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from kubernetes.aio import client
+
+log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 JsonPatch = list[Object]
@@ -28,6 +32,8 @@ WATCH_INACTIVITY_SECONDS: Final = 25.0
 """A watch that is silent for longer is broken without having said so."""
 WATCH_SHARE: Final = 0.8
 """Part of the inactivity bound after which the server is asked to end a watch, so that none is silent for that long."""
+RENEW_SECONDS: Final = 2.0
+"""How often credentials that the server does not take are read again, at most."""
 LIST_PAGE: Final = 500
 """Objects per page of a list."""
 
@@ -77,8 +83,11 @@ class KubernetesApi(Protocol):
 class KubernetesClient:
     """``KubernetesApi`` over HTTP; made by ``connect``, ended by ``close``."""
 
-    def __init__(self, connection: client.ApiClient) -> None:
+    def __init__(self, connection: client.ApiClient, renew: Callable[[], Awaitable[None]] | None = None) -> None:
+        """``renew`` reads the credentials again: what the server does not take may have been replaced in its file."""
         self._connection = connection
+        self._renew = renew
+        self._renewed = float("-inf")
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> KubernetesClient:
@@ -87,12 +96,16 @@ class KubernetesClient:
         from kubernetes.aio import client, config  # noqa: PLC0415
 
         configuration = client.Configuration()
-        if kubeconfig is None and SERVICE_ACCOUNT.exists():
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            file = str(kubeconfig) if kubeconfig else None
-            await config.load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
-        return cls(client.ApiClient(configuration))
+
+        async def load() -> None:
+            if kubeconfig is None and SERVICE_ACCOUNT.exists():
+                config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                file = str(kubeconfig) if kubeconfig else None
+                await config.load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
+
+        await load()
+        return cls(client.ApiClient(configuration), load)
 
     async def get(self, path: str, query: Query, *, seconds: float) -> Object:
         """The object at ``path``, answered within ``seconds``."""
@@ -118,6 +131,7 @@ class KubernetesClient:
         timeouts = aiohttp.ClientTimeout(total=seconds)
         response = await self._send(method, path, query=query or {}, body=body, timeouts=timeouts)
         try:
+            await self._noted(response.status)
             return response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _no_answer(error) from error
@@ -130,6 +144,7 @@ class KubernetesClient:
         response = await self._send("GET", path, query=query, body=None, timeouts=timeouts)
         try:
             if response.status != 200:
+                await self._noted(response.status)
                 raise error_of(response.status, await response.read())
             while line := await response.content.readline():
                 yield _decoded(line)
@@ -137,6 +152,17 @@ class KubernetesClient:
             raise _no_answer(error) from error
         finally:
             response.close()
+
+    async def _noted(self, status: int) -> None:
+        """After a 401 read the credentials again, for the next request; at most every RENEW_SECONDS."""
+        now = time.monotonic()
+        if status != 401 or self._renew is None or now - self._renewed < RENEW_SECONDS:
+            return
+        self._renewed = now
+        try:
+            await self._renew()
+        except Exception as error:  # noqa: BLE001  # of whatever reads them: a file that is away, a plugin that fails
+            log.warning("the credentials for the Kubernetes API cannot be read: %s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -24,6 +24,13 @@ from cachefleet_runtime.kubernetes import KubernetesError
 
 log = logging.getLogger(__name__)
 
+_ADVICE: Final[Mapping[int, str]] = {
+    401: "; the API server does not take this pod's token, which is read again all the time: if its ServiceAccount was "
+    "deleted and made anew, delete the pod, which then gets a token of the new one",
+    403: "; the rights of the operator are missing: the chart makes them where rbac.create is true",
+}
+LOG_SECONDS: Final = 60.0
+"""How often a failure that goes on is logged."""
 _CHANGED: Final = frozenset({404, 409})
 """Statuses of a renewal whose Lease was deleted or changed since it was written."""
 
@@ -63,6 +70,20 @@ class Timing:
     duration: int
     renew: float
     retry: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the Lease cannot be read or written, and since when (monotonic seconds) without a break."""
+
+    since: float
+    reason: str
+    """One word for it, as the API server has it."""
+    words: str
+
+
+Failed = Callable[[str, float], None]
+"""Called after each try with the reason of its failure and the seconds since the first; "" and 0 after a success."""
 
 
 class LeaseApi(Protocol):
@@ -116,7 +137,10 @@ class Leader:
         timing: Timing,
         clock: Callable[[], float],
         today: Callable[[], dt.datetime],
+        failed: Failed = lambda _reason, _seconds: None,
     ) -> None:
+        self._failed = failed
+        self._logged = float("-inf")
         self._api = api
         self._ref = ref
         self._me = me
@@ -129,6 +153,8 @@ class Leader:
         self._until = float("-inf")
         self.checked = clock()
         """When the loop last ran (monotonic seconds), for the liveness probe."""
+        self.failure: Failure | None = None
+        """Why the Lease could not be read or written at the last try; None where it could."""
 
     @property
     def answered(self) -> bool:
@@ -175,9 +201,25 @@ class Leader:
                 if await self._step():
                     self._until = started + self._timing.renew
         except TimeoutError:
-            log.warning("the Lease could not be renewed or taken in time")
+            self._fails("Timeout", f"no answer within {limit:.1f} s")
         except KubernetesError as error:
-            log.warning("the Lease could not be renewed or taken: %s", error)
+            self._fails(error.reason, f"{error}{_ADVICE.get(error.status, '')}")
+        else:
+            self._works()
+
+    def _fails(self, reason: str, words: str) -> None:
+        now, before = self._clock(), self.failure
+        self.failure = Failure(before.since if before else now, reason, words)
+        if before is None or before.reason != reason or now - self._logged >= LOG_SECONDS:
+            self._logged = now
+            log.warning("the Lease could not be renewed or taken: %s", words)
+        self._failed(reason, now - self.failure.since)
+
+    def _works(self) -> None:
+        if self.failure:
+            log.info("the Lease can be read again, after %.0f s", self._clock() - self.failure.since)
+        self.failure = None
+        self._failed("", 0.0)
 
     async def _step(self) -> bool:
         if self._written and self.holds() and await self._renew(self._written):

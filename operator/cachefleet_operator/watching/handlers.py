@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +17,7 @@ import kopf
 
 from cachefleet_core.pool.spec import GROUP, KIND, PLURAL, VERSION
 from cachefleet_operator import names
+from cachefleet_runtime.backoff import backoff
 from cachefleet_runtime.kubernetes import LIST_PAGE, SERVICE_ACCOUNT, WATCH_INACTIVITY_SECONDS, WATCH_SHARE
 
 CHILDREN: Final = (
@@ -29,13 +33,19 @@ CHILDREN: Final = (
 made again at the next resync.
 """
 
+LOGIN_SECONDS: Final = 1.0
+LONGEST_LOGIN_SECONDS: Final = 20.0
+"""Pauses before credentials that were refused are given again."""
+CALM_SECONDS: Final = 60.0
+"""After how long without a refusal the next one is a first one again."""
+
 Enqueue = Callable[[str], None]
 
 
 def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
     """Handlers that call ``enqueue`` with a pool's key "namespace/name", in kopf's thread."""
     handlers = kopf.OperatorRegistry()
-    kopf.on.login(registry=handlers)(_login)
+    kopf.on.login(registry=handlers)(_logins(time.monotonic))
 
     def pool_event(namespace: str | None, name: str | None, **_: Any) -> None:
         enqueue(f"{namespace}/{name}")
@@ -79,7 +89,28 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-def _login(**given: Any) -> kopf.ConnectionInfo | None:
+def _logins(clock: Callable[[], float]) -> Callable[..., Awaitable[kopf.ConnectionInfo | None]]:
+    """A login handler that gives credentials again and again, with growing pauses, as often as they are refused.
+
+    Kopf ends its watches for good, and goes on without them, where it is given credentials that were refused before:
+    but a token that was refused for a while may be taken again. So each time they differ in their priority.
+    """
+    given, last = 0, float("-inf")
+
+    async def login(**known: Any) -> kopf.ConnectionInfo | None:
+        nonlocal given, last
+        given = given + 1 if clock() - last < CALM_SECONDS else 0
+        if given:
+            await asyncio.sleep(backoff(given - 1, first=LOGIN_SECONDS, longest=LONGEST_LOGIN_SECONDS))
+        last = clock()
+        info = _credentials(**known)
+        return info and replace(info, priority=next(priorities))
+
+    priorities = itertools.count()
+    return login
+
+
+def _credentials(**given: Any) -> kopf.ConnectionInfo | None:
     """Credentials as ``KubernetesClient`` takes them: the service account where there is one, else the kubeconfig."""
     if not SERVICE_ACCOUNT.exists():
         return kopf.login_with_kubeconfig(**given)
