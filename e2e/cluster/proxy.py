@@ -1,4 +1,4 @@
-"""Stands between an operator and the API server, counts what it writes, can strike after a given write, or refuse all."""
+"""Stands between an operator and the API server, counts writes, can strike after a given one, or refuse all."""
 
 from __future__ import annotations
 

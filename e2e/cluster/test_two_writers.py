@@ -165,6 +165,5 @@ def _forbidden(edit: Callable[[], object]) -> str:
     try:
         edit()
     except Refused as refused:
-        assert refused.status in {403, 422}
-        return refused.message
+        return refused.message if refused.status in {403, 422} else f"another refusal: {refused}"
     return ""

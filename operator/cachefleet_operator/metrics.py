@@ -38,9 +38,7 @@ class Metrics:
             "cachefleet_operator_waiting", "1 while this process leads and something keeps it from reconciling: /readyz"
         )
         self._lease_failing = gauge(
-            "cachefleet_operator_lease_failing_seconds",
-            "For how long this process has not been able to read or write the Lease, by the API server's reason",
-            ["reason"],
+            "cachefleet_operator_lease_failing_seconds", "Since when no request about the Lease succeeds", ["reason"]
         )
         self._facts = counter(
             "cachefleet_operator_facts_failures", "Questions to the control plane that had no answer", ["reason"]

@@ -104,8 +104,14 @@ class KubernetesClient:
                 file = str(kubeconfig) if kubeconfig else None
                 await config.load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
 
+        async def renew() -> None:
+            try:
+                await load()
+            except (config.ConfigException, OSError, ValueError) as error:
+                log.warning("the credentials for the Kubernetes API cannot be read again: %s", error)
+
         await load()
-        return cls(client.ApiClient(configuration), load)
+        return cls(client.ApiClient(configuration), renew)
 
     async def get(self, path: str, query: Query, *, seconds: float) -> Object:
         """The object at ``path``, answered within ``seconds``."""
@@ -159,10 +165,7 @@ class KubernetesClient:
         if status != 401 or self._renew is None or now - self._renewed < RENEW_SECONDS:
             return
         self._renewed = now
-        try:
-            await self._renew()
-        except Exception as error:  # noqa: BLE001  # of whatever reads them: a file that is away, a plugin that fails
-            log.warning("the credentials for the Kubernetes API cannot be read: %s: %s", type(error).__name__, error)
+        await self._renew()
 
     async def close(self) -> None:
         """Close all connections."""

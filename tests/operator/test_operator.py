@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -62,6 +63,31 @@ async def test_what_it_waits_for_is_told_by_the_probe() -> None:
     await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
     assert "secrets is forbidden" in operator._waiting.reason
+
+
+async def test_who_cannot_use_the_lease_is_not_ready_whether_it_leads_or_stands_by() -> None:
+    store, metrics = Store(), Metrics("1")
+    operator = Operator(cast("Api", store), SETTINGS, metrics, identity="me")
+    await operator._leader._try()
+    assert operator.ready() == ""
+
+    def refuse(_verb: str, _ref: Ref) -> None:
+        raise RetryableError(401, "Unauthorized", "Unauthorized")
+
+    store.before = refuse
+    await operator._leader._try()
+    assert operator.ready() == "", "a moment is nothing"
+    failure = operator._leader.failure
+    assert failure is not None
+    operator._leader.failure = replace(failure, since=failure.since - SETTINGS.renew_seconds)
+    assert operator.ready().startswith("the Lease cannot be read or written since 10 s: 401 Unauthorized")
+    assert operator.alive() == ""
+    failing = {"reason": "Unauthorized"}
+    assert metrics.registry.get_sample_value("cachefleet_operator_lease_failing_seconds", failing) is not None
+    store.before = lambda _verb, _ref: None
+    await operator._leader._try()
+    assert operator.ready() == ""
+    assert metrics.registry.get_sample_value("cachefleet_operator_lease_failing_seconds", failing) is None
 
 
 async def test_a_refused_fleet_key_is_asked_for_again_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,18 @@
 """Which refusals of a Kubernetes API server are worth trying again, and how it is written to."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_runtime.kubernetes import RefusedError, RetryableError, error_of, json_as_yaml
+from cachefleet_runtime.kubernetes import KubernetesClient, RefusedError, RetryableError, error_of, json_as_yaml
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
@@ -45,13 +48,52 @@ def test_answers_of_others_are_kept_short(text: str) -> None:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
-    ["Be kind 😀", "\\ud83d", "\x00\x1f\x7f\x85\x9f", "\u2028\u2029\ufeff\ufffe\uffff", "\U0001fffe\U0010ffff", "a: b #c\n"]
+    [
+        "Be kind 😀",
+        "\\ud83d",
+        "\x00\x1f\x7f\x85\x9f",
+        "\u2028\u2029\ufeff\ufffe\uffff",
+        "\U0001fffe\U0010ffff",
+        "a: b #c\n",
+    ]
 )
 
 
-@given(st.recursive(TEXT | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)))
+@given(
+    st.recursive(
+        TEXT | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)
+    )
+)
 def test_what_is_applied_means_the_same_as_yaml_and_as_json(value: Any) -> None:
     """The API server reads it as YAML, in which a pair of escaped surrogates is no character."""
     written = json_as_yaml({"value": value})
     assert json.loads(written) == {"value": value}
     assert yaml.load(written, Loader=yaml.CSafeLoader)["value"] == value
+
+
+async def test_a_token_that_is_refused_is_read_again_from_its_file(tmp_path: Path) -> None:
+    token, seen = tmp_path / "token", list[str]()
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({}, status=200 if seen[-1].endswith("good") else 401)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        user = {"name": "u", "user": {"tokenFile": str(token)}}
+        cluster = {"name": "c", "cluster": {"server": str(server.make_url("")).rstrip("/")}}
+        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+        file = tmp_path / "kubeconfig"
+        known = {"contexts": [context], "clusters": [cluster], "users": [user], "current-context": "x"}
+        token.write_text("bad")
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **known}))
+        client = await KubernetesClient.connect(file)
+        token.write_text("good")
+        try:
+            with pytest.raises(RetryableError, match="401"):
+                await client.get("/x", {}, seconds=30)
+            assert await client.get("/x", {}, seconds=30) == {}
+        finally:
+            await client.close()
+    assert [each.split()[-1] for each in seen] == ["bad", "good"]

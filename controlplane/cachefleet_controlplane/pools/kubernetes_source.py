@@ -3,8 +3,8 @@
 Theory of operation. Each resource, in each namespace, has a feed of its own. A feed lists everything, then watches from
 the list's version. The server ends each watch before ``inactivity_seconds`` are over, so a watch that is silent for
 longer is a broken connection. A watch that ended is continued from its last version; after an error, a silence or a 410
-everything is listed again. While the API server is unreachable the last good state stays, and so do endpoints whose slices went out
-of sight, for a while (``recent_endpoints``).
+everything is listed again. While the API server is unreachable the last good state stays, and so do endpoints whose
+slices went out of sight, for a while (``recent_endpoints``).
 """
 
 from __future__ import annotations

@@ -83,12 +83,7 @@ def _said(manifest: Mapping[str, Any]) -> Manifest:
 
 def _added(desired: Any, live: Any, path: Path) -> Iterator[Path]:
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
-        harmless = _harmless_beside(desired)
-        for name, value in live.items():
-            if name in desired:
-                yield from _added(desired[name], value, (*path, name))
-            elif not harmless((*path, name), value):
-                yield (*path, name)
+        yield from _added_fields(desired, live, path)
     elif entries := identify(desired, live):
         wanted, found = entries
         free = path[-1] in _FREE_LISTS
@@ -100,6 +95,15 @@ def _added(desired: Any, live: Any, path: Path) -> Iterator[Path]:
     else:
         for pair in _pairs(desired, live):
             yield from _added(*pair, path)
+
+
+def _added_fields(desired: Mapping[str, Any], live: Mapping[str, Any], path: Path) -> Iterator[Path]:
+    harmless = _harmless_beside(desired)
+    for name, value in live.items():
+        if name in desired:
+            yield from _added(desired[name], value, (*path, name))
+        elif not harmless((*path, name), value):
+            yield (*path, name)
 
 
 def _mended(desired: Any, live: Any, path: Path) -> Any:

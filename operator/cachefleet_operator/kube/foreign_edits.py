@@ -86,7 +86,9 @@ def _nearness(manager: _Manager, path: Path) -> int:
 
 
 def _common(one: Path, other: Path) -> int:
-    return next((number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 def _managers(live: Manifest) -> list[_Manager]:

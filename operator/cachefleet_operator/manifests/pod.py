@@ -57,6 +57,8 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
             "volumes": _volumes(pool, settings),
         },
     }
+    if path := next(_with_nul(pool.spec.pod_template, "spec.podTemplate"), ""):
+        raise TemplateError(f"{path}: must not have the character NUL (U+0000), which no container can be given")
     patched = _patched(template, _checked(pool.spec.pod_template))
     if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
         raise TemplateError(problem)
@@ -134,8 +136,6 @@ def _patched(template: Manifest, patch: Mapping[str, Any]) -> Manifest:
 
 
 def _checked(patch: Mapping[str, Any]) -> Mapping[str, Any]:
-    if path := next(_with_nul(patch, "spec.podTemplate"), ""):
-        raise TemplateError(f"{path}: must not have the character NUL (U+0000), which no container can be given")
     for name, value in patch.items():
         if name not in ("metadata", _REMOVE, "spec"):
             raise TemplateError(f"spec.podTemplate.{name}: is not a known field; known are metadata, remove and spec")

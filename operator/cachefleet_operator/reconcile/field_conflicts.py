@@ -79,7 +79,9 @@ class Conflict:
     def words(self, pool: str) -> str:
         """What happens and what to do about it."""
         who = self.edit.manager + (f" (by {self.edit.subresource})" if self.edit.subresource else "")
-        said = f"{who} changes {self.edit.field} of {self.ref.kind} {self.ref.name}, which was set back {self.count} times"
+        said = (
+            f"{who} changes {self.edit.field} of {self.ref.kind} {self.ref.name}, which was set back {self.count} times"
+        )
         now = f"last at {self.last:%Y-%m-%dT%H:%M:%SZ}; it is set back less often while that goes on"
         return f"{said}, {now}. {self._advice(pool)}"
 

@@ -76,13 +76,15 @@ SLICES = st.dictionaries(st.sampled_from("xyz"), st.sets(st.sampled_from([A, B])
 
 
 @given(st.lists(st.tuples(SLICES, st.floats(0, KEPT_SECONDS))))
-def test_no_live_endpoint_is_lost_and_none_outlives_its_time(steps: list[tuple[dict[str, PoolEndpoints], float]]) -> None:
+def test_no_live_endpoint_is_lost_and_none_outlives_its_time(
+    steps: list[tuple[dict[str, PoolEndpoints], float]],
+) -> None:
     seen, last = Seen(), dict[str, float]()
     for live, seconds in steps:
         seen.now += seconds
         names = {each.name for one in live.values() for each in one.endpoints}
         last |= dict.fromkeys(names, seen.now)
-        found = set(seen.workers(**live))
+        found = {each.name for one in seen.recent.with_kept(live, pools={POOL}) for each in one.endpoints}
         assert names <= found
         before = {name for name in found - names if seen.now - last[name] <= 2 * KEPT_SECONDS}
         assert found - names == before

@@ -393,7 +393,10 @@ def test_prompts_and_credentials_are_not_repeated() -> None:
     assert "secret" not in text
     assert "5353" not in text
     assert 'contnt: text of 6 characters: is not a known field; did you mean "content"?' in text
-    assert "env[0].value: a number, true or false: must be text of 0 to 32768 characters: any character but NUL; put it in quotes" in text
+    assert (
+        "env[0].value: a number, true or false: must be text of 0 to 32768 characters: any character but NUL; "
+        "put it in quotes" in text
+    )
     assert "env[1].value: text of 59994 characters: must be text" in text
 
 

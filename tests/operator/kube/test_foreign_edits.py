@@ -26,9 +26,9 @@ def manager(name: str, fields: dict[str, Any], *, subresource: str = "", time: s
     return {"manager": name, "subresource": subresource, "time": time, "fieldsV1": fields}
 
 
-SCALE = {"f:spec": {"f:replicas": {}}}
-IMAGE = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"engine"}': {".": {}, "f:image": {}}}}}}}
-PORT = {"f:spec": {"f:ports": {'k:{"port":9,"protocol":"TCP"}': {".": {}, "f:name": {}}}}}
+SCALE: Any = {"f:spec": {"f:replicas": {}}}
+IMAGE: Any = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"engine"}': {".": {}, "f:image": {}}}}}}}
+PORT: Any = {"f:spec": {"f:ports": {'k:{"port":9,"protocol":"TCP"}': {".": {}, "f:name": {}}}}}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,10 @@ PORT = {"f:spec": {"f:ports": {'k:{"port":9,"protocol":"TCP"}': {".": {}, "f:nam
     [
         (
             HandEdit("Deployment", "spec.replicas", 9),
-            [manager("kubectl-edit", IMAGE, time="2026-02-01T00:00:00Z"), manager("kubectl", SCALE, subresource="scale")],
+            [
+                manager("kubectl-edit", IMAGE, time="2026-02-01T00:00:00Z"),
+                manager("kubectl", SCALE, subresource="scale"),
+            ],
             ("spec.replicas", "kubectl", "scale"),
         ),
         (

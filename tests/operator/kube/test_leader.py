@@ -311,3 +311,33 @@ async def test_a_term_that_fails_ends_the_loop_and_lets_go() -> None:
     with pytest.raises(RuntimeError, match="no"):
         await leader(store, "a").run(term)
     assert store.objects[LEASE]["spec"]["holderIdentity"] == ""
+
+
+async def test_a_failure_is_told_since_when_it_lasts_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock, store, told = Clock(), Store(), list[tuple[str, float]]()
+    contender = Leader(
+        store,
+        LEASE,
+        me="a",
+        timing=TIMING,
+        clock=clock,
+        today=today,
+        failed=lambda reason, seconds: told.append((reason, seconds)),
+    )
+
+    def refuse(_verb: str, _ref: Ref) -> None:
+        raise RetryableError(401, "Unauthorized", "Unauthorized")
+
+    store.before = refuse
+    for _ in range(45):
+        await contender._try()
+        clock.now += 2
+    assert contender.failure is not None
+    assert contender.failure.since == 1000
+    assert "does not take this pod's token" in contender.failure.words
+    assert told[-1] == ("Unauthorized", 88)
+    assert len([each for each in caplog.messages if "could not be renewed or taken: 401" in each]) == 2
+    store.before = lambda _verb, _ref: None
+    await contender._try()
+    assert contender.failure is None
+    assert told[-1] == ("", 0)

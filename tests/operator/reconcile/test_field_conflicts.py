@@ -73,7 +73,9 @@ async def test_a_scaler_of_the_wrong_object_is_undone_ever_less_often() -> None:
     await world.reconcile()
     assert world.condition("Degraded") == ("True", "FieldConflict")
     assert "changes spec.replicas of Deployment demo-workers, which was set back 3 times" in world.words
-    assert world.words.endswith("Scale PrefixCachePool demo (cachefleet.io/v1alpha1) instead: kubectl scale pcp demo --replicas=N")
+    assert world.words.endswith(
+        "Scale PrefixCachePool demo (cachefleet.io/v1alpha1) instead: kubectl scale pcp demo --replicas=N"
+    )
     await world.fight(seconds=3600)
     assert world.undone <= AT_ONCE + 7
     assert 0 < min(world.later) <= 1800

@@ -1,10 +1,15 @@
-"""Where kopf finds the API server."""
+"""Where kopf finds the API server and by which credentials, and what it watches."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
+import kopf
 import pytest
 
 from cachefleet_operator.manifests.child_objects import children
+from cachefleet_operator.watching import handlers
 from cachefleet_operator.watching.handlers import pool_of, server, settings
 from cachefleet_runtime.kubernetes import WATCH_INACTIVITY_SECONDS
 from tests.operator.pools import SETTINGS, pool
@@ -45,3 +50,23 @@ def test_an_object_is_of_its_pool_also_without_the_label() -> None:
         child["metadata"]["labels"].pop("cachefleet.io/pool")
         assert pool_of(child) == "demo"
     assert pool_of({"metadata": {"labels": {"app.kubernetes.io/managed-by": "cachefleet-operator"}}}) == ""
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_credentials_are_given_again_ever_more_rarely_and_never_as_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kopf takes none that are equal to those that were refused: it would go on without its watches."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(handlers, "_credentials", lambda **_: kopf.ConnectionInfo(server="https://x", token="t"))
+    login, given, pauses = handlers._logins(loop.time), [], []
+    for _ in range(8):
+        before = loop.time()
+        given.append(await login())
+        pauses.append(round(loop.time() - before))
+    assert pauses == [0, 1, 2, 4, 8, 16, 20, 20]
+    assert all(one != other for one, other in itertools.combinations(given, 2))
+    await asyncio.sleep(handlers.CALM_SECONDS)
+    before = loop.time()
+    assert await login() not in given
+    assert loop.time() - before < 1
