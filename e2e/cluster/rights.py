@@ -17,6 +17,7 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("", "secrets"): frozenset({"create", "get", "update"}),
     ("", "serviceaccounts"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("", "services"): frozenset({"create", "get", "list", "patch", "watch"}),
+    ("autoscaling", "horizontalpodautoscalers"): frozenset({"list"}),
     ("apps", "deployments"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("cachefleet.io", "prefixcachepools"): frozenset({"get", "list", "watch"}),
     ("cachefleet.io", "prefixcachepools/status"): frozenset({"patch"}),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, SCALER
 from e2e.cluster import kubelet, rights
 from e2e.cluster.bench import Bench
 from e2e.cluster.fake_control_plane import FakeControlPlane, member
-from e2e.cluster.kube import Object, until
+from e2e.cluster.kube import MERGE, Object, path, until
 
 pytestmark = pytest.mark.cluster
 
@@ -50,6 +51,13 @@ def running(bench: Bench, name: str = "demo", **spec: object) -> None:
 
 def deployment(bench: Bench) -> Object:
     return bench.kube.read("Deployment", bench.namespace, "demo-workers")
+
+
+def scale(bench: Bench, replicas: int, *, manager: str) -> None:
+    """As kubectl and autoscalers do it, of the wrong object."""
+    where = f"{path('Deployment', bench.namespace, 'demo-workers')}/scale"
+    change = {"spec": {"replicas": replicas}}
+    bench.kube.request("PATCH", where, change, form=MERGE, query={"fieldManager": manager})
 
 
 def image(bench: Bench, number: int) -> None:
@@ -289,6 +297,10 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
     bench.edit(replicas=1)
     until(lambda: len(pods(bench)) == 1)
     until(lambda: bench.kube.read("Secret", bench.namespace, "demo-worker-tls")["data"]["ca.crt"])
+    for _ in range(AT_ONCE):  # as an autoscaler does it
+        until(lambda: deployment(bench)["spec"]["replicas"] == 1)
+        scale(bench, 2, manager=SCALER)
+    until(lambda: bench.reason("Degraded") == "FieldConflict")
     first.stop()
     assert rights.used(bench.cluster.requests(bench.identity.name), bench.identity) == rights.RIGHTS
 

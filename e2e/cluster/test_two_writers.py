@@ -11,7 +11,7 @@ import pytest
 from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
 from e2e.cluster.kube import APPLY, Object, Refused, path, until
-from e2e.cluster.test_operator_lifecycle import pods, running
+from e2e.cluster.test_operator_lifecycle import pods, running, scale
 from tests.chart import helm
 
 pytestmark = pytest.mark.cluster
@@ -23,7 +23,7 @@ FIGHT_SECONDS = 15.0
 def test_who_scales_the_deployment_starts_few_pods_and_is_told_of_the_pool(bench: Bench) -> None:
     bench.operator()
     running(bench)
-    _fight(bench, lambda live: live["spec"]["replicas"] == 2, partial(_scale, bench, 5))
+    _fight(bench, lambda live: live["spec"]["replicas"] == 2, partial(scale, bench, 5, manager="kubectl"))
     condition = until(lambda: _conflict(bench))
     assert "kubectl (by scale) changes spec.replicas of Deployment demo-workers" in condition["message"]
     assert "kubectl scale pcp demo --replicas=N" in condition["message"]
@@ -31,6 +31,27 @@ def test_who_scales_the_deployment_starts_few_pods_and_is_told_of_the_pool(bench
     assert [each["type"] for each in bench.events() if each["reason"] == "FieldConflict"] == ["Warning"]
     bench.edit(replicas=3)
     until(lambda: bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"]["replicas"] == 3)
+
+
+def test_an_autoscaler_of_the_wrong_object_is_named(bench: Bench) -> None:
+    """Written by hand: the real one acts every fifteen seconds."""
+    bench.operator()
+    running(bench)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "demo-workers"}
+    metadata = {"name": "keda-hpa-chats", "namespace": bench.namespace}
+    metric = {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}},
+    }
+    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 5, "metrics": [metric]}
+    hpa = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata, "spec": spec}
+    bench.kube.create(hpa)
+    for _ in range(3):
+        until(lambda: bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"]["replicas"] == 2)
+        scale(bench, 3, manager="kube-controller-manager")
+    message = until(lambda: _conflict(bench))["message"]
+    named = "HorizontalPodAutoscaler keda-hpa-chats has this Deployment as its target: name PrefixCachePool demo"
+    assert named in message
 
 
 def test_a_field_manager_that_fights_for_the_pods_replaces_none(bench: Bench) -> None:
@@ -58,7 +79,7 @@ def test_the_admission_policy_lets_nobody_else_write(bench: Bench) -> None:
     _guard(bench)
     bench.operator()
     running(bench)
-    until(lambda: _forbidden(partial(_scale, bench, 0)))
+    until(lambda: _forbidden(partial(scale, bench, 0, manager="kubectl")))
     edits: tuple[Callable[[], object], ...] = (
         partial(bench.kube.patch, "Deployment", bench.namespace, "demo-workers", {"spec": {"replicas": 0}}),
         partial(bench.kube.delete, "Deployment", bench.namespace, "demo-workers"),
@@ -91,14 +112,6 @@ def _fight(bench: Bench, undone: Callable[[Object], bool], write: Callable[[], o
         if undone(bench.kube.read("Deployment", bench.namespace, "demo-workers")):
             write()
         time.sleep(0.05)
-
-
-def _scale(bench: Bench, replicas: int) -> None:
-    """As kubectl does it."""
-    where = f"{path('Deployment', bench.namespace, 'demo-workers')}/scale"
-    change = {"spec": {"replicas": replicas}}
-    form = "application/merge-patch+json"
-    bench.kube.request("PATCH", where, change, form=form, query={"fieldManager": "kubectl"})
 
 
 def _apply(bench: Bench, fields: Object, manager: str) -> None:

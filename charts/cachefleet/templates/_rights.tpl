@@ -24,6 +24,10 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [create, get, list, patch, watch]
+# To name the one that scales a Deployment in place of its pool.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [list]
 - apiGroups: [cachefleet.io]
   resources: [prefixcachepools]
   verbs: [get, list, watch]

@@ -17,6 +17,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("v1", "pods"),

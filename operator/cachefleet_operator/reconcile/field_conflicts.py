@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
@@ -76,23 +76,39 @@ class Conflict:
     def _age(self, now: dt.datetime) -> float:
         return (now - self.last).total_seconds()
 
-    def words(self, pool: str) -> str:
-        """What happens and what to do about it."""
+    @property
+    def of_autoscaler(self) -> bool:
+        """Whether it is a HorizontalPodAutoscaler that writes."""
+        return self.contested and self.edit.scales and self.edit.manager == SCALER
+
+    def words(self, pool: str, *, scaler: str = "") -> str:
+        """What happens and what to do about it; ``scaler`` is the autoscaler's name, "" where it is not known."""
         who = self.edit.manager + (f" (by {self.edit.subresource})" if self.edit.subresource else "")
         said = (
             f"{who} changes {self.edit.field} of {self.ref.kind} {self.ref.name}, which was set back {self.count} times"
         )
         now = f"last at {self.last:%Y-%m-%dT%H:%M:%SZ}; it is set back less often while that goes on"
-        return f"{said}, {now}. {self._advice(pool)}"
+        return f"{said}, {now}. {self._advice(pool, scaler)}"
 
-    def _advice(self, pool: str) -> str:
+    def _advice(self, pool: str, scaler: str) -> str:
         if self.edit.field != "spec.replicas":
             return f"Stop it, and edit PrefixCachePool {pool} instead (pods: spec.podTemplate)"
         target = f"PrefixCachePool {pool} (cachefleet.io/v1alpha1)"
         if self.edit.manager == SCALER:
-            scaler = f"A HorizontalPodAutoscaler or ScaledObject has this Deployment as its target: name {target} there"
-            return f"{scaler} (kubectl get hpa,scaledobject -n {self.ref.namespace})"
+            who = scaler or f"A HorizontalPodAutoscaler (kubectl get hpa,scaledobject -n {self.ref.namespace})"
+            return f"{who} has this Deployment as its target: name {target} there"
         return f"Scale {target} instead: kubectl scale pcp {pool} --replicas=N"
+
+
+def autoscaler_of(deployment: str, autoscalers: Iterable[Mapping[str, Any]]) -> str:
+    """The autoscaler among these whose target is the Deployment of this name, and its ScaledObject; "" for none."""
+    for each in autoscalers:
+        target, metadata = (each.get("spec") or {}).get("scaleTargetRef") or {}, each["metadata"]
+        if (target.get("kind"), target.get("name")) == ("Deployment", deployment):
+            owners = (one for one in metadata.get("ownerReferences") or () if one.get("kind") == "ScaledObject")
+            behind = "".join(f" of ScaledObject {one['name']}" for one in owners)
+            return f"HorizontalPodAutoscaler {metadata['name']}{behind}"
+    return ""
 
 
 class FieldConflicts:

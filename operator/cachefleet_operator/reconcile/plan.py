@@ -67,6 +67,8 @@ class Observed:
     """Of the pool's pods, and of those that have lost their pool's label."""
     conflicts: Mapping[Ref, Conflict] = field(default_factory=dict)
     """Of its objects those that somebody else edited lately."""
+    autoscaler: str = ""
+    """The one that scales its Deployment, where that is one of those edits; "" where none is known."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -208,7 +210,7 @@ def _contested(observed: Observed) -> str:
     """Who else writes the pool's objects, "" where nobody does; that of the Deployment first."""
     found = [each for each in observed.conflicts.values() if each.contested]
     first = min(found, key=lambda each: (each.ref.kind != "Deployment", each.ref), default=None)
-    return first.words(observed.pool["metadata"]["name"]) if first else ""
+    return first.words(observed.pool["metadata"]["name"], scaler=observed.autoscaler) if first else ""
 
 
 def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:

@@ -24,7 +24,7 @@ from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create, refusal, undone
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
-from cachefleet_operator.reconcile.field_conflicts import FieldConflicts
+from cachefleet_operator.reconcile.field_conflicts import FieldConflicts, autoscaler_of
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.plan import (
@@ -160,12 +160,22 @@ class Reconciler:
             pod_manifests=pods,
             conflicts=self._conflicts.among(children, now),
         )
+        if any(each.of_autoscaler for each in observed.conflicts.values()):
+            observed = replace(observed, autoscaler=await self._autoscaler(namespace, names.deployment(name)))
         late = deadline(observed.deployment)
         there = [pod for pod in labelled if owned(pod, name)]
         seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
         how = ended(there, now, seconds=late)
         paused, strangers = is_paused(observed.deployment), foreign_pods(labelled, name)
         return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))
+
+    async def _autoscaler(self, namespace: str, deployment: str) -> str:
+        """Words for the autoscaler of a Deployment, "" where there is none or none may be seen."""
+        try:
+            found = await self._api.list("HorizontalPodAutoscaler", namespace, page=self._settings.list_page)
+        except RefusedError:
+            return ""
+        return autoscaler_of(deployment, found or ())
 
     async def _desire(self, key: PoolKey, observed: Observed) -> tuple[Desired, Observed]:
         desired, observed = await self._wanted(key, observed)

@@ -10,7 +10,7 @@ import pytest
 
 from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
-from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, QUIET_SECONDS, Conflict
+from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, QUIET_SECONDS, Conflict, autoscaler_of
 from tests.operator.test_lifecycle import DEPLOYMENT, NOW, POOL, World
 
 SCALED = Edit(("spec", "replicas"), "kubectl", "scale", scales=True)
@@ -147,8 +147,26 @@ def test_the_pauses_between_undoings(edit: Edit, paused: bool, waits: list[int])
 
 def test_the_object_to_scale_is_named_to_who_runs_an_autoscaler() -> None:
     words = Conflict(DEPLOYMENT, HPA, 3, NOW).words("demo")
-    assert "HorizontalPodAutoscaler or ScaledObject has this Deployment as its target" in words
+    assert "A HorizontalPodAutoscaler (kubectl get hpa,scaledobject -n serving) has this Deployment as its" in words
     assert "name PrefixCachePool demo (cachefleet.io/v1alpha1) there" in words
+
+
+async def test_an_autoscaler_that_can_be_seen_is_named() -> None:
+    world = Fought(scaled)
+    await world.settled()
+    world.conflicts.undone({DEPLOYMENT: HPA}, NOW)
+    for _ in range(AT_ONCE):
+        world.conflicts.undone({DEPLOYMENT: HPA}, NOW)
+    ref = Ref("HorizontalPodAutoscaler", "serving", "keda-hpa-chats")
+    owner = {"kind": "ScaledObject", "name": "chats"}
+    world.store.objects[ref] = {
+        **ref.manifest(),
+        "metadata": {"name": ref.name, "namespace": ref.namespace, "ownerReferences": [owner]},
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "demo-workers"}},
+    }
+    await world.reconcile()
+    assert "HorizontalPodAutoscaler keda-hpa-chats of ScaledObject chats has this Deployment" in world.words
+    assert autoscaler_of("others", [world.store.objects[ref]]) == ""
 
 
 def test_other_objects_are_put_right_soon_all_the_same() -> None:
