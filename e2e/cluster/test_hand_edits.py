@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 import pytest
 
+from cachefleet_operator.reconcile.field_conflicts import AT_ONCE
 from e2e.cluster.bench import CHILDREN, Bench
 from e2e.cluster.kube import Object, Refused, path, until
 from tests.operator.hand_edits import ADDITIONS, CHANGES, HandEdit
@@ -26,18 +28,22 @@ LASTING: Final = "ConfigMap immutable"
 
 @pytest.mark.timeout(600)
 def test_each_edit_by_hand_is_undone(bench: Bench) -> None:
+    """Of each pool a few of each object: more in a row are those of another writer, and undone less often."""
     bench.operator()
-    bench.create()
-    bench.settled()
-    wanted = {kind: _meaning(bench.child(kind)) for kind in CHILDREN}
     refused = set()
-    for edit in (each for each in (*ADDITIONS, *CHANGES) if str(each) != LASTING):
-        if not _edit(bench, edit):
-            refused.add(str(edit))
-            continue
-        until(partial(_undone, bench, edit, wanted[edit.kind]), every=0.05)
+    for number, edits in enumerate(_few_of_each()):
+        name = f"demo-{number}"
+        bench.create(name)
+        bench.settled(name)
+        wanted = {kind: _meaning(bench.child(kind, name)) for kind in CHILDREN}
+        for edit in edits:
+            if not _edit(bench, edit, name):
+                refused.add(str(edit))
+                continue
+            until(partial(_undone, bench, edit, wanted[edit.kind], name), every=0.05)
+        assert bench.conditions(name)["ConfigValid"]["status"] == "True"
+        bench.kube.delete("PrefixCachePool", bench.namespace, name)
     assert refused == REFUSED
-    assert bench.conditions()["ConfigValid"]["status"] == "True"
 
 
 def test_what_replaces_a_field_that_excludes_it_is_undone(bench: Bench) -> None:
@@ -77,10 +83,19 @@ def test_what_is_not_ours_stays(bench: Bench) -> None:
     assert bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"] == after["spec"]
 
 
-def _edit(bench: Bench, edit: HandEdit) -> bool:
+def _few_of_each() -> Iterator[list[HandEdit]]:
+    """All edits, in groups of which none has more than are undone at once of one object."""
+    edits = [each for each in (*ADDITIONS, *CHANGES) if str(each) != LASTING]
+    by_kind = [[each for each in edits if each.kind == kind] for kind in CHILDREN]
+    most = max(map(len, by_kind))
+    for first in range(0, most, AT_ONCE):
+        yield [each for listed in by_kind for each in listed[first : first + AT_ONCE]]
+
+
+def _edit(bench: Bench, edit: HandEdit, name: str) -> bool:
     """Whether the API server takes it; another look where the object has changed meanwhile."""
     while True:
-        live = bench.child(edit.kind)
+        live = bench.child(edit.kind, name)
         assert live is not None
         try:
             bench.kube.request("PUT", path(edit.kind, bench.namespace, live["metadata"]["name"]), edit.of(live))
@@ -91,8 +106,8 @@ def _edit(bench: Bench, edit: HandEdit) -> bool:
             return True
 
 
-def _undone(bench: Bench, edit: HandEdit, wanted: Object) -> bool:
-    live = _meaning(bench.child(edit.kind))
+def _undone(bench: Bench, edit: HandEdit, wanted: Object, name: str) -> bool:
+    live = _meaning(bench.child(edit.kind, name))
     assert live == wanted, edit
     return True
 

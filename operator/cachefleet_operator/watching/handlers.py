@@ -61,10 +61,10 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
 
 
 def pool_of(child: Mapping[str, Any]) -> str:
-    """Name of the pool that an object is of, by its label, or by its owner where somebody took that off; else ""."""
+    """Name of the pool that an object is of: its owner, or by its label, as of pods; "" where it is of none."""
     metadata = child.get("metadata") or {}
     owners = (each["name"] for each in metadata.get("ownerReferences") or () if each.get("kind") == KIND)
-    return str((metadata.get("labels") or {}).get(names.POOL_LABEL) or next(owners, ""))
+    return str(next(owners, "") or (metadata.get("labels") or {}).get(names.POOL_LABEL, ""))
 
 
 def settings() -> kopf.OperatorSettings:

@@ -46,9 +46,11 @@ def test_all_pods_with_a_pools_label_are_watched() -> None:
 
 def test_an_object_is_of_its_pool_also_without_the_label() -> None:
     for child in children(pool(), SETTINGS):
+        child["metadata"]["labels"]["cachefleet.io/pool"] = "other"
         assert pool_of(child) == "demo"
         child["metadata"]["labels"].pop("cachefleet.io/pool")
         assert pool_of(child) == "demo"
+    assert pool_of({"metadata": {"labels": {"cachefleet.io/pool": "demo"}}}) == "demo"
     assert pool_of({"metadata": {"labels": {"app.kubernetes.io/managed-by": "cachefleet-operator"}}}) == ""
 
 
