@@ -29,6 +29,7 @@ class WriteProxy:
         self.writes: list[str] = []
         self._strike_at = 0
         self._strike: Callable[[], None] = lambda: None
+        self.refused: list[str] = []
         self._refuses = False
         self._streams: set[asyncio.Task[None]] = set()
         self._ready, self._over = threading.Event(), threading.Event()
@@ -83,6 +84,7 @@ class WriteProxy:
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         if self._refuses:
+            self.refused.append(request.raw_path)
             status = {"kind": "Status", "status": "Failure", "reason": "Unauthorized", "code": 401}
             return web.json_response({**status, "message": "Unauthorized"}, status=401)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}

@@ -55,7 +55,7 @@ def test_a_leader_refused_for_a_moment_goes_on_watching(bench: Bench) -> None:
         bench.create()
         bench.settled()
         with proxy.unauthorized():
-            until(lambda: "Re-authentication has been initiated" in operator.log.read_text())
+            until(lambda: any("watch=true" in each for each in proxy.refused))
         bench.edit(replicas=3)
         until(partial(_has, bench, 3))
         bench.kube.delete("Service", bench.namespace, "demo-workers")

@@ -45,7 +45,11 @@ def spoken(text: str) -> Object:
     return {
         "engine": {"env": [{"name": "GREETING", "value": text}], "extraArgs": [f"x{text}"]},
         "podTemplate": {"metadata": {"annotations": {"example.org/greeting": text}}},
-        "prefixCache": {"warmPrefixes": [{"name": "kind", "messages": [{"role": "system", "content": text}]}]},
+        "prefixCache": {
+            "warmPrefixes": [
+                {"name": "kind", "tenants": ["acme"], "messages": [{"role": "system", "content": text}]},
+            ]
+        },
     }
 
 

@@ -45,7 +45,7 @@ Enqueue = Callable[[str], None]
 def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
     """Handlers that call ``enqueue`` with a pool's key "namespace/name", in kopf's thread."""
     handlers = kopf.OperatorRegistry()
-    kopf.on.login(registry=handlers)(_logins(time.monotonic))
+    kopf.on.login(registry=handlers, id="login")(_logins(time.monotonic))
 
     def pool_event(namespace: str | None, name: str | None, **_: Any) -> None:
         enqueue(f"{namespace}/{name}")
