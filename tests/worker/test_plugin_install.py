@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cachefleet_core.first_process import under_first_process
 from cachefleet_core.native import lacking
 from cachefleet_worker import plugin_install as installer
 from cachefleet_worker.plugin_install import InstallError, install, main
@@ -53,6 +54,20 @@ def isolated(code: str, *folders: Path) -> str:
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_first_process_of_its_container_is_there_to_be_run(tmp_path: Path) -> None:
+    install(tmp_path)
+    install(tmp_path)
+    run = under_first_process([sys.executable, "-c", "print('hello')"], str(tmp_path))
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "hello\n"
+
+
+def test_an_image_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installer.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InstallError, match="dumb-init is not installed here"):
+        install(tmp_path / "target")
 
 
 def test_another_python_finds_the_plugin_there(tmp_path: Path, beside: Path) -> None:

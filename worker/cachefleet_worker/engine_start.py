@@ -1,7 +1,4 @@
-"""``python3 -m cachefleet_worker.engine_start ARGUMENTS``: vLLM's server as a container's first process.
-
-Linux drops a signal to a container's first process that has no handler for it, and vLLM sets its handlers only once it
-is loaded: a pod deleted before that would hold its device until the end of its grace period.
+"""``python3 -m cachefleet_worker.engine_start ARGUMENTS``: vLLM's server with what its container's files hold.
 
 vLLM takes its API key from an argument or a variable, which a container's description has for all to see who may read
 that; here the variable is set from the file of the worker key, in this process.
@@ -16,7 +13,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import signal
 import ssl
 import sys
 from pathlib import Path
@@ -27,15 +23,12 @@ from cachefleet_runtime.tls import follow, settled
 from cachefleet_worker.adapter_weights import AdapterError, with_fetched
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
-ENDED: Final = 128 + signal.SIGTERM
-"""Exit status of a process ended by SIGTERM."""
 KEY_FILE: Final = "CACHEFLEET_WORKER_KEY_FILE"
 """Names the file of the worker key, which becomes vLLM's API key; without it the environment's own is left."""
 
 
 def main(server: str = SERVER) -> None:
-    """Exit with 143 on SIGTERM until the server, run in this process, sets its own handlers."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(ENDED))  # the rest of the container ends with its first process
+    """Prepare the environment and the arguments, then run the server in this process."""
     if file := os.environ.get(KEY_FILE):
         os.environ["VLLM_API_KEY"] = _key(Path(file))
     if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):

@@ -1,11 +1,13 @@
 """``python3 -m cachefleet_worker.plugin_install TARGET``: copies the plugin to where another image's vLLM finds it.
 
-An init container runs it into a volume that is on the PYTHONPATH of vLLM's container. It can be run again, also after
+An init container runs it into a volume that is on the PYTHONPATH of vLLM's container, whose first process
+(cachefleet_core/first_process.py) comes from there, too. It can be run again, also after
 an interrupted run: each package is replaced as a whole, and the metadata, by which vLLM finds the plugin, comes last.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from cachefleet_core.first_process import PROGRAM
+
 DISTRIBUTION: Final = "cachefleet"
 NEEDED: Final = ("cachefleet_core", "cachefleet_runtime", "cachefleet_worker")
 OPTIONAL: Final = ("cachefleet_native",)
 METADATA: Final = ("METADATA", "entry_points.txt")
 
 _FILE_MODE: Final = 0o644
+_PROGRAM_MODE: Final = 0o755
 _FOLDER_MODE: Final = 0o755
 _SKIPPED: Final = shutil.ignore_patterns("__pycache__", "*.pyc")
 _USAGE: Final = "usage: python3 -m cachefleet_worker.plugin_install TARGET"
@@ -35,6 +40,7 @@ def install(target: Path) -> str:
     metadata = _distribution()
     try:
         target.mkdir(parents=True, exist_ok=True)
+        _put_program(target)
         packages = [name for name in (*NEEDED, *OPTIONAL) if _copied(name, target)]
         _put(target, f"{DISTRIBUTION}-{metadata.version}.dist-info", lambda folder: _write_metadata(metadata, folder))
     except (OSError, shutil.Error) as error:
@@ -62,6 +68,18 @@ def _copied(package: str, target: Path) -> bool:
 
 def _copy(source: Path, folder: Path) -> None:
     shutil.copytree(source, folder, ignore=_SKIPPED, copy_function=shutil.copyfile)
+
+
+def _put_program(target: Path) -> None:
+    """Copy the first process of vLLM's container, which may be running there: the file is replaced, not written to."""
+    folders = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    found = shutil.which(PROGRAM, path=folders)
+    if found is None:
+        raise InstallError(f"{PROGRAM} is not installed here: pip install 'cachefleet[image]'")
+    new = target / f".new-{PROGRAM}"
+    shutil.copyfile(found, new)
+    new.chmod(_PROGRAM_MODE)
+    new.replace(target / PROGRAM)
 
 
 def _write_metadata(metadata: Distribution, folder: Path) -> None:

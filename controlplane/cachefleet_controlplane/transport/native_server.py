@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_controlplane.http_server import START_SECONDS, HttpServer, http_server
+from cachefleet_controlplane.http_server import START_SECONDS, HttpServer, NeverListenedError, http_server
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.listening_sockets import listening_sockets
 from cachefleet_controlplane.transport.native_exchange import ClientRequest, NativeExchange
@@ -90,7 +90,10 @@ class NativeServer:
         self._stopping.set()
 
     async def listening(self) -> int:
-        """The port number, once open. RuntimeError where it cannot be opened, TimeoutError after START_SECONDS."""
+        """The port number, once open.
+
+        NeverListenedError where it cannot be opened or was stopped before, TimeoutError after START_SECONDS.
+        """
         async with asyncio.timeout(START_SECONDS):
             return await asyncio.shield(self._port)
 
@@ -99,14 +102,20 @@ class NativeServer:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 self._port.set_result(await self._open(stack, sockets))
+            except NeverListenedError:  # a stop reached the server of WebSockets while it started
+                self._never_listened()
+                return
             except OSError as error:
-                self._port.set_exception(RuntimeError("the server stopped before it listened"))
-                self._port.exception()  # looked at, also where nobody waits
+                self._never_listened()
                 logger.error("%s", error)  # noqa: TRY400 - no trace of use
                 raise SystemExit(1) from error
             await self._stopping.wait()
             self._native.stop()
             await self._drain()
+
+    def _never_listened(self) -> None:
+        self._port.set_exception(NeverListenedError())
+        self._port.exception()  # looked at, also where nobody waits
 
     async def _open(self, stack: contextlib.AsyncExitStack, sockets: Sequence[socket.socket] | None) -> int:
         """Listen, until the end of the stack; the port."""
@@ -163,8 +172,8 @@ class NativeServer:
                 websocket=bounds.websocket,
             )
             serving = asyncio.create_task(self._websockets.serve())
-            await self._websockets.listening()
             try:
+                await self._websockets.listening()
                 yield path
             finally:
                 self._websockets.stop()

@@ -1,4 +1,7 @@
-"""Containers of a worker pod that run cachefleet's image: the agent, and one that copies the plugin (pure)."""
+"""Containers of a worker pod that run cachefleet's image: the agent, and one that copies the plugin (pure).
+
+What they run is given as arguments to the image's entry point, which passes signals on.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def plugin_container(settings: Settings) -> Manifest:
     return {
         "name": "plugin",
         **_image(settings),
-        "command": ["python3", "-m", "cachefleet_worker.plugin_install", PLUGIN_FOLDER],
+        "args": ["python3", "-m", "cachefleet_worker.plugin_install", PLUGIN_FOLDER],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "securityContext": restricted(),
         "volumeMounts": [mount("plugin", PLUGIN_FOLDER)],
@@ -56,7 +59,7 @@ def agent_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
         "name": "agent",
         **_image(settings),
         "restartPolicy": "Always",  # a native sidecar: up before the engine, gone after it
-        "command": ["python3", "-m", "cachefleet_worker.agent"],
+        "args": ["python3", "-m", "cachefleet_worker.agent"],
         "env": _variables(pool, settings),
         "ports": [{"name": port, "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},

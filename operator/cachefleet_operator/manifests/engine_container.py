@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_core.engine.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
+from cachefleet_core.first_process import under_first_process
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
@@ -57,8 +58,8 @@ def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
     return {
         "name": "engine",
         "image": spec.engine.image,
-        # Of the plugin's folder; runs vLLM in its place.
-        "command": ["python3", "-m", "cachefleet_worker.engine_start"],
+        # Both of the plugin's folder; the second runs vLLM in its place.
+        "command": under_first_process(["python3", "-m", "cachefleet_worker.engine_start"], PLUGIN_FOLDER),
         "args": _arguments(spec, settings),
         "env": _variables(pool, settings),
         "ports": [{"name": port, "containerPort": ENGINE_PORT, "protocol": "TCP"}],

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cachefleet_controlplane.http_server import NeverListenedError
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import Connection, posted, request
 from tests.controlplane.transport.transports import Served, chosen, made, served
@@ -135,6 +136,21 @@ async def test_the_end_without_connections_is_at_once(transport: str, probe: Pro
         server.stop()
         async with asyncio.timeout(15):
             await serving
+
+
+async def test_one_that_is_stopped_while_it_starts_ends_without_an_error(transport: str, probe: Probe) -> None:
+    """At each turn of the loop until it listens: a stop may come at any of them."""
+    for turns in range(40):
+        async with chosen(transport) as opened:
+            server = made(opened, probe, drain_seconds=30.0, websocket_bytes=1024)
+            serving, listening = asyncio.create_task(server.serve()), asyncio.create_task(server.listening())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            server.stop()
+            async with asyncio.timeout(30):
+                await serving
+                outcomes = await asyncio.gather(listening, return_exceptions=True)
+            assert isinstance(outcomes[0], int | NeverListenedError), turns
 
 
 async def test_a_port_that_cannot_be_had_is_told(transport: str, side: Served, probe: Probe) -> None:

@@ -36,6 +36,13 @@ def test_the_plugin_is_on_and_finds_its_keys() -> None:
     assert engine()["command"][-1] == "cachefleet_worker.engine_start", "which makes that file vLLM's API key"
 
 
+def test_its_first_process_is_that_of_the_plugins_folder() -> None:
+    mounts = {mount["name"]: mount for mount in engine()["volumeMounts"]}
+    assert engine()["command"][0] == f"{mounts['plugin']['mountPath']}/dumb-init"
+    agent = agent_container(pool(), SETTINGS)
+    assert "command" not in agent, "which would replace the image's entry point"
+
+
 def test_no_key_is_a_variable() -> None:
     assert not [one for one in variables().values() if "secretKeyRef" in one.get("valueFrom", {})]
     assert "VLLM_API_KEY" not in variables()

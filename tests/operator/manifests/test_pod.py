@@ -33,7 +33,7 @@ def test_the_plugin_is_copied_then_the_agent_is_up_then_the_engine_starts() -> N
     assert [each["name"] for each in pod["initContainers"]] == ["plugin", "agent"]
     assert [each["name"] for each in pod["containers"]] == ["engine"]
     assert "restartPolicy" not in container(pod, "plugin")
-    assert container(pod, "plugin")["command"] == ["python3", "-m", "cachefleet_worker.plugin_install", "/cachefleet"]
+    assert container(pod, "plugin")["args"] == ["python3", "-m", "cachefleet_worker.plugin_install", "/cachefleet"]
     assert container(pod, "plugin")["image"] == container(pod, "agent")["image"] == "example.org/agent:1"
 
 
