@@ -206,7 +206,7 @@ def test_sigterm_ends_it_at_any_time(name: str, tmp_path: Path) -> None:
         folder.mkdir()
         with _started(_commands(folder)[name], folder, first=True) as process:
             assert _until(_begun, process, first=True)
-            time.sleep(random.uniform(0, 4))  # noqa: S311 - which moment is of no matter to the outcome
+            time.sleep(random.uniform(0, 4))
             assert _told(process, first=True) in ENDED, (folder / "log").read_text()
 
 

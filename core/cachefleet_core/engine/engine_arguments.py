@@ -24,7 +24,10 @@ HASH_ALGORITHM: Final = "sha256_cbor"
 REPLAY_BATCHES: Final = 50_000
 """Engine steps whose events can be replayed: minutes of a busy engine, at 1 KiB or so each."""
 
-_TAG: Final = re.compile(r":v?([0-9]+\.[0-9]+(\.[0-9]+)?)([-+._a-z][^/]*)?$")
+_TAG: Final = re.compile(r":([^:/]+)$")
+_NAMED: Final = re.compile(r"(?:^|[-._])vllm[-_]?v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?![0-9])")
+"""A version after vLLM's name, as in AMD's "rocm7.0_vllm_0.29.1"; what precedes it is the version of something else."""
+_FIRST: Final = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[-+._a-z].*)?$")
 _KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -117,12 +120,18 @@ def with_plugin(plugins: str) -> str:
     return ",".join(dict.fromkeys([*named, PLUGIN]))
 
 
+def asked_version(spec: PoolSpec) -> str:
+    """The version of vLLM in a pool's image, as the pool or the image's tag names it, "" where neither does."""
+    return spec.engine.version.removeprefix("v") or image_version(spec.engine.image)
+
+
 def image_version(image: str) -> str:
     """The version of vLLM that an image's tag names ("vllm/vllm-openai:v0.32.0" has "0.32.0"), "" where it names none.
 
     A digest names none; a tag before it does.
     """
-    found = _TAG.search(image.partition("@")[0])
+    tag = _TAG.search(image.partition("@")[0])
+    found = tag and (_NAMED.search(tag[1]) or _FIRST.search(tag[1]))
     return found[1] if found else ""
 
 

@@ -24,6 +24,7 @@ POOL_NAME: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 MODEL_NAME: Final = "^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
 ARGUMENT: Final = r"^[^-\s]\S*$"
 OPTIONAL_ARGUMENT: Final = r"^([^-\s]\S*)?$"
+VERSION: Final = r"^(v?[0-9]{1,4}\.[0-9]{1,4}[-+._A-Za-z0-9]*)?$"
 RESOURCE: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
 TEXT: Final = r"^[^\x00]*$"
 VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -40,6 +41,7 @@ PATTERN_WORDS: Final = {
     OPTIONAL_ARGUMENT: "no spaces and no '-' at the beginning",
     RESOURCE: "a Kubernetes resource such as nvidia.com/gpu, or empty for a CPU",
     TEXT: "any character but NUL",
+    VERSION: "a version such as 0.29.1, or empty",
     VARIABLE: "letters, digits and '_', not beginning with a digit",
     OBJECT_NAME: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     OBJECT_KEY: "letters, digits, '-', '_' and '.'",

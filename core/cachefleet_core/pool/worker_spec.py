@@ -19,6 +19,7 @@ from cachefleet_core.pool.section import (
     RESOURCE,
     TEXT,
     VARIABLE,
+    VERSION,
     FreeMap,
     Host,
     MiB,
@@ -224,6 +225,8 @@ class EngineSpec(Section):
 
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=ARGUMENT)] = DEFAULT_IMAGE
     """Container image of the engine, by tag or digest (NAME:TAG@sha256:...); unused outside Kubernetes."""
+    version: Annotated[str, Field(max_length=64, pattern=VERSION)] = ""
+    """Version of vLLM in the image, such as 0.29.1. Default: read from the tag; unused outside Kubernetes."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices of one rank of a worker, over which the model is split."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1

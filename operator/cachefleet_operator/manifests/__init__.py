@@ -8,5 +8,6 @@ network_policy    who may connect to a pool's workers
 pod               pod template of a pool's workers
 pod_patch         strategic merge of ``spec.podTemplate``
 pod_removals      removal by the paths of ``spec.podTemplate.remove``
+pod_times         how long a pod may take to start and to end
 protected_fields  fields of the pod that ``spec.podTemplate`` may not replace
 """

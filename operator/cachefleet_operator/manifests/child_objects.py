@@ -18,6 +18,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.manifests.network_policy import closed_to_others, open_to_all
 from cachefleet_operator.manifests.pod import pod_template
+from cachefleet_operator.manifests.pod_times import startup_seconds
 from cachefleet_operator.settings import Settings
 
 Manifest = dict[str, Any]
@@ -145,7 +146,7 @@ def _deployment(pool: PrefixCachePool, settings: Settings, template: Manifest) -
     spec = {
         "replicas": pool.spec.replicas,
         "revisionHistoryLimit": REVISIONS_KEPT,
-        "progressDeadlineSeconds": settings.worker_start_seconds + rollout.warm_timeout_seconds,
+        "progressDeadlineSeconds": startup_seconds(template["spec"]) + rollout.warm_timeout_seconds,
         "selector": {"matchLabels": {names.POOL_LABEL: pool.metadata.name}},
         "strategy": {
             "type": "RollingUpdate",

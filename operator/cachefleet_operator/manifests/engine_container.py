@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.engine.engine_arguments import PLUGIN, engine_arguments, engine_environment, image_version
+from cachefleet_core.engine.engine_arguments import PLUGIN, asked_version, engine_arguments, engine_environment
 from cachefleet_core.first_process import under_first_process
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
@@ -83,7 +83,7 @@ def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
         replay_endpoint=REPLAY_ENDPOINT,
         chat_template=CHAT_TEMPLATE if spec.model.chat_template else None,
         plugin=True,
-        version=image_version(spec.engine.image),
+        version=asked_version(spec),
         shutdown_seconds=settings.worker_shutdown_seconds,
         tls_folder=TLS if settings.serves_tls else "",
     )

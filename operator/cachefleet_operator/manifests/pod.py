@@ -14,6 +14,7 @@ from cachefleet_operator.manifests.container import Manifest
 from cachefleet_operator.manifests.engine_container import CHAT_TEMPLATE, engine_container
 from cachefleet_operator.manifests.pod_patch import merged
 from cachefleet_operator.manifests.pod_removals import without
+from cachefleet_operator.manifests.pod_times import grace_seconds, within_grace
 from cachefleet_operator.manifests.protected_fields import replaced
 from cachefleet_operator.settings import Settings
 
@@ -22,8 +23,6 @@ USER: Final = 65532
 TOKEN_SECONDS: Final = 3600
 _REMOVE: Final = "remove"
 _PATH: Final = re.compile("/(spec|metadata/(labels|annotations))(/[^/]+)+")
-GRACE_MARGIN_SECONDS: Final = 15
-"""Part of the grace period for the steps between drain, exit of the engine and exit of the agent."""
 
 
 class TemplateError(ValueError):
@@ -36,8 +35,29 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
     ``chat_template`` is the digest of the pool's chat template, "" where it names none, ``keys`` the mark of the
     keys that pods hold: a new one replaces the pods.
     """
-    template: Manifest = {
-        "metadata": {"labels": names.labels(pool), "annotations": _annotations(chat_template, keys)},
+    if path := next(_with_nul(pool.spec.pod_template, "spec.podTemplate"), ""):
+        raise TemplateError(f"{path}: must not have the character NUL (U+0000), which no container can be given")
+    marks = _marks(chat_template, keys)
+    template, patched = _made(pool, settings, marks)
+    if (fitting := within_grace(settings, patched.get("spec") or {})) is not settings:
+        template, patched = _made(pool, fitting, marks)
+    if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
+        raise TemplateError(problem)
+    # The Deployment and the Service select the pods by these labels.
+    ours = {"labels": names.labels(pool), "annotations": marks}
+    return merged(patched, {"metadata": ours})
+
+
+def _made(pool: PrefixCachePool, settings: Settings, marks: Mapping[str, str]) -> tuple[Manifest, Manifest]:
+    """The template before and after the pool's patch."""
+    template = _own_template(pool, settings, marks)
+    return template, _patched(template, _checked(pool.spec.pod_template))
+
+
+def _own_template(pool: PrefixCachePool, settings: Settings, marks: Mapping[str, str]) -> Manifest:
+    annotations = {"kubectl.kubernetes.io/default-container": "engine", **marks}
+    return {
+        "metadata": {"labels": names.labels(pool), "annotations": annotations},
         "spec": {
             "serviceAccountName": names.service_account(pool),
             "automountServiceAccountToken": False,
@@ -57,23 +77,6 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
             "volumes": _volumes(pool, settings),
         },
     }
-    if path := next(_with_nul(pool.spec.pod_template, "spec.podTemplate"), ""):
-        raise TemplateError(f"{path}: must not have the character NUL (U+0000), which no container can be given")
-    patched = _patched(template, _checked(pool.spec.pod_template))
-    if problem := next(replaced(template["spec"], patched.get("spec") or {}), ""):
-        raise TemplateError(problem)
-    # The Deployment and the Service select the pods by these labels.
-    ours = {"labels": names.labels(pool), "annotations": _marks(chat_template, keys)}
-    return merged(patched, {"metadata": ours})
-
-
-def grace_seconds(settings: Settings) -> int:
-    """Termination grace period in seconds: the drain, then the engine's shutdown, and a margin."""
-    return settings.worker_drain_seconds + settings.worker_shutdown_seconds + GRACE_MARGIN_SECONDS
-
-
-def _annotations(chat_template: str, keys: str) -> dict[str, str]:
-    return {"kubectl.kubernetes.io/default-container": "engine", **_marks(chat_template, keys)}
 
 
 def _marks(chat_template: str, keys: str) -> dict[str, str]:

@@ -9,7 +9,9 @@ from cachefleet_core.engine.engine_arguments import (
     engine_arguments,
     engine_environment,
     engine_policy,
+    asked_version,
     image_version,
+    scale_out,
     with_plugin,
 )
 from cachefleet_core.pool.adapter_reports import WantedAdapter
@@ -273,6 +275,11 @@ def test_a_disabled_cache_is_a_budget_of_nothing() -> None:
         ("vllm/vllm-openai:v0.33.0rc1", "0.33.0"),
         ("example.org:5000/vllm", ""),
         ("example.org/vllm@sha256:" + "0" * 64, ""),
+        ("registry.example/rocm/vllm:rocm7.0_vllm_0.29.1", "0.29.1"),
+        ("rocm/vllm:rocm6.4.1_vllm_0.28.0_20251103", "0.28.0"),
+        ("example.org/serving:vllm-v0.30.0-cu130", "0.30.0"),
+        ("example.org/vllm:0.29.1-xpu", "0.29.1"),
+        ("rocm/vllm:rocm7.0_vllm_nightly", ""),
         ("vllm/vllm-openai:latest", ""),
         ("vllm/vllm-openai:nightly-0.32", ""),
         ("example.org/vllm:1", ""),
@@ -281,6 +288,21 @@ def test_a_disabled_cache_is_a_budget_of_nothing() -> None:
 )
 def test_an_images_tag_may_name_the_version(image: str, version: str) -> None:
     assert image_version(image) == version
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ({"image": "a/b:rocm7.0_vllm_0.29.1"}, "0.29.1"),
+        ({"image": "a/b:v0.32.0", "version": "0.29.1"}, "0.29.1"),
+        ({"image": "a/b@sha256:" + "0" * 64, "version": "v0.28.0+gaudi"}, "0.28.0+gaudi"),
+        ({"image": "a/b:latest"}, ""),
+    ],
+)
+def test_a_pool_may_name_the_version_itself(engine: dict[str, Any], version: str) -> None:
+    spec = pool(engine=engine).spec
+    assert asked_version(spec) == version
+    assert bool(scale_out(asked_version(spec))) is not version.startswith(("0.28", "0.29"))
 
 
 def test_an_engine_that_lets_requests_end_is_told_how_long() -> None:

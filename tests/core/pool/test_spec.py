@@ -33,6 +33,7 @@ spec:
   replicas: 4
   engine:
     image: vllm/vllm-openai:v0.32.0
+    version: ""
     tensorParallelSize: 2
     dataParallelSize: 1
     blockSize: 16

@@ -132,3 +132,25 @@ def test_another_chat_template_replaces_pods_and_nothing_else() -> None:
     given = {"model": {"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}}}}
     first, second = (children(pool(given), SETTINGS, chat_template=text) for text in ("a", "b"))
     assert [old["kind"] for old, new in zip(first, second, strict=True) if old != new] == ["Deployment"]
+
+
+SIDECAR = {"name": "weights", "image": "w", "restartPolicy": "Always", "startupProbe": {"failureThreshold": 4}}
+
+
+@pytest.mark.parametrize(
+    ("patch", "seconds"),
+    [
+        ({}, 3600 + 60),
+        ({"containers": [{"name": "engine", "startupProbe": {"failureThreshold": 900}}]}, 9000 + 60),
+        (
+            {"containers": [{"name": "engine", "startupProbe": {"initialDelaySeconds": 60, "periodSeconds": 30}}]},
+            10_920,
+        ),
+        ({"initContainers": [{"name": "agent", "startupProbe": {"periodSeconds": 5}}]}, 3600 + 300),
+        ({"initContainers": [SIDECAR]}, 3600 + 60 + 40),
+        ({"containers": [{"name": "beside", "image": "b", "startupProbe": {"periodSeconds": 1}}]}, 3600 + 60),
+    ],
+)
+def test_a_worker_is_late_by_the_numbers_of_its_own_probes(patch: dict[str, Any], seconds: int) -> None:
+    changes = {"podTemplate": {"spec": patch}, "rollout": {"warmTimeoutSeconds": 7}}
+    assert by_kind(changes)["Deployment"]["spec"]["progressDeadlineSeconds"] == seconds + 7

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_operator.manifests.pod import AUDIENCE, TemplateError, grace_seconds, pod_template
+from cachefleet_operator.manifests.pod import AUDIENCE, TemplateError, pod_template
+from cachefleet_operator.manifests.pod_times import grace_seconds
 from tests.operator.pod_security import violations
 from tests.operator.pools import SETTINGS, pool
 
@@ -138,6 +139,24 @@ def test_the_pod_is_given_the_time_that_its_parts_may_take(drain: int, shutdown:
     assert ("--shutdown-timeout" in arguments) is bool(shutdown)
     assert pod["terminationGracePeriodSeconds"] > drain + shutdown
     assert grace_seconds(SETTINGS) == 165
+
+
+@pytest.mark.parametrize(
+    ("grace", "drain", "shutdown"),
+    [(165, 120, 30), (600, 555, 30), (60, 15, 30), (30, 1, 14), (5, 1, 0), (None, 1, 14)],
+)
+def test_a_pools_own_grace_period_is_what_drain_and_shutdown_have(grace: int | None, drain: int, shutdown: int) -> None:
+    """Kubernetes gives 30 s where the pool takes ours away."""
+    patch: dict[str, Any] = {"spec": {"terminationGracePeriodSeconds": grace}}
+    if grace is None:
+        patch = {"remove": ["/spec/terminationGracePeriodSeconds"]}
+    pod = spec({"podTemplate": patch})
+    assert pod.get("terminationGracePeriodSeconds") == grace
+    agent = {each["name"]: each.get("value") for each in container(pod, "agent")["env"]}
+    assert agent["CACHEFLEET_DRAIN_SECONDS"] == str(drain)
+    arguments = container(pod, "engine")["args"]
+    told = arguments[arguments.index("--shutdown-timeout") + 1] if "--shutdown-timeout" in arguments else "0"
+    assert told == str(shutdown)
 
 
 # What replaces it and what does not
