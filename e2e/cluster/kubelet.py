@@ -43,6 +43,20 @@ def unschedulable(kube: Kube, pod: Object, message: str) -> None:
     _write(kube, pod, {"phase": "Pending", "conditions": [condition | {"lastTransitionTime": NOW}]})
 
 
+def without_volume(kube: Kube, pod: Object, reason: str, message: str) -> None:
+    """It has a node, which cannot mount one of its volumes: only an event says so."""
+    metadata = pod["metadata"]
+    about = {"apiVersion": "v1", "kind": "Pod", **{key: metadata[key] for key in ("name", "namespace", "uid")}}
+    event = {"apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": message, "count": 1}
+    own = {"name": f"{metadata['name']}.1", "namespace": metadata["namespace"]}
+    kube.create({**event, "metadata": own, "involvedObject": about, "firstTimestamp": NOW, "lastTimestamp": NOW})
+    state = {"state": {"waiting": {"reason": "PodInitializing"}}, "ready": False, "restartCount": 0}
+    engine = {"name": "engine", "image": "i", "imageID": "", **state}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": NOW}
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
+    _write(kube, pod, {"phase": "Pending", "conditions": [scheduled, unready], "containerStatuses": [engine]})
+
+
 def _write(kube: Kube, pod: Object, status: Object) -> None:
     metadata = pod["metadata"]
     kube.patch("Pod", metadata["namespace"], metadata["name"], {"status": status}, subresource="status")

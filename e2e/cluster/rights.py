@@ -12,7 +12,7 @@ from e2e.cluster.kube import Kube, Object, until
 ROLE: Final = "cachefleet-operator"
 RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("", "configmaps"): frozenset({"create", "get", "list", "patch", "watch"}),
-    ("", "events"): frozenset({"create"}),
+    ("", "events"): frozenset({"create", "list"}),
     ("", "pods"): frozenset({"list", "patch", "watch"}),
     ("", "secrets"): frozenset({"create", "get", "update"}),
     ("", "serviceaccounts"): frozenset({"create", "get", "list", "patch", "watch"}),

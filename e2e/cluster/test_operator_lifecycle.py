@@ -209,6 +209,26 @@ def test_a_pod_that_no_node_takes_is_told_of(bench: Bench) -> None:
     assert "3 Insufficient nvidia.com/gpu" in bench.conditions()["WorkersAvailable"]["message"]
 
 
+def test_a_rollout_whose_volume_only_one_node_may_mount_says_so_and_ends_by_the_advice(bench: Bench) -> None:
+    words = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) demo-workers-a'
+    bench.operator(**QUICK)
+    running(bench)
+    image(bench, 2)
+    kubelet.without_volume(bench.kube, new_pod(bench, 2), "FailedAttachVolume", words)
+    until(lambda: bench.reason("Progressing") == "VolumeUnavailable")
+    said = bench.conditions()["Progressing"]["message"]
+    assert f"FailedAttachVolume: {words}" in said
+    assert "rollout.maxSurge: 0, maxUnavailable: 1" in said
+    assert "maxSurge: 0" in bench.conditions()["Degraded"]["message"]
+    assert bench.conditions()["WorkersAvailable"]["status"] == "True", "the old worker serves"
+    assert "VolumeUnavailable" in {event["reason"] for event in bench.events()}
+    bench.edit(rollout={"maxSurge": 0, "maxUnavailable": 1})
+    until(lambda: deployment(bench)["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0)
+    until(lambda: len([pod for pod in pods(bench) if "deletionTimestamp" not in pod["metadata"]]) == 1)
+    kubelet.ready(bench.kube, new_pod(bench, 2))
+    until(partial(_rolled, bench, 2))
+
+
 def test_a_rollout_whose_new_workers_fail_stands_still_until_the_pool_changes(bench: Bench) -> None:
     bench.operator(**QUICK)
     running(bench)

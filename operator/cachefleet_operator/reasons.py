@@ -33,6 +33,7 @@ class Reason(StrEnum):
     CRASH_LOOPING = "CrashLooping"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
+    VOLUME_UNAVAILABLE = "VolumeUnavailable"
     WORKER_KEY_REFUSED = "WorkerKeyRefused"
     # ContractConsistent, IndexFresh and HitRateMet
     NO_CONTROL_PLANE = "NoControlPlane"

@@ -150,12 +150,14 @@ def _started(command: list[str], folder: Path, *, first: bool) -> Iterator[subpr
         assert tool, f"{PROGRAM} is not installed: make setup"
         inside = under_first_process(command, str(Path(tool).parent))
         command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *inside]
-    with (folder / "log").open("wb") as log:
-        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _told(process: subprocess.Popen[bytes], *, first: bool) -> int:

@@ -37,8 +37,11 @@ class Store:
         self.before("get", ref)
         return deepcopy(self.objects.get(ref))
 
-    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[Object] | None:
         self.before("list", Ref(kind, namespace, ""))
+        uid = fields.partition("involvedObject.uid=")[2]
         parts = selector.split(",") if selector else []
         wanted = dict(part.split("=") for part in parts if not part.startswith("!"))
         absent = {part[1:] for part in parts if part.startswith("!")}
@@ -46,6 +49,7 @@ class Store:
             deepcopy(each)
             for ref, each in self.objects.items()
             if (ref.kind, ref.namespace) == (kind, namespace)
+            and (not fields or each["involvedObject"]["uid"] == uid)
             and wanted.items() <= (each["metadata"].get("labels") or {}).items()
             and not absent & (each["metadata"].get("labels") or {}).keys()
         ]

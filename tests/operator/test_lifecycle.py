@@ -22,6 +22,7 @@ from cachefleet_operator.reconcile.futile_applies import FutileApplies
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.reconcile.rollout import digest_of
 from cachefleet_operator.status.pods import DELETION_COST
+from cachefleet_operator.status.volume_failures import LOOK_SECONDS
 from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
 from tests.operator.pools import SETTINGS, document
 from tests.operator.store import Store
@@ -330,6 +331,34 @@ async def test_a_pod_without_a_node_is_looked_at_again() -> None:
     pod["status"]["conditions"] = [unscheduled]
     await world.reconcile()
     assert world.later == [SETTINGS.unschedulable_seconds - 1]
+
+
+async def test_what_events_say_of_a_pod_without_its_volume_is_told() -> None:
+    world = await three_pods()
+    pod = world.store.objects[Ref("Pod", "serving", "a")]
+    since = (NOW - dt.timedelta(seconds=30)).isoformat()
+    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since}]}
+    for name, uid in (("one", "a"), ("other", "b")):
+        event = {**Ref("Event", "serving", name).manifest(), "involvedObject": {"uid": uid}, "reason": "FailedMount"}
+        world.store.objects[Ref("Event", "serving", name)] = {**event, "message": name, "lastTimestamp": since}
+    await world.reconcile()
+    assert world.condition("Degraded") == ("True", "VolumeUnavailable")
+    said = {each["type"]: each["message"] for each in world.store.objects[POOL]["status"]["conditions"]}
+    assert "pod a: FailedMount: one" in said["Degraded"]
+    assert world.later == [LOOK_SECONDS]
+
+
+async def test_rights_of_an_earlier_version_keep_no_pool_back() -> None:
+    def forbidden(verb: str, ref: Ref) -> None:
+        if (verb, ref.kind) == ("list", "Event"):
+            raise RefusedError(403, "Forbidden", "events is forbidden")
+
+    world = await three_pods()
+    since = (NOW - dt.timedelta(seconds=30)).isoformat()
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": since}
+    world.store.objects[Ref("Pod", "serving", "a")]["status"] = {"conditions": [scheduled]}
+    world.store.before = forbidden
+    assert await world.reconcile() in {Outcome.DONE, Outcome.WROTE}
 
 
 worlds = st.lists(

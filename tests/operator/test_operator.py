@@ -26,17 +26,21 @@ from tests.operator.store import Store
 class Everywhere(Store):
     """Lists of all namespaces, as the API server has them."""
 
-    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[dict[str, object]] | None:
-        return await super().list(kind, namespace or "serving", page=page, selector=selector)
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[dict[str, object]] | None:
+        return await super().list(kind, namespace or "serving", page=page, selector=selector, fields=fields)
 
 
 class Partly(Store):
     """Where one namespace may not be read."""
 
-    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[dict[str, object]] | None:
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[dict[str, object]] | None:
         if namespace == "gone":
             raise RefusedError(403, "Forbidden", "prefixcachepools is forbidden")
-        return await super().list(kind, namespace, page=page, selector=selector)
+        return await super().list(kind, namespace, page=page, selector=selector, fields=fields)
 
 
 async def test_a_namespace_that_may_not_be_read_keeps_no_other_back() -> None:

@@ -8,7 +8,7 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [create, get, list, patch, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch, watch]

@@ -75,15 +75,18 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None:
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[Object] | None:
         """Objects of a kind, of one namespace or (empty) of all; None where the kind is not served.
 
-        ``page`` is the number of objects per request, ``selector`` a label selector.
+        ``page`` is the number of objects per request, ``selector`` a label selector, ``fields`` a field
+        selector.
         """
         items: list[Object] = []
         token = ""
         while True:
-            given = {"limit": str(page), "labelSelector": selector, "continue": token}
+            given = {"limit": str(page), "labelSelector": selector, "fieldSelector": fields, "continue": token}
             query = {name: text for name, text in given.items() if text}
             try:
                 found = await self._request("list", kind, _path(Ref(kind, namespace, "")), query=query)

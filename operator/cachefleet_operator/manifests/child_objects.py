@@ -71,7 +71,7 @@ def children(
         _service(pool, settings),
         _disruption_budget(pool),
         *_network_policy(pool, settings, there),
-        _deployment(pool, settings, template),
+        _deployment(pool, template),
         *([live] if last else []),
     )
     return tuple(map(stamped, made))
@@ -141,7 +141,7 @@ def _network_policy(pool: PrefixCachePool, settings: Settings, there: Container[
     return [{**begin, "spec": open_to_all(pool)}] if Ref.of(begin) in there else []
 
 
-def _deployment(pool: PrefixCachePool, settings: Settings, template: Manifest) -> Manifest:
+def _deployment(pool: PrefixCachePool, template: Manifest) -> Manifest:
     rollout = pool.spec.rollout
     spec = {
         "replicas": pool.spec.replicas,

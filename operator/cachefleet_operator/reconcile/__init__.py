@@ -11,5 +11,6 @@ plan                 from desired and observed state to actions
 reconciler           one pass over one pool
 released_pods        pods that lost their ReplicaSet with a label
 rollout              pauses rollouts that fail
+volume_events        events of pods that wait for a volume
 worker_keys          a pool's keys against the fleet key
 """

@@ -41,7 +41,8 @@ from cachefleet_operator.reconcile.plan import (
     report,
 )
 from cachefleet_operator.reconcile.released_pods import UNLABELLED
-from cachefleet_operator.reconcile.rollout import deadline, is_paused
+from cachefleet_operator.reconcile.rollout import deadline, is_paused, may_surge
+from cachefleet_operator.reconcile.volume_events import volume_failures
 from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
@@ -75,7 +76,9 @@ class ReadApi(Protocol):
     """The API requests by which a reconciler reads."""
 
     async def get(self, ref: Ref) -> Object | None: ...
-    async def list(self, kind: str, namespace: str, *, page: int, selector: str = "") -> list[Object] | None: ...
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[Object] | None: ...
 
 
 class Reporter(Protocol):
@@ -164,7 +167,10 @@ class Reconciler:
             observed = replace(observed, autoscaler=await self._autoscaler(namespace, names.deployment(name)))
         late = deadline(observed.deployment)
         there = [pod for pod in labelled if owned(pod, name)]
-        seen = pods_of(there, now, grace_seconds=self._settings.unschedulable_seconds, ready_seconds=late)
+        volumes = await volume_failures(self._api, there, now, page=self._settings.list_page)
+        grace = self._settings.unschedulable_seconds
+        surges = may_surge(observed.deployment)
+        seen = pods_of(there, now, grace_seconds=grace, ready_seconds=late, volumes=volumes, surges=surges)
         how = ended(there, now, seconds=late)
         paused, strangers = is_paused(observed.deployment), foreign_pods(labelled, name)
         return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))

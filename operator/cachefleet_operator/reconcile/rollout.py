@@ -78,6 +78,12 @@ def deadline(deployment: Mapping[str, Any] | None) -> float:
     return float((deployment or {}).get("spec", {}).get("progressDeadlineSeconds", "inf"))
 
 
+def may_surge(deployment: Mapping[str, Any] | None) -> bool:
+    """Whether a rollout starts a new worker before an old one has gone."""
+    strategy = ((deployment or {}).get("spec") or {}).get("strategy") or {}
+    return (strategy.get("rollingUpdate") or {}).get("maxSurge") not in {0, "0%"}
+
+
 def overdue(deployment: Mapping[str, Any] | None) -> bool:
     """Whether the Deployment controller reports that the present spec does not progress."""
     status = (deployment or {}).get("status") or {}

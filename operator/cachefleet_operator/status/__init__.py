@@ -8,5 +8,6 @@ events           Kubernetes events for changed conditions
 finding          one condition of a pool, before it has timestamps
 pods             worker pods
 troubles         what keeps a pod from being ready
+volume_failures  pods that wait for a volume, and what events say of it
 status           fields of the status, and when they are written
 """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from cachefleet_core.pool.worker_pods import is_replica_set
 from cachefleet_operator import names
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.troubles import MAX_MESSAGE, Trouble, of_containers
+from cachefleet_operator.status.volume_failures import LOOK_SECONDS, MOUNT_SECONDS, waits
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -31,21 +33,47 @@ class Pod:
     """Since when all its containers run; None where one does not."""
     trouble: Trouble | None = None
     look_again: float | None = None
-    """Seconds until it counts as unschedulable unless that changes; no event announces it. None otherwise."""
+    """Seconds after which to look at it again, since no event announces that it counts as unschedulable by then, or what
+    its volumes do. None otherwise.
+    """
 
 
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses")
 
 
 def pods_of(
-    manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, grace_seconds: float, ready_seconds: float
+    manifests: Sequence[Mapping[str, Any]],
+    now: dt.datetime,
+    *,
+    grace_seconds: float,
+    ready_seconds: float,
+    volumes: Mapping[str, str] = MappingProxyType({}),
+    surges: bool = False,
 ) -> tuple[Pod, ...]:
     """Read a pool's pods, sorted by name, without those that ended. A pod is in trouble when it was unschedulable for
     ``grace_seconds`` or not ready for ``ready_seconds``: a Deployment's deadline is for rollouts, not for new workers.
+
+    ``volumes`` has what keeps volumes from pods, by their names. With ``surges`` a pod that waits beside one of another
+    template may be waiting for what that one holds.
     """
-    seconds = (grace_seconds, ready_seconds)
-    alive = (each for each in manifests if (each.get("status") or {}).get("phase") not in {"Failed", "Succeeded"})
-    return tuple(sorted((_pod(each, now, *seconds) for each in alive), key=lambda pod: pod.name))
+    alive = [each for each in manifests if (each.get("status") or {}).get("phase") not in {"Failed", "Succeeded"}]
+    context = _Context(now, grace_seconds, ready_seconds, volumes, surging=surges and len(_templates(alive)) > 1)
+    return tuple(sorted((_pod(each, context) for each in alive), key=lambda pod: pod.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What pods are judged by."""
+
+    now: dt.datetime
+    grace_seconds: float
+    ready_seconds: float
+    volumes: Mapping[str, str]
+    surging: bool
+
+
+def _templates(manifests: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {str((each["metadata"].get("annotations") or {}).get(names.TEMPLATE, "")) for each in manifests}
 
 
 def ended(manifests: Sequence[Mapping[str, Any]], now: dt.datetime, *, seconds: float) -> str:
@@ -80,7 +108,7 @@ def worst(pods: Sequence[Pod]) -> Trouble | None:
     return next((trouble for trouble in troubles if trouble.lasting), troubles[0] if troubles else None)
 
 
-def _pod(manifest: Mapping[str, Any], now: dt.datetime, grace_seconds: float, ready_seconds: float) -> Pod:
+def _pod(manifest: Mapping[str, Any], context: _Context) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
     leaving, ready = "deletionTimestamp" in metadata, conditions.get("Ready", {}).get("status") == "True"
@@ -88,9 +116,11 @@ def _pod(manifest: Mapping[str, Any], now: dt.datetime, grace_seconds: float, re
     if not leaving and not ready:
         trouble = next(of_containers(metadata["name"], status, _since(metadata, conditions)), None)
         if trouble is None:
-            trouble, again = _unscheduled(metadata["name"], conditions.get("PodScheduled", {}), now, grace_seconds)
+            trouble, again = _unscheduled(metadata["name"], conditions.get("PodScheduled", {}), context)
         if trouble is None and again is None:
-            trouble = _late(metadata["name"], _since(metadata, conditions), now, ready_seconds)
+            trouble, again = _without_volume(manifest, conditions.get("PodScheduled", {}), context)
+        if trouble is None:
+            trouble = _late(metadata["name"], _since(metadata, conditions), context)
     annotations = metadata.get("annotations") or {}
     return Pod(
         name=metadata["name"],
@@ -116,20 +146,31 @@ def _running_since(status: Mapping[str, Any]) -> dt.datetime | None:
         return None
 
 
-def _unscheduled(
-    pod: str, condition: Mapping[str, Any], now: dt.datetime, grace_seconds: float
-) -> tuple[Trouble | None, float | None]:
+def _unscheduled(pod: str, condition: Mapping[str, Any], context: _Context) -> tuple[Trouble | None, float | None]:
     if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
         return None, None
     since, words = str(condition.get("lastTransitionTime") or ""), str(condition.get("message") or "no node fits")
-    left = grace_seconds - _age(since, now)
+    left = context.grace_seconds - _age(since, context.now)
     if left > 0:
         return None, left
-    return Trouble(Reason.UNSCHEDULABLE, pod, "", words, lasting=False, since=since), None
+    return Trouble(Reason.UNSCHEDULABLE, pod, "", words, lasting=False, since=since, surging=context.surging), None
 
 
-def _late(pod: str, since: str, now: dt.datetime, ready_seconds: float) -> Trouble | None:
-    if _age(since or now.isoformat(), now) < ready_seconds:
+def _without_volume(
+    manifest: Mapping[str, Any], condition: Mapping[str, Any], context: _Context
+) -> tuple[Trouble | None, float | None]:
+    waited, pod = waits(manifest, context.now), str(manifest["metadata"]["name"])
+    if waited is None:
+        return None, None
+    again = LOOK_SECONDS if waited >= MOUNT_SECONDS else MOUNT_SECONDS - waited
+    if not (words := context.volumes.get(pod)):
+        return None, again
+    since, surging = str(condition.get("lastTransitionTime") or ""), context.surging
+    return Trouble(Reason.VOLUME_UNAVAILABLE, pod, "", words, lasting=False, since=since, surging=surging), again
+
+
+def _late(pod: str, since: str, context: _Context) -> Trouble | None:
+    if _age(since or context.now.isoformat(), context.now) < context.ready_seconds:
         return None
     return Trouble(Reason.STALLED, pod, "", "not ready", lasting=False, since=since)
 

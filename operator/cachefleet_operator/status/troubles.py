@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,9 +39,40 @@ _ADVICE: Final[Mapping[Reason, str]] = {
     Reason.CRASHED: f"it is started again; {_LOGS}",
     Reason.CRASH_LOOPING: _LOGS,
     Reason.OUT_OF_MEMORY: f"raise its memory limit in podTemplate; {_LOGS}",
-    Reason.UNSCHEDULABLE: "add nodes, or ask for less",
     Reason.STALLED: "what it waits for: kubectl describe pod {pod}",
 }
+_OLD_FIRST: Final = "or let an old worker go first: rollout.maxSurge: 0, maxUnavailable: 1"
+"""Where a new worker waits beside an old one that may hold what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """Words of the scheduler or an event, and what to do; ``held``: an old worker may have what is missing."""
+
+    words: str
+    advice: str
+    held: bool = False
+
+
+_CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
+    Reason.UNSCHEDULABLE: (
+        _Cause(r"claim \"?[^ ]+\"? not found", "create that claim, or correct its name in podTemplate"),
+        _Cause(r"unbound immediate PersistentVolumeClaims?", "its claim is bound to no volume: kubectl describe pvc"),
+        _Cause(r"ReadWriteOncePod", "only one pod may have its volume: use a claim that several may", held=True),
+        _Cause(r"volume node affinity|volume zone", "its volume is of another node or zone: use one that nodes share"),
+        _Cause(r"", "add nodes, or ask for less", held=True),
+    ),
+    Reason.VOLUME_UNAVAILABLE: (
+        _Cause(
+            r"Multi-Attach|already (exclusively )?(attached|used|in use)|in use by",
+            "only one node may mount it: use a claim that several nodes may (ReadWriteMany)",
+            held=True,
+        ),
+        _Cause(r"not found|non-existent|does not exist", "create what it names, or correct its name in podTemplate"),
+        _Cause(r"", "correct the volume that it names: kubectl describe pod {pod}"),
+    ),
+}
+"""By reason; the first whose words are said."""
 _CRASHES: Final = frozenset({Reason.CRASHED, Reason.CRASH_LOOPING, Reason.OUT_OF_MEMORY})
 
 
@@ -56,14 +88,22 @@ class Trouble:
     """It does not pass by itself within seconds, and so pauses a rollout."""
     since: str = ""
     """Timestamp of its beginning, "" where it is not known."""
+    surging: bool = False
+    """It waits beside an older worker, in a rollout that starts new ones first."""
 
     @property
     def message(self) -> str:
         """Pod, container, cause (cut to MAX_MESSAGE characters), since when, and what to do."""
         where = f"pod {self.pod}" + (f", container {self.container}" if self.container else "")
         since = f", since {self.since}" if self.since else ""
-        advice = _ADVICE.get(self.reason, "").format(pod=self.pod, container=self.container)
+        advice = self._advice().format(pod=self.pod, container=self.container)
         return f"{where}: {self.words[:MAX_MESSAGE]}{since}" + (f"; {advice}" if advice else "")
+
+    def _advice(self) -> str:
+        cause = next((one for one in _CAUSES.get(self.reason, ()) if re.search(one.words, self.words)), None)
+        if cause is None:
+            return _ADVICE.get(self.reason, "")
+        return f"{cause.advice}, {_OLD_FIRST}" if cause.held and self.surging else cause.advice
 
 
 def of_containers(pod: str, status: Mapping[str, Any], since: str) -> Iterator[Trouble]:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cachefleet_core.engine.engine_arguments import (
+    asked_version,
     engine_arguments,
     engine_environment,
     engine_policy,
-    asked_version,
     image_version,
     scale_out,
     with_plugin,
