@@ -45,14 +45,14 @@ def main() -> int:
     """Configure the process and serve; the exit status."""
     try:
         settings = load()
+        logs.configure(settings.log_format, settings.log_level)
         plane = ControlPlane(settings)
     except SettingsError as error:
-        sys.stderr.writelines(f"{line}\n" for line in error.lines)
+        logs.refuse(error.lines)
         return 2
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"CACHEFLEET_FLEET_KEY_FILE: {error}\n")
+        logs.refuse([f"CACHEFLEET_FLEET_KEY_FILE: {error}"])
         return 2
-    logs.configure(settings.log_format, settings.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs start and stop at INFO; __main__ does
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
     gc.freeze()  # objects made by imports stay: keep them out of garbage collections
@@ -60,7 +60,7 @@ def main() -> int:
     try:
         sockets = inherited_sockets(os.environ)
     except ValueError as error:
-        sys.stderr.write(f"{error}\n")
+        logs.refuse([str(error)])
         return 2
     return uvloop.run(serve(plane, settings, sockets=sockets))
 

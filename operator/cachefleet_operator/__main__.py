@@ -26,7 +26,7 @@ def main() -> int:
     try:
         settings = load()
     except SettingsError as error:
-        print(error, file=sys.stderr)  # noqa: T201  # before there is a log
+        logs.refuse(str(error).splitlines())
         return 2
     logs.configure(settings.log_format, settings.log_level)
     try:

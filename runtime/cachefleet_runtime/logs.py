@@ -1,13 +1,16 @@
 """Logging set-up of a process: one handler on the root logger, JSON lines or text.
 
-Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or credentials.
+Times are UTC, in ISO 8601. Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or credentials.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, TextIO
 
@@ -17,6 +20,9 @@ Form = Literal["json", "text"]
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _JSON: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
+_TIME: Final = "%s.%03dZ"
+"""Of the seconds and milliseconds, with the zone."""
 _NAMES: Final = {"asctime": "time", "levelname": "level", "name": "logger"}
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _QUIET: Final[Mapping[str, int]] = MappingProxyType(
@@ -41,7 +47,18 @@ def configure(form: Form, level: str, *, fields: Mapping[str, str] = _NOTHING, s
         logging.getLogger(name).setLevel(least)
 
 
+def refuse(lines: Iterable[str], *, form: str | None = None) -> None:
+    """Write why a process does not start, before it has a log: JSON lines where the environment or ``form`` says so."""
+    chosen = os.environ.get("CACHEFLEET_LOG_FORMAT") if form is None else form
+    for line in lines:
+        stamp = _TIME % (time.strftime(_SECONDS, time.gmtime()), 0)
+        fields = {"time": stamp, "level": "ERROR", "logger": "settings", "message": line}
+        sys.stderr.write(f"{json.dumps(fields) if chosen == 'json' else line}\n")
+
+
 def _formatter(form: Form, fields: Mapping[str, str]) -> logging.Formatter:
-    if form == "text":
-        return logging.Formatter(_TEXT)
-    return JsonFormatter(_JSON, rename_fields=_NAMES, static_fields=dict(fields))
+    text = form == "text"
+    found = logging.Formatter(_TEXT) if text else JsonFormatter(_JSON, rename_fields=_NAMES, static_fields=dict(fields))
+    found.converter = time.gmtime
+    found.default_time_format, found.default_msec_format = _SECONDS, _TIME
+    return found

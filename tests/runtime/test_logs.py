@@ -3,11 +3,15 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from cachefleet_runtime import logs
+
+
+STAMP = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ"
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def test_json_lines_carry_fields_and_tracebacks() -> None:
     line = json.loads(stream.getvalue())
     assert (line["level"], line["logger"], line["message"], line["worker"]) == ("ERROR", "a.b", "it failed", "w-0")
     assert "ValueError: invalid literal" in line["exc_info"]
-    assert "time" in line
+    assert re.fullmatch(STAMP, line["time"])
 
 
 def test_text_and_level() -> None:
@@ -36,5 +40,25 @@ def test_text_and_level() -> None:
     logs.configure("text", "WARNING", stream=stream)
     logging.getLogger("a").info("not this")
     logging.getLogger("a").warning("but this")
-    assert stream.getvalue().endswith("WARNING a: but this\n")
+    assert re.fullmatch(rf"{STAMP} WARNING a: but this\n", stream.getvalue())
     assert "not this" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("chosen", "form"), [("json", None), ("text", "json"), ("", "json")])
+def test_why_a_process_does_not_start_is_told_in_the_format_that_was_chosen(
+    chosen: str, form: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CACHEFLEET_LOG_FORMAT", chosen)
+    logs.refuse(["CACHEFLEET_POOL: is missing", "and this"], form=form)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == ["CACHEFLEET_POOL: is missing", "and this"]
+    assert all(re.fullmatch(STAMP, line["time"]) and line["level"] == "ERROR" for line in lines)
+
+
+@pytest.mark.parametrize("chosen", ["text", ""])
+def test_a_person_reads_it_as_it_is(
+    chosen: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CACHEFLEET_LOG_FORMAT", chosen)
+    logs.refuse(["CACHEFLEET_POOL: is missing"])
+    assert capsys.readouterr().err == "CACHEFLEET_POOL: is missing\n"

@@ -151,6 +151,8 @@ class Leader:
         self._written: dict[str, Any] | None = None
         """The Lease as this process last wrote it; None where another may have written since."""
         self._until = float("-inf")
+        self._led = False
+        """Whether the Lease may name this process."""
         self.checked = clock()
         """When the loop last ran (monotonic seconds), for the liveness probe."""
         self.failure: Failure | None = None
@@ -232,6 +234,7 @@ class Leader:
             self._until = float("-inf")  # another holder is named
             return False
         if verdict is Verdict.CREATE:
+            self._led = True
             self._written = await self._api.create(self._manifest({}, Record(), fresh=True))
         else:
             await self._write(self._manifest(lease or {}, read(lease or {}), fresh=verdict is Verdict.TAKE))
@@ -248,7 +251,7 @@ class Leader:
         return True
 
     async def _write(self, manifest: dict[str, Any]) -> None:
-        self._written = None  # also where this is cut off: it may have been written all the same
+        self._written, self._led = None, True  # also where this is cut off: it may have been written all the same
         self._written = await self._api.replace(manifest)
 
     def _manifest(self, lease: dict[str, Any], record: Record, *, fresh: bool) -> dict[str, Any]:
@@ -263,8 +266,11 @@ class Leader:
         return {**self._ref.manifest(), **lease, "spec": spec}
 
     async def _release(self) -> None:
-        """Clear the holder so that another may take over at once; give up after ``retry`` seconds."""
-        if not self.holds():
+        """Clear the holder so that another may take over at once; give up after ``retry`` seconds.
+
+        Also where it could not be renewed lately: it may name this process still.
+        """
+        if not self._led:
             return
         self._until = float("-inf")
         try:

@@ -75,6 +75,15 @@ def undone(actions: Sequence[Action]) -> dict[Ref, Edit]:
     return {Ref.of(each.manifest): each.undoes for each in actions if isinstance(each, Apply) and each.undoes}
 
 
+def reason_of(action: Action) -> str:
+    """Why a status is written, "" of other actions: what it says of Ready, as people look for that first."""
+    if not isinstance(action, WriteStatus):
+        return ""
+    conditions = action.manifest["status"].get("conditions") or ()
+    ready = next((each for each in conditions if each["type"] == "Ready"), None)
+    return f"Ready {ready['status']}, {ready['reason']}" if ready else ""
+
+
 log = logging.getLogger(__name__)
 
 
@@ -144,7 +153,8 @@ class Applier:
         if isinstance(action, Emit) and not self._quiet.lets(action.event):
             return None
         manifest = action.event if isinstance(action, Emit) else action.manifest
-        log.info("%s %s", type(action).__name__, Ref.of(manifest), extra={"action": type(action).__name__})
+        name, why = type(action).__name__, reason_of(action)
+        log.info("%s %s%s", name, Ref.of(manifest), f": {why}" if why else "", extra={"action": name})
         return await self._send(action)
 
     async def _send(self, action: Action) -> Object | None:

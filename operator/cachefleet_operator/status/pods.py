@@ -33,8 +33,8 @@ class Pod:
     """Since when all its containers run; None where one does not."""
     trouble: Trouble | None = None
     look_again: float | None = None
-    """Seconds after which to look at it again, since no event announces that it counts as unschedulable by then, or what
-    its volumes do. None otherwise.
+    """Seconds after which to look at it again, as no event announces that it is unschedulable for long, or what its
+    volumes do. None otherwise.
     """
 
 

@@ -285,6 +285,39 @@ async def test_a_term_ends_when_renewing_fails_and_begins_again() -> None:
     await asyncio.wait({task})
 
 
+async def test_one_that_could_not_renew_lets_go_all_the_same() -> None:
+    """The Lease names it still, and its successor would wait until it has run out."""
+    store, clock = Store(), Clock()
+    alone = leader(store, "a", clock=clock)
+    task = asyncio.create_task(alone.run(lambda: lead([], "a")))
+    await until(alone.holds)
+
+    def unreachable(verb: str, _ref: Ref) -> None:
+        if verb == "update" and not task.cancelling():
+            raise RetryableError(0, "NoAnswer", "down")
+
+    store.before = unreachable
+    clock.now += 1
+    await until(lambda: not alone.holds())
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == "a"
+    task.cancel()
+    await asyncio.wait({task})
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == ""
+
+
+async def test_a_standby_does_not_touch_the_lease_when_it_ends() -> None:
+    store, asked = Store(), list[str]()
+    await leader(store, "a")._try()
+    waiting = leader(store, "b")
+    task = asyncio.create_task(waiting.run(lambda: lead([], "b")))
+    await until(lambda: waiting.answered)
+    store.before = lambda verb, _ref: asked.append(verb)
+    task.cancel()
+    await asyncio.wait({task})
+    assert "update" not in asked
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == "a"
+
+
 async def test_a_server_that_never_answers_does_not_keep_a_term_alive() -> None:
     store = Store()
     stuck = leader(store, "a")

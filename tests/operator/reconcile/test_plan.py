@@ -187,3 +187,12 @@ def test_without_admission_nothing_is_touched() -> None:
     running = manifests.children(pool(), SETTINGS)
     kinds = [type(action) for action in plan(Desired(verdict), world(*running), NOW)]
     assert kinds == [Emit, WriteStatus]
+
+
+async def test_a_status_is_written_with_its_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    store = Store(document())
+    status = {"conditions": [{"type": "Ready", "status": "False", "reason": "NoneReady"}]}
+    manifest = {**Ref("PrefixCachePool", "serving", "demo").manifest(), "status": status}
+    await Applier(store, lambda: True).act(WriteStatus(manifest))
+    assert caplog.messages == ["WriteStatus PrefixCachePool serving/demo: Ready False, NoneReady"]

@@ -31,16 +31,20 @@ def main() -> int:
     try:
         settings = AgentSettings()
     except ValidationError as error:
-        for problem in error.errors(include_input=False, include_url=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            print(f"CACHEFLEET_{name}: {problem['msg']}", file=sys.stderr)  # noqa: T201 (logging is not set up yet)
+        logs.refuse(_lines(error))
         return _EXIT_USAGE
     logs.configure(settings.log_format, "INFO", fields={"worker": settings.worker, "pool": settings.pool})
     try:
         return asyncio.run(_serve(settings))
     except (OSError, ValueError) as error:
-        print(f"cachefleet agent: {error}", file=sys.stderr)  # noqa: T201 (for the person who started it)
+        logs.refuse([f"cachefleet agent: {error}"], form=settings.log_format)
         return _EXIT_USAGE
+
+
+def _lines(error: ValidationError) -> list[str]:
+    """One line for each variable that cannot be used."""
+    problems = error.errors(include_input=False, include_url=False)
+    return [f"CACHEFLEET_{'_'.join(map(str, one['loc'])).upper()}: {one['msg']}" for one in problems]
 
 
 async def _serve(settings: AgentSettings) -> int:
