@@ -213,6 +213,7 @@ def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: 
         _tells_that_it_waits(operator)
         _install_and_serve(bench, operator, "second")
         assert _term(bench) == term
+        assert "Traceback" not in (bench.folder / "operator.log").read_text()
 
 
 def _install_and_serve(bench: Bench, operator: OperatorProcess, name: str) -> None:

@@ -11,6 +11,7 @@ from cachefleet_core.pool.manifest import documents
 from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
 from e2e.cluster.kube import Object, Refused, until
+from tests.chart.helm import template
 
 pytestmark = pytest.mark.cluster
 
@@ -58,6 +59,56 @@ def test_a_pod_that_would_break_the_profile_is_refused(bench: Bench) -> None:
     del pod["spec"]["initContainers"][0]["securityContext"]["capabilities"]
     with pytest.raises(Refused, match=r'violates PodSecurity "restricted:latest": unrestricted capabilities'):
         bench.kube.create(pod, dry_run=True)
+
+
+FIELD = "object.spec.securityContext.{0}"
+IN_RANGE = f"!has({FIELD}) || ({FIELD} >= 1000900000 && {FIELD} <= 1000909999)"
+
+
+def _demand_a_range(bench: Bench) -> None:
+    """As OpenShift's restricted-v2, which also fills in what a pod leaves open."""
+    name = f"range-{bench.namespace}"
+    group = "admissionregistration.k8s.io"
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [pods]},
+        "validations": [
+            {"expression": IN_RANGE.format(field), "message": f"{field} is not of the range"}
+            for field in ("runAsUser", "fsGroup")
+        ],
+    }
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": bench.namespace}}}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
+    for kind, what in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding)):
+        bench.kube.create({"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, "spec": what})
+        bench.stack.callback(bench.kube.delete, kind, "", name)
+    fixed = {"containers": [{"name": "one", "image": "i"}], "securityContext": {"runAsUser": 65532}}
+    until(lambda: not _taken(bench, fixed))
+
+
+def _taken(bench: Bench, spec: Object) -> bool:
+    try:
+        bench.kube.create(pod_of(bench, {"spec": spec}), dry_run=True)
+    except Refused as refused:
+        assert "is not of the range" in str(refused)  # noqa: PT017
+        return False
+    return True
+
+
+def test_a_cluster_that_chooses_users_takes_every_pod_whose_user_is_left_to_it(bench: Bench) -> None:
+    until(lambda: bench.kube.list("ServiceAccount", bench.namespace))
+    _demand_a_range(bench)
+    first = bench.operator()
+    bench.create(replicas=1)
+    until(lambda: bench.reason("Degraded") == "PodsRefused")
+    assert "is not of the range" in bench.conditions()["Degraded"]["message"]
+    first.stop()
+    bench.operator(pod_identity="cluster", lease_name="other")
+    until(lambda: bench.kube.list("Pod", bench.namespace))
+    for apis, taken in (((), False), (("security.openshift.io/v1",), True)):
+        for _, pod in template(apis=apis).pods():
+            assert _taken(bench, {**pod, "serviceAccountName": "default"}) is taken
 
 
 def test_a_disruption_budget_that_is_gone_comes_back_and_follows_the_pool(bench: Bench) -> None:

@@ -46,7 +46,11 @@ A Kubernetes cluster of one node is ready after {seconds:.0f} s; images are on i
   helm install cachefleet charts/cachefleet -n cachefleet-system --create-namespace \\
     --set image.repository={node.images["cachefleet"].repository} --set image.tag=dev
   kubectl apply -f examples/cluster-tiny.yaml
-  kubectl get pcp -w
+  kubectl wait pcp/tiny --for=condition=Ready --timeout=10m
+  kubectl port-forward -n cachefleet-system service/cachefleet-gateway 8080:8080 &
+  curl -s --retry 10 --retry-connrefused localhost:8080/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model": "tiny", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  helm test cachefleet -n cachefleet-system
 
 Logs and certificates: {node.folder}
 Ctrl-C stops it and leaves nothing behind but images in the cache.

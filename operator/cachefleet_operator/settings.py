@@ -69,6 +69,8 @@ class Settings(BaseSettings):
     """Who may connect to workers: JSON of a NetworkPolicy's peers, the control plane and Prometheus among them. None:
     no NetworkPolicy is made, and one made before bounds nothing any more.
     """
+    pod_identity: Literal["fixed", "cluster"] = "fixed"
+    """Who chooses user, group, fsGroup and seccomp profile of worker pods: the operator, or the cluster."""
     shared_memory_mib: int = Field(default=4096, ge=160, le=1_048_576)
     """Bound on a worker's /dev/shm; what is written there counts as the pod's memory."""
     worker_start_seconds: int = Field(default=3600, ge=60, le=86_400)

@@ -1,6 +1,7 @@
 """Logging set-up of a process: one handler on the root logger, JSON lines or text.
 
-Times are UTC, in ISO 8601. Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or credentials.
+Times are UTC, in ISO 8601. Fields given as ``extra=`` are part of a JSON line. Never log prompts, token ids, salts or
+credentials.
 """
 
 from __future__ import annotations

@@ -70,15 +70,24 @@ class Rendered(tuple[Object, ...]):
 
 
 def template(
-    values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE, kubernetes: str = KUBERNETES
+    values: Values | None = None,
+    *,
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+    kubernetes: str = KUBERNETES,
+    apis: tuple[str, ...] = (),
 ) -> Rendered:
-    """The objects of a release with these values; Refused where helm gives none. Do not change them: they are kept."""
-    return _template(json.dumps(values or {}), release, namespace, kubernetes)
+    """The objects of a release with these values; Refused where helm gives none. Do not change them: they are kept.
+
+    ``apis`` are served beside Kubernetes' own.
+    """
+    return _template(json.dumps(values or {}), release, namespace, kubernetes, apis)
 
 
 @lru_cache(maxsize=256)
-def _template(values: str, release: str, namespace: str, kubernetes: str) -> Rendered:
+def _template(values: str, release: str, namespace: str, kubernetes: str, apis: tuple[str, ...]) -> Rendered:
     command = ["template", release, str(CHART), "--namespace", namespace, "--kube-version", kubernetes]
+    command += [word for api in apis for word in ("--api-versions", api)]
     text = run(*command, "--values", "-", given=values)
     return Rendered(found for found in yaml.load_all(text, _Strict) if found)
 

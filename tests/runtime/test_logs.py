@@ -10,7 +10,6 @@ import pytest
 
 from cachefleet_runtime import logs
 
-
 STAMP = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ"
 
 

@@ -16,7 +16,7 @@ automountServiceAccountToken: true
 enableServiceLinks: false
 {{- include "cachefleet.pullSecrets" .root }}
 securityContext:
-  {{- include "cachefleet.podSecurity" . | nindent 2 }}
+  {{- include "cachefleet.podSecurity" .root | nindent 2 }}
 {{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -55,13 +55,24 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Pod security `restricted`, both halves. */}}
+{{/* Who pods are: fixed, or left to the cluster, as OpenShift demands. Takes the root. */}}
+{{- define "cachefleet.podIdentity" -}}
+{{- if eq .Values.podIdentity "auto" -}}
+{{ ternary "cluster" "fixed" (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
+{{- else -}}
+{{ .Values.podIdentity }}
+{{- end }}
+{{- end }}
+
+{{/* Pod security `restricted`, both halves. Takes the root. */}}
 {{- define "cachefleet.podSecurity" -}}
 runAsNonRoot: true
+{{- if eq (include "cachefleet.podIdentity" .) "fixed" }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
+{{- end }}
 {{- end }}
 
 {{- define "cachefleet.containerSecurity" -}}

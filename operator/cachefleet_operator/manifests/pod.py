@@ -21,6 +21,13 @@ from cachefleet_operator.settings import Settings
 AUDIENCE: Final = "cachefleet"
 USER: Final = 65532
 TOKEN_SECONDS: Final = 3600
+_IDENTITY: Final[Mapping[str, Any]] = {
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""What a cluster may want to choose itself, as OpenShift does of each namespace's range."""
 _REMOVE: Final = "remove"
 _PATH: Final = re.compile("/(spec|metadata/(labels|annotations))(/[^/]+)+")
 
@@ -45,7 +52,19 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
         raise TemplateError(problem)
     # The Deployment and the Service select the pods by these labels.
     ours = {"labels": names.labels(pool), "annotations": marks}
-    return merged(patched, {"metadata": ours})
+    whole = merged(patched, {"metadata": ours})
+    return _left_to_the_cluster(whole) if settings.pod_identity == "cluster" else whole
+
+
+def _left_to_the_cluster(template: Manifest) -> Manifest:
+    """Without our choice of who the pod is; a pool's own stays.
+
+    Secrets stay readable: their files are of mode 0440, of the fsGroup that the cluster chooses or else of group 0,
+    which a process of a user that is not in its image's /etc/passwd has.
+    """
+    security = template["spec"].get("securityContext") or {}
+    kept = {name: value for name, value in security.items() if _IDENTITY.get(name) != value}
+    return {**template, "spec": {**template["spec"], "securityContext": kept}}
 
 
 def _made(pool: PrefixCachePool, settings: Settings, marks: Mapping[str, str]) -> tuple[Manifest, Manifest]:
@@ -66,10 +85,7 @@ def _own_template(pool: PrefixCachePool, settings: Settings, marks: Mapping[str,
             "topologySpreadConstraints": [_spread(pool)],
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
+                **_IDENTITY,
             },
             **_pull_secrets(settings),
             "initContainers": [plugin_container(settings), agent_container(pool, settings)],

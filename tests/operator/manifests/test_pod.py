@@ -159,6 +159,26 @@ def test_a_pools_own_grace_period_is_what_drain_and_shutdown_have(grace: int | N
     assert told == str(shutdown)
 
 
+IDENTITY = ("runAsUser", "runAsGroup", "fsGroup", "seccompProfile")
+
+
+def test_a_cluster_may_choose_who_its_pods_are() -> None:
+    fixed, left = spec(), spec(pod_identity="cluster")
+    assert set(fixed["securityContext"]) == {"runAsNonRoot", *IDENTITY}
+    assert left == {**fixed, "securityContext": {"runAsNonRoot": True}}
+    keys = next(volume for volume in left["volumes"] if volume["name"] == "keys")
+    assert keys["secret"]["defaultMode"] == 0o440, "of group 0, or of the fsGroup that the cluster gives"
+
+
+def test_what_a_pool_says_of_that_itself_stays() -> None:
+    own = {"podTemplate": {"spec": {"securityContext": {"fsGroup": 1000900001, "supplementalGroups": [44]}}}}
+    pod = spec(own, pod_identity="cluster")
+    assert pod["securityContext"] == {"runAsNonRoot": True, "fsGroup": 1000900001, "supplementalGroups": [44]}
+    removed = {"podTemplate": {"remove": [f"/spec/securityContext/{name}" for name in IDENTITY]}}
+    for chosen in ("fixed", "cluster"):
+        assert spec(removed, pod_identity=chosen)["securityContext"] == {"runAsNonRoot": True}
+
+
 # What replaces it and what does not
 
 LIVE = st.fixed_dictionaries(

@@ -8,6 +8,7 @@ import datetime as dt
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
