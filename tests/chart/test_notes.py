@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cachefleet_core.budget import plan_budget
+from cachefleet_core.pool.manifest import documents
+from cachefleet_core.pool.spec import read_pool
 from tests.chart.helm import CHART, KUBERNETES, NAMESPACE, RELEASE, Values, run
 from tests.chart.matrix import MATRIX
 
@@ -58,6 +61,20 @@ def test_its_commands_work_as_they_are_pasted(values: str, tmp_path: Path) -> No
     curl = (tmp_path / "curl-asked").read_text().splitlines()
     assert {"--retry-connrefused", "localhost:8080/v1/chat/completions"} <= set(curl)
     assert ("authorization: Bearer k" in curl) is (values == "tuned")
+
+
+@pytest.mark.parametrize("devices", ["GPUs", "CPUs"])
+def test_its_pool_is_admitted_on_either_kind_of_node(devices: str, tmp_path: Path) -> None:
+    text = notes(MATRIX["defaults"], tmp_path)
+    chosen = [line.removeprefix("# ") for line in text.splitlines() if line.removeprefix("# ").startswith("engine='")]
+    manifest = text[text.index("<<EOF") : text.index("\nEOF")]
+    script = f"{chosen[0]}\n{chosen[1] if devices == 'CPUs' else ''}\ncat {manifest}\nEOF\n"
+    applied = subprocess.run(["bash", "-eu"], input=script, text=True, capture_output=True, check=True).stdout
+    (document,) = (found for _, found in documents(applied))
+    pool = read_pool(document)
+    assert pool.spec.device.is_cpu is (devices == "CPUs")
+    plan = plan_budget(pool.spec)
+    assert plan.admitted, plan.message
 
 
 def test_an_autoscaler_s_replicas_are_not_counted(tmp_path: Path) -> None:

@@ -10,4 +10,5 @@ losses             why blocks that a decision counted on are gone
 startup_readiness  not ready until every ready worker's agent has reported, or a timeout
 tenant_frames      tenants' shares and warm prefixes, sent to agents
 view_builders      live state to frozen views
+worker_arrivals    when a worker may be ready, by how long starts took
 """

@@ -20,6 +20,7 @@ from cachefleet_controlplane.fleet.block_holders import BlockHolders
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
+from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -82,6 +83,7 @@ class Fleet:
         self.refuted_blocks = self._registry.refuted_blocks
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
+        self._arrivals = WorkerArrivals(clock)
         self.losses = Losses(index, self._registry, clock)
         self.holders = BlockHolders(index, self._registry)
         self._selector = selector(index, self._registry)
@@ -97,6 +99,7 @@ class Fleet:
     def update_pools(self, views: Sequence[PoolView], unread: Iterable[Claim] = ()) -> None:
         """Apply the whole state of pools and endpoints, as a PoolSource gives it."""
         change = self._registry.update(views, unread)
+        self._arrivals.listed(self._registry.pools.values())
         for worker in change.removed:
             self._agents.removed(worker)
         if self._texts:
@@ -112,6 +115,10 @@ class Fleet:
     def serving(self, model: str) -> ServedModel | None:
         """The fleet of a model name, or of "namespace/name"; None where no pool serves it."""
         return self._registry.serving(model)
+
+    def ready_in(self, model: str) -> int:
+        """After how many seconds a worker of a model that has none may be ready."""
+        return self._arrivals.seconds(self._registry.fleet(model))
 
     def renderers(self, model: str, guess: Prompt | None = None) -> list[WorkerEndpoint]:
         """Ready workers that may render for a model: who will probably serve ``guess``, then least busy first."""

@@ -111,10 +111,14 @@ class Placement:
         prompt = self.routing_input.prompt
         # The last attempt's decision says nothing of why there is no other.
         decision = None if self._latest is self.chosen else self._latest
-        retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
+        reason = decision.reason if decision else Reason.NO_READY_WORKER
+        if reason is Reason.NO_READY_WORKER:
+            retry_after = self._fleet.ready_in(self.routing_input.model.name)
+        else:
+            retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
         who = self.routing_input.who
         error = refusal(self.routing_input.info.model, prompt, decision, retry_after=retry_after, who=who)
-        return decision.reason if decision else Reason.NO_READY_WORKER, error
+        return reason, error
 
     def free(self, cached_tokens: int | None = None) -> None:
         """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""

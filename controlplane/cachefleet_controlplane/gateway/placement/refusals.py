@@ -12,7 +12,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 RETRY_AFTER_SECONDS: Final = 2
-"""Retry-After where no worker is ready: the time it takes to notice one."""
+"""Retry-After where too many requests are under way."""
 MODELS_NAMED: Final = 16
 """Names in the error for an unknown model."""
 
@@ -37,7 +37,7 @@ def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
 def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "") -> ApiError:
     """Return the error for a decision without a worker: 400, 412, 429 with its reason as code, or 503.
 
-    ``retry_after``, in seconds, is for requests without room. ``decision`` None: every ready worker was tried. ``who``
+    ``retry_after``, in seconds, is for requests without room, or without a worker. ``decision`` None: every ready worker was tried. ``who``
     names the workers' role where roles differ.
     """
     reason = decision.reason if decision else Reason.NO_READY_WORKER
@@ -49,13 +49,13 @@ def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_afte
     if reason is Reason.NOT_CACHED:
         return ApiError(412, _NOT_CACHED, code=reason)
     if who:
-        return _not_ready(who, model)
-    return no_ready_worker(model, retry_after=RETRY_AFTER_SECONDS)
+        return _not_ready(who, model, retry_after)
+    return no_ready_worker(model, retry_after=retry_after)
 
 
-def _not_ready(who: str, model: str) -> ApiError:
-    message = f"The {who} node is not ready. Model `{model}` has none that is. Try again in {RETRY_AFTER_SECONDS} s."
-    return ApiError(503, message, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
+def _not_ready(who: str, model: str, retry_after: int) -> ApiError:
+    message = f"The {who} node is not ready. Model `{model}` has none that is. Try again in {retry_after} s."
+    return ApiError(503, message, headers={"retry-after": str(retry_after)})
 
 
 def _too_large(model: str, prompt: Prompt, decision: Decision) -> ApiError:

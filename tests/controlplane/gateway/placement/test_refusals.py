@@ -40,4 +40,4 @@ def test_no_room_says_when_to_come_again(reason: Reason) -> None:
 @pytest.mark.parametrize("decision", [None, rejected()])
 def test_nobody_ready_is_503(decision: Decision | None) -> None:
     error = refusal("m", PROMPT, decision, retry_after=7)
-    assert (error.status, error.headers) == (503, ((b"retry-after", b"2"),))
+    assert (error.status, error.headers) == (503, ((b"retry-after", b"7"),))
