@@ -37,8 +37,8 @@ def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
 def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "") -> ApiError:
     """Return the error for a decision without a worker: 400, 412, 429 with its reason as code, or 503.
 
-    ``retry_after``, in seconds, is for requests without room, or without a worker. ``decision`` None: every ready worker was tried. ``who``
-    names the workers' role where roles differ.
+    ``retry_after``, in seconds, is for requests without room, or without a worker. ``decision`` None: every ready
+    worker was tried. ``who`` names the workers' role where roles differ.
     """
     reason = decision.reason if decision else Reason.NO_READY_WORKER
     if decision and reason is Reason.TOO_LARGE:
