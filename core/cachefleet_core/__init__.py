@@ -10,7 +10,6 @@ request_bodies     token ids in a JSON body
 budget             memory arithmetic of a device
 continuation       what workers keep of conversations, and how requests continue them
 exit_statuses      why a process of a worker pod has ended
-first_process      what runs the program of a container, and passes signals on to it
 hit_rule           which prefix an engine serves from its cache, by its model's KV cache groups
 index_contract     index contract and render profile
 digest             digest of a set of held blocks

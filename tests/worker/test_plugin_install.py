@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cachefleet_core.first_process import under_first_process
+from cachefleet_core.engine.first_process import under_first_process
 from cachefleet_core.native import lacking
 from cachefleet_worker import plugin_install as installer
 from cachefleet_worker.plugin_install import InstallError, install, main

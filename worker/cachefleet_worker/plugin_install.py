@@ -1,7 +1,7 @@
 """``python3 -m cachefleet_worker.plugin_install TARGET``: copies the plugin to where another image's vLLM finds it.
 
 An init container runs it into a volume that is on the PYTHONPATH of vLLM's container, whose first process
-(cachefleet_core/first_process.py) comes from there, too. It can be run again, also after
+(cachefleet_core/engine/first_process.py) comes from there, too. It can be run again, also after
 an interrupted run: each package is replaced as a whole, and the metadata, by which vLLM finds the plugin, comes last.
 """
 
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from cachefleet_core.first_process import PROGRAM
+from cachefleet_core.engine.first_process import PROGRAM
 
 DISTRIBUTION: Final = "cachefleet"
 NEEDED: Final = ("cachefleet_core", "cachefleet_runtime", "cachefleet_worker")

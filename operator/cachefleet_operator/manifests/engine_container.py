@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_core.engine.engine_arguments import PLUGIN, asked_version, engine_arguments, engine_environment
-from cachefleet_core.first_process import under_first_process
+from cachefleet_core.engine.first_process import under_first_process
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tls_names import ENGINE_PORT_NAME

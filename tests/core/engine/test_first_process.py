@@ -21,13 +21,13 @@ from typing import Final
 
 import pytest
 
-from cachefleet_core.first_process import OPTIONS, PROGRAM, under_first_process
+from cachefleet_core.engine.first_process import OPTIONS, PROGRAM, under_first_process
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
 from tests.controlplane.gateway.harness import FLEET_KEY
 from tests.controlplane.test_control_plane import POOL_FILE
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 TERM: Final = 1 << (signal.SIGTERM - 1)
 SECONDS: Final = 60
 """A signal that is lost lets a worker's pod wait for 165 s: for all of its grace period."""
