@@ -39,10 +39,21 @@ _QUIET: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
+_ANSWERS: Final = "kopf._cogs.clients.errors"
+"""Kopf's module of errors that are answers of the API server."""
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Kopf logs the traceback of a watch that the API server ended, as where a CRD goes; the operator says why."""
+    error = record.exc_info[0] if record.exc_info else None
+    return error is None or error.__module__ != _ANSWERS
+
+
 def configure(form: Form, level: str, *, fields: Mapping[str, str] = _NOTHING, stream: TextIO | None = None) -> None:
     """Replace the root logger's handlers; call once, from ``__main__``. ``fields`` are part of each JSON line."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_formatter(form, fields))
+    handler.addFilter(_is_told)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(least)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from kopf._cogs.clients.errors import APINotFoundError
 
 from cachefleet_runtime import logs
 
@@ -61,3 +62,13 @@ def test_a_person_reads_it_as_it_is(
     monkeypatch.setenv("CACHEFLEET_LOG_FORMAT", chosen)
     logs.refuse(["CACHEFLEET_POOL: is missing"])
     assert capsys.readouterr().err == "CACHEFLEET_POOL: is missing\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(APINotFoundError(None, status=404, headers={}), False), (KeyError(), True)]
+)
+def test_a_watch_that_the_api_server_ends_is_no_traceback(error: Exception, told: bool) -> None:  # noqa: FBT001
+    stream = io.StringIO()
+    logs.configure("text", "INFO", stream=stream)
+    logging.getLogger("kopf._core.reactor.orchestration").error("a watcher has failed", exc_info=error)
+    assert (stream.getvalue() != "") is told
