@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.apis.responses import not_stored, without_history
+from cachefleet_controlplane.gateway.apis.responses import without_history
 from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
-from cachefleet_controlplane.gateway.conversations.rehydration import continued
+from cachefleet_controlplane.gateway.conversations.rehydration import PREVIOUS, continued, previous_id
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
@@ -28,7 +29,7 @@ from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.health import OPEN_PATHS, Handler, Health
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
-from cachefleet_controlplane.gateway.model_cards import card
+from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing, is_anthropic
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.decision_trace import (
     Basis,
@@ -40,6 +41,13 @@ from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECON
 from cachefleet_controlplane.gateway.placement.routing_input import Answering, RoutingInput, RoutingInputBuilder
 from cachefleet_controlplane.gateway.request_account import ARRIVED, Record, RequestAccount
 from cachefleet_controlplane.gateway.request_bodies import RequestBodies
+from cachefleet_controlplane.gateway.response_resources import (
+    COMPACT_PATH,
+    INPUT_TOKENS_PATH,
+    StoredResponses,
+    counted,
+    refuse_compaction,
+)
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
 from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket, upgrade_required
@@ -49,8 +57,8 @@ from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.transport.native_exchange import reply_of
-from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header, identified, permitted_headers, request_id
+from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
+from cachefleet_controlplane.wire.headers import NAMES, Header, answer_names, identified, permitted_headers, request_id
 from cachefleet_controlplane.wire.http_exchange import (
     DEPARTURE,
     JSON,
@@ -62,7 +70,8 @@ from cachefleet_controlplane.wire.http_exchange import (
     while_present,
 )
 from cachefleet_controlplane.wire.json_bounds import NativeExcess
-from cachefleet_controlplane.wire.json_members import parse_fields
+from cachefleet_controlplane.wire.json_members import encode, is_null, parse_fields
+from cachefleet_controlplane.wire.request_paths import meant_path, no_such_path, plain_path
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_runtime.random_ids import RandomIds
 
@@ -70,7 +79,8 @@ logger = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/route"
 _ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
-MODELS_PATH: Final = "/v1/models"
+OWN_NAME: Final = "cachefleet.name"
+"""Member of the ASGI scope: the gateway's own name for the request, which its decision has."""
 
 
 class Gateway:
@@ -110,26 +120,29 @@ class Gateway:
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
         self._new_id = new_id or RandomIds().next
-        self.explain = Explainer(input_builder, context, admission, whole=self._whole, wall_clock=wall_clock)
+        self.explain = Explainer(
+            input_builder, context, admission, whole=self._whole, find=self._served, wall_clock=wall_clock
+        )
         self.under_way = 0
         self._socket = ResponsesSocket(self, admission, self.bodies, metrics=context.metrics, limits=sockets)
         self._routes: Mapping[str, Mapping[str, Handler]] = {
             **{endpoint: {"POST": self._ask} for endpoint in Endpoint},
             Endpoint.RESPONSES: {"POST": self._ask, "GET": upgrade_required},
             ROUTE_PATH: {"POST": self._route},
-            MODELS_PATH: {"GET": self._models, "HEAD": self._models},
+            MODELS_PATH: dict.fromkeys(("GET", "HEAD"), ModelListing(context.fleet, input_builder.find)),
+            INPUT_TOKENS_PATH: {"POST": self._count},
+            COMPACT_PATH: {"POST": refuse_compaction},
             OPENAPI_PATH: {"GET": serve_document},
             **Health(ready).routes(),
         }
-        self._below: Mapping[str, Mapping[str, Handler]] = {
-            MODELS_PATH: self._routes[MODELS_PATH],
-            Endpoint.RESPONSES: dict.fromkeys(("GET", "POST", "DELETE"), self._stored),
-        }
+        self._stored = StoredResponses(None if turns is None else turns.histories, self._stores)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._name(scope)
         if scope["type"] == "websocket":
             return await self._socket(scope, receive, send)
         reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
+        reply.names = scope[NAMES]
         self.under_way += 1
         self._parts.metrics.request_started()
         try:
@@ -140,9 +153,16 @@ class Gateway:
             self.under_way -= 1
             self._parts.metrics.request_ended()
 
+    def _name(self, scope: Scope) -> None:
+        """Give a request its name, and the path that it is meant for."""
+        path = scope["path"] = plain_path(scope["path"])
+        scope[OWN_NAME] = own = self._new_id()
+        anthropic = path.startswith(ANTHROPIC_PATH) or (path.startswith(MODELS_PATH) and is_anthropic(scope))
+        scope[NAMES] = answer_names(request_id(scope["headers"]) or own, anthropic=anthropic)
+
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
-            handler = self._handler(scope)
+            handler = self._handler(scope, reply)
             if scope["path"] in OPEN_PATHS:
                 return await handler(scope, receive, reply)
             self._admit()
@@ -165,13 +185,17 @@ class Gateway:
         if self.under_way > self._bounds.requests:
             raise ApiError(503, "Too many requests are under way.", headers={"retry-after": str(RETRY_AFTER_SECONDS)})
 
-    def _handler(self, scope: Scope) -> Handler:
+    def _handler(self, scope: Scope, reply: Reply) -> Handler:
         path, method = scope["path"], scope["method"]
         methods = self._routes.get(path)
+        if methods is None and path.startswith(MODELS_PATH + "/"):
+            methods = self._routes[MODELS_PATH]
         if methods is None:
-            methods = next((at for root, at in self._below.items() if path.startswith(root + "/")), None)
+            methods = self._stored.handler(path)
         if methods is None:
-            raise ApiError(404, f"There is no {path} here.")
+            meant = meant_path(path, self._routes)
+            reply.path = meant or path
+            raise no_such_path(path, meant)
         if method not in methods:
             raise ApiError(405, f"{path} takes no {method}.", headers={"allow": ", ".join(methods)})
         return methods[method]
@@ -190,15 +214,16 @@ class Gateway:
 
     def _trace(self, scope: Scope, endpoint: str) -> DecisionTrace:
         named = request_id(scope["headers"])
-        return DecisionTrace(self._new_id(), self._wall_clock(), model="", endpoint=endpoint, request_id=named)
+        return DecisionTrace(scope[OWN_NAME], self._wall_clock(), model="", endpoint=endpoint, request_id=named)
 
     async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
         if trace.span is not None:
             trace.span.phase("admission", trace.span.arrived, self._parts.clock())
-        model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
+        tenant, memory = admitted_request(scope).tenant, memory_of(scope)
+        info, model = await self._served(info, tenant, memory)
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name
-        turn = await self._turn(info, headers, tenant, model, memory=memory_of(scope))
+        turn = await self._turn(info, headers, tenant, model, memory=memory)
         del info  # from here on the exchange decides how much of it is kept, and how long
         headers = identified(headers, trace.id) if turn.named else headers
         continuing = held = None
@@ -264,35 +289,56 @@ class Gateway:
 
     async def _decide(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace) -> None:
         """Answer with the decision alone: nothing is sent to a worker, or counted as in flight there."""
-        model, tenant = self._input_builder.find(info.model), admitted_request(scope).tenant
+        tenant = admitted_request(scope).tenant
+        info, model = await self._served(info, tenant)
         trace.model = model.name
-        routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant)
+        routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant, model=model)
         decision = trace.decision = foreseen(routing_input.gate, routing_input.decide())
         trace.basis = Basis.of(routing_input)
         told = decision_body(trace.id, info, decision, routing_input.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], told)
 
-    async def _models(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        name = scope["path"].removeprefix(MODELS_PATH).removeprefix("/")
-        if name:
-            told: object = self._card(self._input_builder.find(name))
+    async def _count(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        """Count the tokens of a response's input."""
+        trace, admitted = self._trace(scope, INPUT_TOKENS_PATH), admitted_request(scope)
+        with self._account.of(trace, reply, admitted), self.bodies.share(admitted.tenant.name) as share:
+            info = understand(await self.bodies.read(scope, receive, share, parse_fields), Endpoint.RESPONSES)
+            work = self._count_tokens(info, admitted.tenant, reply, trace)
+            if not await while_present(work, receive, reply, scope.get(DEPARTURE)):
+                raise ClientGoneError
+
+    async def _count_tokens(self, info: RequestInfo, tenant: TenantRecord, reply: Reply, trace: DecisionTrace) -> None:
+        info, model = await self._served(info, tenant)
+        trace.model = model.name
+        routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant, model=model)
+        await reply.whole(200, [JSON], counted(routing_input.rendering))
+
+    async def _served(
+        self, info: RequestInfo, tenant: TenantRecord, memory: ResponseMemory | None = None
+    ) -> tuple[RequestInfo, ServedModel]:
+        """Return a request with its model: the one that it names, else that of the conversation which it continues.
+
+        ApiError 400, 404; 503 where the store that knows it cannot be read.
+        """
+        if info.model or len(self._parts.fleet.models()) == 1:
+            model = self._input_builder.find(info.model)
         else:
-            models = self._parts.fleet.models(adapters=True)
-            told = {"object": "list", "data": [self._card(model) for model in models]}
-        await reply.whole(200, [JSON], msgspec.json.encode(told))
+            name = await self._continued_model(info, tenant, memory)
+            model = self._input_builder.find(name)
+            info = replace(info, model=name, fields=info.fields | {"model": Raw(encode(name))})
+        if memory is not None:
+            memory.model = model.name
+        return info, model
 
-    def _card(self, model: ServedModel) -> dict[str, object]:
-        return card(model, self._parts.fleet.announced(model.name))
+    async def _continued_model(self, info: RequestInfo, tenant: TenantRecord, memory: ResponseMemory | None) -> str:
+        """The model of the response that a request continues, else the last one of its connection; "" for neither."""
+        continues = info.endpoint is Endpoint.RESPONSES and not is_null(info.fields, PREVIOUS)
+        previous = previous_id(info) if continues else ""
+        if memory is not None and (not previous or memory.holds(previous)):
+            return memory.model
+        stored = await self._turns.histories.model(tenant.name, previous) if previous and self._turns else ""
+        return stored or ("" if memory is None else memory.model)
 
-    async def _stored(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        """Show or delete a stored response by its id; 400 where no model's responses are stored."""
-        response = scope["path"].removeprefix(f"{Endpoint.RESPONSES}/")
-        stored = any(allowance(model.declared).history for model in self._parts.fleet.models())
-        if self._turns is None or not stored or "/" in response or scope["method"] == "POST":
-            raise not_stored()
-        tenant = admitted_request(scope).tenant.name
-        if scope["method"] == "GET":
-            await reply.whole(200, [JSON], await self._turns.histories.shown(tenant, response))
-            return
-        await self._turns.histories.deleted(tenant, response)
-        await reply.whole(200, [JSON], msgspec.json.encode({"id": response, "object": "response", "deleted": True}))
+    def _stores(self) -> bool:
+        """Whether any model's responses are stored."""
+        return any(allowance(model.declared).history for model in self._parts.fleet.models())

@@ -24,6 +24,8 @@ from cachefleet_controlplane.workers.views import ServedModel
 DRY_RUN: Final = "dry-run"
 """Id in the record of a dry run."""
 
+Find = Callable[[RequestInfo, TenantRecord], Awaitable[tuple[RequestInfo, ServedModel]]]
+"""Returns a request with its model."""
 Whole = Callable[[RequestInfo, TenantRecord, ServedModel], Awaitable[RequestInfo]]
 """Adds to a request the stored conversation that it continues."""
 
@@ -40,10 +42,12 @@ class Explainer:
         admission: AdmissionMiddleware,
         *,
         whole: Whole,
+        find: Find,
         wall_clock: Callable[[], float],
     ) -> None:
         self._input_builder = input_builder
         self._whole = whole
+        self._find = find
         self._parts = context
         self._admission = admission
         self._wall_clock = wall_clock
@@ -56,8 +60,9 @@ class Explainer:
         fields = parse_fields(body)
         info = understand(fields, endpoint_of(fields))
         await self._admission.informed()
-        served, known = self._input_builder.find(info.model), self._admission.named(tenant)
-        routing_input = await self._input_builder.place(await self._whole(info, known, served), known)
+        known = self._admission.named(tenant)
+        info, served = await self._find(info, known)
+        routing_input = await self._input_builder.place(await self._whole(info, known, served), known, model=served)
         trace = DecisionTrace(DRY_RUN, self._wall_clock(), served.name, info.endpoint, status=0)
         trace.decision, trace.basis = self._decide(routing_input), Basis.of(routing_input)
         return trace.told(trace.decision, whole=True)

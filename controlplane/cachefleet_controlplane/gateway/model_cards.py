@@ -1,35 +1,112 @@
-"""Objects of ``/v1/models``: OpenAI's members, and the capabilities of the fleet that serves the model. Pure."""
+"""``/v1/models``: OpenAI's members, with the capabilities of the fleet of a model; Anthropic's for its clients.
+
+Codex, which names its version in the query, reads ``models``. Its members there are of its own maker's models
+(instructions among them), so it gets none, and uses what it knows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
+from urllib.parse import parse_qs
 
+import msgspec
+
+from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint
+from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
+from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Hello
 
+Json = dict[str, object]
+
+MODELS_PATH: Final = "/v1/models"
 OWNER: Final = "cachefleet"
+ANTHROPIC_VERSION: Final = b"anthropic-version"
+CODEX_VERSION: Final = "client_version"
+MAX_QUERY: Final = 1024
+"""Bytes of a query that are read."""
 _POOLING: Final = (Endpoint.EMBEDDINGS,)
 _RUNNER: Final = "--runner"
 
 
-def card(model: ServedModel, announced: Sequence[Hello]) -> dict[str, object]:
+class ModelListing:
+    """Handler of ``/v1/models`` and what is below it; ``find`` returns the model of a name. ApiError 404."""
+
+    def __init__(self, fleet: Fleet, find: Callable[[str], ServedModel]) -> None:
+        self._fleet = fleet
+        self._find = find
+
+    async def __call__(self, scope: Scope, _: Receive, reply: Reply) -> None:
+        """Answer with one model, or with all."""
+        name, anthropic = scope["path"].removeprefix(MODELS_PATH).removeprefix("/"), is_anthropic(scope)
+        if anthropic:
+            reply.path = ANTHROPIC_PATH
+        models = [self._find(name)] if name else self._fleet.models(adapters=True)
+        cards = [self._card(model, anthropic=anthropic) for model in models]
+        told = cards[0] if name else anthropic_list(cards) if anthropic else openai_list(cards, codex=_is_codex(scope))
+        await reply.whole(200, [JSON], msgspec.json.encode(told))
+
+    def _card(self, model: ServedModel, *, anthropic: bool) -> Json:
+        announced = self._fleet.announced(model.name)
+        return anthropic_card(model, announced) if anthropic else card(model, announced)
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether Anthropic's client asks, whose path says so only where it differs from OpenAI's."""
+    return any(name == ANTHROPIC_VERSION for name, _ in scope["headers"])
+
+
+def _is_codex(scope: Scope) -> bool:
+    return CODEX_VERSION in parse_qs(scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
+
+
+def openai_list(cards: Sequence[Json], *, codex: bool) -> Json:
+    """Return OpenAI's list of models; for ``codex`` with the member that it reads."""
+    return {"object": "list", "data": cards} | ({"models": []} if codex else {})
+
+
+def anthropic_list(cards: Sequence[Json]) -> Json:
+    """Return Anthropic's list of models, which is all of it."""
+    first, last = (cards[0]["id"], cards[-1]["id"]) if cards else (None, None)
+    return {"data": cards, "has_more": False, "first_id": first, "last_id": last}
+
+
+def anthropic_card(model: ServedModel, announced: Sequence[Hello]) -> Json:
+    """Return one model's object as Anthropic has it."""
+    longest = _longest(model, announced)
+    return {
+        "type": "model",
+        "id": model.name,
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": longest,
+        "max_tokens": longest,
+    }
+
+
+def card(model: ServedModel, announced: Sequence[Hello]) -> Json:
     """Return one model's object; ``announced`` are the Hellos of its ready workers.
 
     An adapter names its model as ``parent``.
 
     A capability is true where every one of them has it, so that it does not depend on routing.
     """
+    longest = _longest(model, announced)
     return {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": OWNER,
-        "max_model_len": _longest(model, announced),
+        "max_model_len": longest,
+        "context_window": longest,
+        "max_output_tokens": longest,
         **({"parent": model.base} if model.is_adapter else {}),
         "capabilities": {
             "endpoints": endpoints(model.declared),

@@ -118,7 +118,7 @@ _OPERATIONS: Final = (
     ),
     *(
         _Operation(
-            path="/v1/responses/{response_id}",
+            path=f"/v1/responses/{{response_id}}{below}",
             method=method,
             summary=summary,
             answer=answer,
@@ -126,10 +126,26 @@ _OPERATIONS: Final = (
             parameters=("response_id",),
             statuses=_LOCAL,
         )
-        for method, summary, answer in (
-            ("get", "A stored response", "Response"),
-            ("delete", "Forget a stored response", "DeletedResponse"),
+        for below, method, summary, answer in (
+            ("", "get", "A stored response", "Response"),
+            ("", "delete", "Forget a stored response", "DeletedResponse"),
+            ("/input_items", "get", "The items that a stored response answers", "InputItems"),
+            ("/cancel", "post", "Refused: there are no background responses to cancel", "Response"),
         )
+    ),
+    _Operation(
+        path="/v1/responses/input_tokens",
+        summary="Count the tokens of a response's input",
+        takes="ResponseRequest",
+        answer="InputTokens",
+        decided=False,
+    ),
+    _Operation(
+        path="/v1/responses/compact",
+        summary="Refused: conversations are not compacted",
+        answer="Response",
+        decided=False,
+        statuses=_LOCAL,
     ),
     *(
         _Operation(path=path, method="get", summary=summary, answer=answer, decided=False, statuses=_OPEN, open=True)

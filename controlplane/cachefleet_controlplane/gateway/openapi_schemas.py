@@ -167,6 +167,10 @@ ANSWERS: Final[Mapping[str, Schema]] = {
     "Completion": _generated("text_completion"),
     "Response": listed(id=TEXT, object={"const": "response"}, status=TEXT, model=TEXT, output=ITEMS),
     "DeletedResponse": listed(id=TEXT, deleted=FLAG),
+    "InputItems": listed(
+        object={"const": "list"}, data=ITEMS, has_more=FLAG, first_id=optional(TEXT), last_id=optional(TEXT)
+    ),
+    "InputTokens": listed(object={"const": "response.input_tokens"}, input_tokens=COUNT),
     "Message": listed(
         id=TEXT,
         type={"const": "message"},
@@ -183,6 +187,8 @@ ANSWERS: Final[Mapping[str, Schema]] = {
         created=COUNT,
         owned_by=TEXT,
         max_model_len=optional(COUNT),
+        context_window=optional(COUNT),
+        max_output_tokens=optional(COUNT),
         capabilities=listed(
             endpoints=array_of(TEXT),
             prefix_caching=FLAG,
@@ -220,12 +226,12 @@ ERRORS: Final[Mapping[str, Schema]] = {
                 "message": TEXT,
                 "type": TEXT,
                 "param": optional(TEXT),
-                "code": {"anyOf": [TEXT, {"type": "integer"}, {"type": "null"}]},
+                "code": TEXT,
             },
             required=("message", "type", "param", "code"),
         )
     )
-    | {"description": "An error in OpenAI's shape; `code` is the status, or a word that says more."},
+    | {"description": "An error in OpenAI's shape; `code` is the status as text, or a word that says more."},
     "AnthropicError": listed(type={"const": "error"}, error=listed(type=TEXT, message=TEXT))
     | {"description": "An error in Anthropic's shape."},
 }

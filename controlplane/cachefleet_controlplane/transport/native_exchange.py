@@ -193,7 +193,7 @@ class NativeReply(Reply):
         """Send status and headers, with the first piece of the body where that follows at once."""
         self.started = True
         self.status = status
-        self._head = status, list(headers)
+        self._head = status, [*headers, *self.names]
         asyncio.get_running_loop().call_soon(self._flush)
 
     def take_head(self) -> tuple[int, list[Header]] | None:
@@ -228,7 +228,7 @@ class NativeReply(Reply):
         self.started = self.ended = True
         self.status = status
         try:
-            self.native.answer(status, list(headers), body)
+            self.native.answer(status, [*headers, *self.names], body)
         except BrokenPipeError as error:
             raise ClientGoneError from error
 

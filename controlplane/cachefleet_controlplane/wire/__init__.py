@@ -1,9 +1,12 @@
 """HTTP and JSON details that several rooms share.
 
-errors          error bodies and error events in the shape of each client API
-event_stream    an answer of server-sent events, which ends with its client, or where that reads no more
-headers         which request headers a worker is sent
-http_exchange   one HTTP exchange over ASGI: body in, answer out, disconnects
-json_bounds     bounds on the parts of a JSON body, before it is decoded
-json_members    reads and edits members of a JSON object as bytes
+content_encoding  decodes compressed bodies, of clients and of workers
+errors            error bodies and error events in the shape of each client API
+event_stream      an answer of server-sent events, which ends with its client, or where that reads no more
+headers           which request headers a worker is sent
+http_exchange     one HTTP exchange over ASGI: body in, answer out, disconnects
+json_bounds       bounds on the parts of a JSON body, before it is decoded
+json_faults       what is wrong with a body that is no JSON, and where
+json_members      reads and edits members of a JSON object as bytes
+request_paths     paths as they are meant, and hints for those that are not here
 """

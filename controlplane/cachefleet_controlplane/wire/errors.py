@@ -1,36 +1,23 @@
 """Errors in the shape of the API that a path belongs to, as a whole answer and as the end of a stream.
 
-OpenAI: ``{"error": {"message", "type", "param", "code"}}``; in a stream the same as an event and ``[DONE]``, for
-responses an event of type ``error``. Anthropic: ``{"type": "error", "error": {"type", "message"}}`` in both.
+OpenAI: ``{"error": {"message", "type", "param", "code"}}``, the code always text; in a stream the same as an event and
+``[DONE]``, for responses an event of type ``error``. Anthropic: ``{"type": "error", "error": {"type", "message"}}`` in
+both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
 ANTHROPIC_PATH: Final = "/v1/messages"
 RESPONSES_PATH: Final = "/v1/responses"
+MODEL_NOT_FOUND: Final = "model_not_found"
+"""OpenAI's code where there is no such model."""
 
-_OPENAI_TYPES: Final = {
-    400: "BadRequestError",
-    401: "AuthenticationError",
-    403: "PermissionDeniedError",
-    404: "NotFoundError",
-    405: "MethodNotAllowedError",
-    408: "RequestTimeoutError",
-    412: "PreconditionFailedError",
-    413: "RequestTooLargeError",
-    426: "UpgradeRequiredError",
-    429: "RateLimitError",
-    500: "InternalServerError",
-    502: "BadGatewayError",
-    503: "ServiceUnavailableError",
-    504: "GatewayTimeoutError",
-}
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -50,7 +37,7 @@ _encode = msgspec.json.encode
 class ApiError(Exception):
     """An error for the client, with extra ``headers``; its path decides its shape.
 
-    ``code`` names the error more exactly than ``status``, which stands in its field without one.
+    ``code`` names the error more exactly than ``status``, whose text stands in its field without one.
     """
 
     def __init__(
@@ -77,6 +64,12 @@ def error_body(path: str, error: ApiError) -> bytes:
 
 def error_event(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
     """The bytes that end a stream that failed after its first byte; ``sequence`` is the number of events before it."""
+    shape = _shape(path)
+    return shape.event(error, sequence) + shape.end
+
+
+def error_within(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
+    """The event of an error, without what ends a stream."""
     return _shape(path).event(error, sequence)
 
 
@@ -87,37 +80,49 @@ def no_ready_worker(model: str, *, retry_after: int) -> ApiError:
 
 
 class _Shape(Protocol):
+    @property
+    def end(self) -> bytes: ...
     def body(self, error: ApiError) -> bytes: ...
     def event(self, error: ApiError, sequence: int) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
 class _OpenAI:
+    end = b"data: [DONE]\n\n"
+
     def body(self, error: ApiError) -> bytes:
-        kind = _OPENAI_TYPES.get(error.status, "InternalServerError" if error.status >= 500 else "BadRequestError")
-        told = {"message": error.message, "type": kind, "param": error.param, "code": error.code or error.status}
-        return _encode({"error": told})
+        return _encode({"error": {"message": error.message, "type": openai_type(error.status)} | _named(error)})
 
     def event(self, error: ApiError, sequence: int) -> bytes:  # noqa: ARG002 # events have no numbers here
-        return b"data: " + self.body(error) + b"\n\ndata: [DONE]\n\n"
+        return b"data: " + self.body(error) + b"\n\n"
 
 
-@dataclass(frozen=True, slots=True)
 class _Responses(_OpenAI):
+    end = b""
+
     def event(self, error: ApiError, sequence: int) -> bytes:
-        code = error.code or str(error.status)
-        told = {"type": "error", "code": code, "message": error.message, "param": error.param}
+        told = {"type": "error", "message": error.message} | _named(error)
         return b"event: error\ndata: " + _encode(told | {"sequence_number": sequence}) + b"\n\n"
 
 
-@dataclass(frozen=True, slots=True)
 class _Anthropic:
+    end = b""
+
     def body(self, error: ApiError) -> bytes:
         kind = _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
         return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
     def event(self, error: ApiError, sequence: int) -> bytes:  # noqa: ARG002 # events have no numbers here
         return b"event: error\ndata: " + self.body(error) + b"\n\n"
+
+
+def openai_type(status: int) -> str:
+    """OpenAI's type of an error with that status."""
+    return _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def _named(error: ApiError) -> dict[str, str | None]:
+    """What is wrong, and the name of it: text always, as clients of typed languages read nothing else."""
+    return {"param": error.param, "code": error.code or str(error.status)}
 
 
 _PLAIN: Final = _OpenAI()

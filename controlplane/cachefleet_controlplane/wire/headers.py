@@ -23,7 +23,7 @@ _DROPPED_HEADERS: Final = frozenset(
     {
         # Hop-by-hop (RFC 9110, 7.6.1), and headers that the client of the next hop sets itself.
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
-        *(b"host", b"content-length", b"content-encoding", b"accept-encoding", b"expect"),
+        *(b"host", b"content-length", b"content-type", b"content-encoding", b"accept-encoding", b"expect"),
         # Credentials are for us, not for workers.
         *(b"authorization", b"proxy-authorization", b"proxy-authenticate", b"cookie", b"x-api-key"),
         # Which rank of a worker, and vLLM's test hooks: set by this gateway only.
@@ -43,6 +43,8 @@ _NOT_OF_WORKERS: Final = frozenset(
         # Hop-by-hop, and what this server writes itself.
         *(b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"te", b"content-length"),
         *(b"proxy-authenticate", b"proxy-connection", b"date", b"server"),
+        # This gateway's own name for the request.
+        *(b"x-request-id", b"request-id"),
         # What a client's browser would do at the address of this gateway.
         *(b"set-cookie", b"set-cookie2", b"location", b"content-location", b"refresh"),
         *(b"clear-site-data", b"alt-svc", b"strict-transport-security"),
@@ -55,6 +57,18 @@ MAX_REQUEST_ID: Final = 128
 """Bytes of a request id that are remembered; a longer one is not."""
 THRESHOLD_HOOK: Final[Header] = (b"x-cache-threshold-finish-reason", b"true")
 """Makes llm-d's simulator refuse a request; no effect with another value."""
+
+
+NAMES: Final = "cachefleet.names"
+"""Member of an ASGI scope: headers with the request's name, which every answer has."""
+ANTHROPIC_REQUEST_ID: Final = b"request-id"
+"""As Anthropic's clients read it."""
+
+
+def answer_names(name: str, *, anthropic: bool) -> tuple[Header, ...]:
+    """Return the headers by which a client can name its request to us: the same text under each API's header."""
+    text = name.encode()
+    return ((REQUEST_ID, text), (ANTHROPIC_REQUEST_ID, text)) if anthropic else ((REQUEST_ID, text),)
 
 
 def identified(headers: Iterable[Header], name: str) -> list[Header]:
@@ -107,7 +121,9 @@ def upstream_headers(
     ]
     if hooked and THRESHOLD_HOOK in given:
         kept.append((THRESHOLD_HOOK[0].decode(), THRESHOLD_HOOK[1].decode()))
-    # Compressed answers could not be read here.
+    # The body was parsed as JSON and is written anew, whatever its client has called it: vLLM takes nothing else.
+    kept.append(("content-type", "application/json"))
+    # Compressed answers would only have to be inflated here.
     kept.append(("accept-encoding", "identity"))
     if prompt:
         kept.append((PROMPT_HEADER, prompt))

@@ -39,11 +39,14 @@ class Reply:
 
     native: Any = None
     """The native transport's request, where that answers."""
+    names: tuple[Header, ...] = ()
+    """Headers that every answer to the request has, an error, too: its name."""
 
     def __init__(self, send: Send, *, seconds: float, path: str = "") -> None:
         self._asgi_send = send
         self._seconds = seconds
-        self._path = path
+        self.path = path
+        """Whose API an error has the shape of."""
         self.started = False
         self.ended = False
         self.status = 0
@@ -57,7 +60,7 @@ class Reply:
         """Send status and headers; once, before the body."""
         self.started = True
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.names]})
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; returns once the client has taken enough, so a slow client slows the worker."""
@@ -75,11 +78,11 @@ class Reply:
 
     async def error(self, error: ApiError, headers: Iterable[Header] = ()) -> None:
         """Send a whole answer that is an error, with its own headers and ``headers``."""
-        await self.whole(error.status, [JSON, *error.headers, *headers], error_body(self._path, error))
+        await self.whole(error.status, [JSON, *error.headers, *headers], error_body(self.path, error))
 
     async def broken(self, error: ApiError, *, sequence: int) -> None:
         """End a stream with an error event, whose number is ``sequence``."""
-        await self.end(error_event(self._path, error, sequence=sequence))
+        await self.end(error_event(self.path, error, sequence=sequence))
 
     async def _send(self, message: Message) -> None:
         try:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.json_faults import unreadable
 
 Fields = dict[str, Raw]
 
@@ -38,7 +39,7 @@ def parse_fields(body: bytes) -> Fields:
     except msgspec.ValidationError as error:
         raise ApiError(400, "The body must be a JSON object.") from error
     except READ_ERRORS as error:
-        raise _unreadable(error) from error
+        raise unreadable(body, error) from error
 
 
 def members(raw: Raw) -> Fields | None:
@@ -48,7 +49,7 @@ def members(raw: Raw) -> Fields | None:
     except msgspec.ValidationError:
         return None
     except READ_ERRORS as error:
-        raise _unreadable(error) from error
+        raise unreadable(bytes(raw), error) from error
 
 
 def is_null(fields: Mapping[str, Raw], name: str) -> bool:
@@ -110,10 +111,6 @@ def _listed(raw: Raw) -> list[Raw]:
         return _raws.decode(raw)
     except READ_ERRORS:
         return []
-
-
-def _unreadable(error: Exception) -> ApiError:
-    return ApiError(400, f"The body is not valid JSON: {error}")
 
 
 def edited(body: bytes, changes: Mapping[str, Raw | None]) -> tuple[bytes, int]:

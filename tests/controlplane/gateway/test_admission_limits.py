@@ -37,7 +37,7 @@ async def test_over_its_requests_at_once_a_tenant_is_429_and_others_are_served()
         await until(lambda: bool(salts(worker)))
         status, told, body = await ask(gate, ACME)
         assert (status, told["retry-after"], body["error"]["code"]) == (429, "1", "requests_at_once")
-        assert body["error"]["type"] == "RateLimitError"
+        assert body["error"]["type"] == "rate_limit_error"
         assert (await ask(gate, UMBRELLA, max_tokens=1))[0] == 200
         async with gate.http.get(gate.url + "/v1/models", headers={"x-api-key": KEYS[ACME.name]}) as answer:
             assert answer.status == 200, "which costs nothing"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
 from cachefleet_controlplane.pools.source import PoolView
@@ -10,6 +11,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Capability, Hello
+from tests.controlplane.gateway.apis.client_setup import clients
 from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
 
 GENERATING = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
@@ -107,3 +109,55 @@ async def test_cards_are_those_of_workers_that_are_ready() -> None:
         assert listed["capabilities"]["workers"] == 1
         async with gate.http.get(f"{gate.url}/v1/models/default/{MODEL}") as answer:
             assert (await answer.json())["id"] == f"default/{MODEL}"
+
+
+VERSION = {"anthropic-version": "2023-06-01"}
+
+
+async def test_codex_finds_the_member_that_it_reads_and_nothing_that_it_cannot() -> None:
+    async with front([]) as gate:
+        async with gate.http.get(f"{gate.url}/v1/models?client_version=0.153.4") as answer:
+            told = await answer.json()
+        async with gate.http.get(f"{gate.url}/v1/models") as answer:
+            plain = await answer.json()
+    assert told == plain | {"models": []}
+    assert [(one["id"], one["context_window"], one["max_output_tokens"]) for one in plain["data"]] == [
+        (MODEL, 4096, 4096)
+    ]
+
+
+async def test_anthropics_clients_get_their_own_listing() -> None:
+    async with engine() as worker, front([worker]) as gate:
+        gate.report(0, said={"max_model_len": 2048})
+        async with clients(gate.url, model=MODEL).anthropic as anthropic:
+            page = await anthropic.models.list()
+            one = await anthropic.models.retrieve(MODEL)
+        async with gate.http.get(f"{gate.url}/v1/models", headers=VERSION) as answer:
+            told = await answer.json()
+        async with gate.http.get(f"{gate.url}/v1/models/none", headers=VERSION) as answer:
+            assert (answer.status, (await answer.json())["type"], "request-id" in answer.headers) == (
+                404,
+                "error",
+                True,
+            )
+    assert (told["has_more"], told["first_id"], told["last_id"]) == (False, MODEL, MODEL)
+    assert [(card["type"], card["id"], card["created_at"][-1]) for card in told["data"]] == [("model", MODEL, "Z")]
+    assert page.data == [one]
+    assert (one.id, one.display_name, one.max_input_tokens, one.lifecycle) == (MODEL, MODEL, 2048, "active")
+    assert one.created_at.tzinfo is not None
+
+
+async def test_anthropics_listing_of_nothing() -> None:
+    async with front([]) as gate:
+        gate.fleet.update_pools([])
+        async with gate.http.get(f"{gate.url}/v1/models", headers=VERSION) as answer:
+            assert await answer.json() == {"data": [], "has_more": False, "first_id": None, "last_id": None}
+
+
+@pytest.mark.parametrize("headers", [{}, VERSION])
+@pytest.mark.parametrize("written", ["Qwen%2FQwen3-8B", "Qwen/Qwen3-8B"])
+async def test_a_name_may_have_a_slash(written: str, headers: dict[str, str]) -> None:
+    async with front([], model="Qwen/Qwen3-8B") as gate:
+        url = URL(f"{gate.url}/v1/models/{written}", encoded=True)
+        async with gate.http.get(url, headers=headers) as answer:
+            assert (answer.status, (await answer.json())["id"]) == (200, "Qwen/Qwen3-8B")

@@ -85,7 +85,7 @@ async def test_who_has_no_right_key_gets_401_everywhere(headers: dict[str, str],
         for path in (CHAT, "/v1/completions", "/v1/route"):
             status, told, body = await gate.post(path, b"{", **headers)
             error = json.loads(body)["error"]
-            assert (status, error["code"], error["type"]) == (401, INVALID_KEY, "AuthenticationError")
+            assert (status, error["code"], error["type"]) == (401, INVALID_KEY, "authentication_error")
             assert set(error) == {"message", "type", "param", "code"}
             assert "cf-" not in error["message"]
             assert told["www-authenticate"] == "Bearer"

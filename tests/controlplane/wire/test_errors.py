@@ -8,7 +8,7 @@ from cachefleet_controlplane.gateway.upstream.answer import error_code, error_me
 from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
 
 ERROR = ApiError(429, "Too much.", param="n", headers={"retry-after": "2"})
-OPENAI = {"error": {"message": "Too much.", "type": "RateLimitError", "param": "n", "code": 429}}
+OPENAI = {"error": {"message": "Too much.", "type": "rate_limit_error", "param": "n", "code": "429"}}
 ANTHROPIC = {"type": "error", "error": {"type": "rate_limit_error", "message": "Too much."}}
 
 

@@ -33,14 +33,16 @@ class Named(Scripted):
     async def answer(self, request: web.Request) -> web.StreamResponse:
         of_one_hop = {"connection": "keep-alive, X-Hop", "x-hop": "1", "proxy-connection": "x"}
         challenge = {"proxy-authenticate": "Basic"}
-        return web.json_response({}, headers={**of_one_hop, **challenge, "x-own": "kept"})
+        named = {"x-request-id": "the-worker-s", "request-id": "the-worker-s"}
+        return web.json_response({}, headers={**of_one_hop, **challenge, **named, "x-own": "kept"})
 
 
 async def test_headers_of_the_worker_s_connection_stay_here() -> None:
     async with serving(Named()) as worker, front([worker]) as gate:
         status, headers, _ = await gate.post("/v1/chat/completions", chat("x"))
     assert (status, headers["x-own"]) == (200, "kept")
-    assert not {"connection", "x-hop", "proxy-connection", "proxy-authenticate"} & headers.keys()
+    assert not {"connection", "x-hop", "proxy-connection", "proxy-authenticate", "request-id"} & headers.keys()
+    assert headers["x-request-id"] == headers["x-cachefleet-decision"], "the gateway names the request, not a worker"
 
 
 class Acting(Scripted):

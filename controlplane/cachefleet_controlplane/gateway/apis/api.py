@@ -11,19 +11,21 @@ from cachefleet_controlplane.gateway.apis.media import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.upstream.answer import (
     error_message,
-    in_openai_shape,
+    read_error,
     read_usage,
     restate_size,
+    restated_event,
 )
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
+from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_controlplane.wire.json_members import Fields, encode
 
 _NO_ROUTE: Final = "Not Found"
 """What FastAPI answers for a path that it does not have."""
 _NO_WORDS: Final = "The worker refused the request."
-_JSON: Final = (b"content-type", b"application/json")
+_STREAMED_ERRORS: Final = (b"event: error", b'data: {"error"')
 
 
 class StreamTransformer(Protocol):
@@ -76,23 +78,25 @@ _MEDIA_IN: Final = ("messages", "input")
 
 
 class PassingTransformer:
-    """Passes every event unchanged, and counts them."""
+    """Passes events unchanged, but for errors, which get the shape of the API; counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self.usage: Usage | None = None
         self.fingerprint: bytes | None = None
         self.sequence = 0
 
     def feed(self, event: bytes) -> bytes:
+        passed = restated_event(self._endpoint, event, sequence=self.sequence)
         self.sequence += 1
-        return event
+        return passed
 
     def end(self) -> bytes:
         return b""
 
 
 class PassingApi:
-    """Base of the APIs: answers pass unchanged; subclasses override what differs."""
+    """Base of the APIs: answers pass unchanged, errors in the API's own shape; subclasses override what differs."""
 
     def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
         """Add the tenant's salt, and replace clients' names of media by the tenant's own."""
@@ -107,16 +111,16 @@ class PassingApi:
         return read_usage(body)
 
     def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """A 400 gets the client's count of members; an error in no API's shape gets that of its endpoint."""
+        """An error gets the shape of its endpoint's API, a 400 the client's count of members."""
+        if answer.status < 400:
+            return _restated_stream(info.endpoint, answer) if answer.body.startswith(_STREAMED_ERRORS) else answer
         if answer.status == 400:
             answer = replace(answer, body=restate_size(answer.body, sent=sent, asked=info.size))
-        if answer.status == 404 and error_message(answer.body) == _NO_ROUTE:
-            return restated(info.endpoint, answer, _unserved(info))
-        foreign = answer.status >= 400 and not in_openai_shape(answer.body)
-        return restated(info.endpoint, answer) if foreign else answer
+        unserved = answer.status == 404 and error_message(answer.body) == _NO_ROUTE
+        return _restated(info.endpoint, answer, _unserved(info) if unserved else "")
 
-    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
-        return PassingTransformer()
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api
+        return PassingTransformer(info.endpoint)
 
 
 def _unserved(info: RequestInfo) -> str:
@@ -127,11 +131,19 @@ def _unserved(info: RequestInfo) -> str:
     return f"{model} has no {info.endpoint}."
 
 
-def restated(endpoint: Endpoint, answer: Answer, words: str = "") -> Answer:
+def _restated(endpoint: Endpoint, answer: Answer, words: str) -> Answer:
     """Return a worker's error in the shape of its endpoint, with ``words``, else the worker's message if any."""
-    error = ApiError(answer.status, words or error_message(answer.body) or _NO_WORDS)
+    error = read_error(endpoint, answer.status, answer.body, words=_NO_WORDS)
+    if words:
+        error = ApiError(answer.status, words)
     headers = tuple(header for header in answer.headers if header[0] != b"content-type")
-    return replace(answer, headers=(*headers, _JSON), body=error_body(endpoint, error))
+    return replace(answer, headers=(*headers, JSON), body=error_body(endpoint, error))
+
+
+def _restated_stream(endpoint: Endpoint, answer: Answer) -> Answer:
+    """Return a stream that begins with an error, and is a whole answer, in the shape of its endpoint."""
+    first, end, rest = answer.body.partition(b"\n\n")
+    return replace(answer, body=restated_event(endpoint, first + end) + rest)
 
 
 def plain_ask(

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.api import (
-    PassingApi,
-    PassingTransformer,
-    StreamTransformer,
-    plain_ask,
-    restated,
-)
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.upstream.answer import error_code, error_message
 from cachefleet_controlplane.gateway.upstream.usage import Usage, count, usage_in
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
-from cachefleet_controlplane.wire.errors import ApiError, error_event
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
 from cachefleet_runtime.sse import event_data, event_name
-
-_NO_WORDS: Final = "The worker failed."
 
 
 class _Message(Struct, frozen=True):
@@ -62,16 +51,9 @@ class MessagesApi(PassingApi):
         except READ_ERRORS:
             return None
 
-    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """Rewrite errors: a worker's may have OpenAI's shape or OpenAI's types."""
-        answer = super().whole(info, answer, sent=sent)
-        if answer.status < 400:
-            return _restated_stream(answer) if answer.body.startswith(b"event: error") else answer
-        return restated(Endpoint.MESSAGES, answer)
-
-    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
-        """Return the transformer that reads usage and rewrites errors."""
-        return _MessagesSieve()
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api
+        """Return the transformer that reads usage."""
+        return _MessagesSieve(info.endpoint)
 
 
 class CountTokensApi(MessagesApi):
@@ -90,24 +72,13 @@ class CountTokensApi(MessagesApi):
 
 
 class _MessagesSieve(PassingTransformer):
-    """Reads usage from the first and the last events; errors get Anthropic's types."""
+    """Reads usage from the first and the last events."""
 
     def feed(self, event: bytes) -> bytes:
         name = event_name(event)
         if name in {b"message_start", b"message_delta"}:
             self.usage = _usage_of(event_data(event)) or self.usage
-        return super().feed(_restated(event) if name == b"error" else event)
-
-
-def _restated(event: bytes) -> bytes:
-    data = event_data(event)
-    return error_event(Endpoint.MESSAGES, ApiError(error_code(event) or 500, error_message(data) or _NO_WORDS))
-
-
-def _restated_stream(answer: Answer) -> Answer:
-    """Rewrite the error that is all of a stream."""
-    first, _, rest = answer.body.partition(b"\n\n")
-    return replace(answer, body=_restated(first + b"\n\n") + rest)
+        return super().feed(event)
 
 
 def _usage_of(data: bytes) -> Usage | None:

@@ -81,9 +81,9 @@ class ResponsesApi(PassingApi):
         added = int("tool_choice" not in info.fields and bytes(info.fields.get("tools", NULL)) in {b"null", b"[]"})
         return super().whole(replace(info, size=info.size + added), answer, sent=sent + added)
 
-    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api has it
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api
         """Return the transformer that reads usage from the last event."""
-        return _ResponsesSieve()
+        return _ResponsesSieve(info.endpoint)
 
 
 class _ResponsesSieve(PassingTransformer):

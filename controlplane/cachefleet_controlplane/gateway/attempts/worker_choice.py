@@ -116,9 +116,8 @@ class Placement:
             retry_after = self._fleet.ready_in(self.routing_input.model.name)
         else:
             retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
-        who = self.routing_input.who
-        error = refusal(self.routing_input.info.model, prompt, decision, retry_after=retry_after, who=who)
-        return reason, error
+        who, info = self.routing_input.who, self.routing_input.info
+        return reason, refusal(info.model, prompt, decision, retry_after=retry_after, who=who, path=info.endpoint)
 
     def free(self, cached_tokens: int | None = None) -> None:
         """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""

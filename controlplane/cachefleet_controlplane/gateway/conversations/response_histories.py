@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec import Raw
+
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryCipher, HistoryError
@@ -13,6 +15,7 @@ from cachefleet_controlplane.gateway.conversations.rehydration import (
     PREVIOUS,
     Finished,
     continued,
+    finished,
     input_items,
     is_id,
     joined,
@@ -77,6 +80,23 @@ class Histories:
             raise _not_found(response)
         return history.response
 
+    async def model(self, tenant: TenantId, response: str) -> str:
+        """Return the full name of the model that made a response; "" where it is not stored. ApiError 503."""
+        found = await self._sealed(tenant, response)
+        return "" if found is None else found.model
+
+    async def input_items(self, tenant: TenantId, response: str) -> tuple[Raw, ...]:
+        """Return the items of all input that a response answers, those of responses before it among them.
+
+        ApiError 404, 503.
+        """
+        history = await self._read(tenant, response)
+        made = None if history is None else finished(history.response)
+        if history is None or made is None:
+            raise _not_found(response)
+        items = split(history.items)
+        return items[: len(items) - len(made.output)]
+
     async def deleted(self, tenant: TenantId, response: str) -> None:
         """Delete a response. ApiError 404, 503."""
         if not is_id(response):
@@ -105,17 +125,20 @@ class Histories:
 
     async def _read(self, tenant: TenantId, response: str) -> History | None:
         """None for a response that is not stored, or cannot be decrypted."""
-        if not is_id(response):
-            return None
-        now = self._wall_clock()
-        try:
-            found = await self._store_thread.ask("history", lambda store: store.response(tenant, response, now=now))
-        except StoreError as error:
-            raise _unavailable() from error
+        found = await self._sealed(tenant, response)
         try:
             return None if found is None else self._cipher.open(found.sealed, tenant=tenant, response=response)
         except HistoryError:
             return None
+
+    async def _sealed(self, tenant: TenantId, response: str) -> SealedResponse | None:
+        if not is_id(response):
+            return None
+        now = self._wall_clock()
+        try:
+            return await self._store_thread.ask("history", lambda store: store.response(tenant, response, now=now))
+        except StoreError as error:
+            raise _unavailable() from error
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from cachefleet_controlplane.gateway.upstream.context_overflow import Overflow
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
-from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
+from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, no_ready_worker
 from cachefleet_controlplane.workers.views import ServedModel
 
-CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 RETRY_AFTER_SECONDS: Final = 2
 """Retry-After where too many requests are under way."""
 MODELS_NAMED: Final = 16
@@ -30,19 +30,21 @@ def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
     rest = f" and {more} more (GET /v1/models)" if more > 0 else ""
     valid = f"Valid names: {', '.join(names)}{rest}." if names else "There are no models yet."
     if not asked:
-        return ApiError(400, f"`model` is required. {valid}", param="model")
-    return ApiError(404, f"The model `{asked}` does not exist. {valid}", param="model")
+        return ApiError(400, f"`model` is required. {valid}", param="model", code="missing_required_parameter")
+    return ApiError(404, f"The model `{asked}` does not exist. {valid}", param="model", code=MODEL_NOT_FOUND)
 
 
-def refusal(model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "") -> ApiError:
+def refusal(
+    model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "", path: str = ""
+) -> ApiError:
     """Return the error for a decision without a worker: 400, 412, 429 with its reason as code, or 503.
 
     ``retry_after``, in seconds, is for requests without room, or without a worker. ``decision`` None: every ready
-    worker was tried. ``who`` names the workers' role where roles differ.
+    worker was tried. ``who`` names the workers' role where roles differ, ``path`` is the request's.
     """
     reason = decision.reason if decision else Reason.NO_READY_WORKER
     if decision and reason is Reason.TOO_LARGE:
-        return _too_large(model, prompt, decision)
+        return _too_large(model, prompt, decision, path)
     if reason in _NO_ROOM:
         message = f"{_NO_ROOM[reason].format(model=model)} Try again in {retry_after} s."
         return ApiError(429, message, code=reason, headers={"retry-after": str(retry_after)})
@@ -58,12 +60,12 @@ def _not_ready(who: str, model: str, retry_after: int) -> ApiError:
     return ApiError(503, message, headers={"retry-after": str(retry_after)})
 
 
-def _too_large(model: str, prompt: Prompt, decision: Decision) -> ApiError:
+def _too_large(model: str, prompt: Prompt, decision: Decision, path: str) -> ApiError:
     needed, size = needed_blocks(prompt), prompt.block_size
-    tokens = prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)
+    output = min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)
     most = max((score.total_blocks or 0 for score in decision.scores), default=0)
     message = (
-        f"This request needs {tokens} tokens ({needed} blocks of {size}) for its prompt and the start of its answer, "
-        f"and no worker of model `{model}` has more than {most * size} ({most} blocks)."
+        f"This request needs {prompt.tokens + output} tokens ({needed} blocks of {size}) for its prompt and the start "
+        f"of its answer, and no worker of model `{model}` has more than {most * size} ({most} blocks)."
     )
-    return ApiError(400, message, code=CONTEXT_LENGTH_EXCEEDED)
+    return Overflow(tokens=prompt.tokens, limit=most * size, output=output).error(path, message)

@@ -12,15 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_EVENT_BYTES
+from cachefleet_controlplane.wire.errors import openai_type
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Message, Send
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, EventSplitter, event_data, event_name
 
 _EVENTS: Final = b"text/event-stream"
-_TOLD: Final = frozenset({b"retry-after", b"www-authenticate"})
+_TOLD: Final = frozenset({b"retry-after", b"www-authenticate", b"x-request-id"})
 _TOLD_PREFIX: Final = b"x-cachefleet-"
-_UNREADABLE: Final = {"type": "InternalServerError", "message": "The worker's answer could not be read.", "param": None}
+_UNREADABLE: Final = {"type": "server_error", "message": "The worker's answer could not be read.", "param": None}
 
 _any = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
@@ -104,5 +105,5 @@ def _stream_error(data: bytes) -> bytes:
         return data
     code = str(flat.get("code") or "")
     status = int(code) if code.isdigit() else 500
-    error = {"type": "InternalServerError"} | {name: flat.get(name) for name in ("code", "message", "param")}
+    error = {"type": openai_type(status)} | {name: flat.get(name) for name in ("code", "message", "param")}
     return _encode({"type": "error", "status": status, "error": error, "sequence_number": flat.get("sequence_number")})

@@ -49,6 +49,12 @@ class ResponseMemory:
         self._max_bytes = max_bytes
         self._id = ""
         self._items = b""
+        self.model = ""
+        """The model that the connection's last request was for; "" before any."""
+
+    def holds(self, response: str) -> bool:
+        """Whether that is the response which is kept."""
+        return bool(response) and response == self._id
 
     async def turn(self, info: RequestInfo, begin: Begin) -> RememberedTurn:
         """Begin the turn of a request, with the items that it continues where they are here.
@@ -56,7 +62,7 @@ class ResponseMemory:
         ApiError as ``begin``; 400 NOT_FOUND where the previous response is neither here nor stored.
         """
         previous = previous_id(info)
-        before = split(self._items) if previous and previous == self._id else None
+        before = split(self._items) if self.holds(previous) else None
         warm_up = WarmUpEvents() if is_warm_up(info) else None
         try:
             turn = await begin(info if warm_up is None else warming(info), before)

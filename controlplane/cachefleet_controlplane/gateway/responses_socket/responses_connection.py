@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.responses_socket.message_queue import End, 
 from cachefleet_controlplane.gateway.responses_socket.response_memory import ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import NAMES
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Receive, Reply, Scope, Send
 
 Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -68,7 +69,7 @@ class ResponsesConnection:
 
     async def run(self) -> str:
         """Serve the connection to its end; the word for why it ended."""
-        await self._send({"type": "websocket.accept"})
+        await self._send({"type": "websocket.accept", "headers": list(self._handshake.get(NAMES, ()))})
         reading = asyncio.create_task(self._read())
         try:
             farewell = await self._answer_all()

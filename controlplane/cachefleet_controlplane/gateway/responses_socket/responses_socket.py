@@ -18,7 +18,7 @@ from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.tenants.directory import given_key
 from cachefleet_controlplane.wire.errors import ApiError, error_body
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import NAMES, Header
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope, Send
 from cachefleet_core.tenancy import TenantId
 
@@ -57,7 +57,7 @@ class ResponsesSocket:
             place = BodyShare(self._places, tenant)
             place.take(1)
         except ApiError as error:
-            await self._deny(error, scope["path"], send)
+            await self._deny(error, scope, send)
             return
         self._metrics.opened()
         ended = "failed"
@@ -89,9 +89,9 @@ class ResponsesSocket:
             limits=self._limits,
         )
 
-    async def _deny(self, error: ApiError, path: str, send: Send) -> None:
+    async def _deny(self, error: ApiError, scope: Scope, send: Send) -> None:
         self._metrics.refused(error.status)
-        body, headers = error_body(path, error), [JSON, *error.headers]
+        body, headers = error_body(scope["path"], error), [JSON, *error.headers, *scope.get(NAMES, ())]
         await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
         await send({"type": "websocket.http.response.body", "body": body})
 

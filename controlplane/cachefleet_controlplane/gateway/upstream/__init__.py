@@ -1,12 +1,12 @@
 """The HTTP client of the workers, and what their answers and streams say.
 
 answer               errors and events of an answer; takes out what only the gateway asked for
+context_overflow     a prompt that is too long for its model, in vLLM's words and in those of the APIs
 system_fingerprints  fingerprints of workers' answers, by worker URL
 token_id_cutting     token ids cut out of JSON
 client               sends one attempt
 aiohttp_sender       over aiohttp
 native_sender        by native code
-native_trust         how that verifies workers at https URLs
 worker_answer        what it brings: a whole answer, or a stream with its first event
 credentials          the key that each worker accepts, by URL
 held_answer          a request that a worker has rendered and holds

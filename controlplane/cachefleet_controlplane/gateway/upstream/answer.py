@@ -15,14 +15,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from cachefleet_controlplane.gateway.upstream.context_overflow import overflow_in
 from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
 from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
+from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, error_within
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
 from cachefleet_runtime.sse import DONE, event_data
 
 HELD_BYTES: Final = 4 * 1024 * 1024
 """Bound on events held back until the fingerprint is known."""
 
+NO_WORDS: Final = "The worker failed."
 _NULL: Final = Raw(b"null")
 _ABSENT: Final = Raw(b"")  # msgspec reads no union with Raw
 _EMPTY: Final = b"{}"
@@ -65,6 +68,7 @@ class _Told(Struct, frozen=True):
     code: int | str | None = 0
     type: str = ""
     message: str = ""
+    param: str | None = None
 
 
 class _Error(Struct, frozen=True):
@@ -145,12 +149,26 @@ def error_message(body: bytes) -> str:
     return bare.error or bare.detail
 
 
-def in_openai_shape(body: bytes) -> bool:
-    """Whether an error has the members that OpenAI's clients look for."""
-    try:
-        return bool(_error.decode(body).error.message)
-    except READ_ERRORS:
-        return False
+def read_error(path: str, status: int, body: bytes, *, words: str = NO_WORDS) -> ApiError:
+    """Return a worker's error, in any API's shape, as the ApiError of the API that ``path`` belongs to.
+
+    ``words`` stand for a message that cannot be read. A code that is a number is the status.
+    """
+    told, message = _told(body), error_message(body) or words
+    if status == 400 and (overflow := overflow_in(message)) is not None:
+        return overflow.error(path, message)
+    if told is None:
+        return ApiError(status, message)
+    if status == 404 and told.param == "model":
+        return ApiError(status, message, param=told.param, code=MODEL_NOT_FOUND)
+    code = told.code if isinstance(told.code, str) and not told.code.isdigit() else None
+    return ApiError(status, message, param=told.param, code=code or None)
+
+
+def restated_event(path: str, event: bytes, *, sequence: int = 0) -> bytes:
+    """Return an error event as the API that ``path`` belongs to has it; every other event is unchanged."""
+    status = error_code(event)
+    return error_within(path, read_error(path, status, event_data(event)), sequence=sequence) if status else event
 
 
 def _told(data: bytes) -> _Told | None:
@@ -199,6 +217,8 @@ class StreamFilter:
         data = event_data(event)
         if not data or data == DONE:
             return self.end() + event if data else self._pass(event)
+        if data.startswith(_ERRORS):
+            return self._pass(restated_event("", event))
         if not self._begun:
             self._begun = True
             if _USAGE in data and _NO_CHOICES not in data:

@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
-from cachefleet_controlplane.gateway.upstream.native_trust import NativeTrust
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
-from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.gateway.upstream.worker_tls import NativeTrust, WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.native import MODULE

@@ -147,7 +147,7 @@ async def openai_errors(ours: Clients) -> None:
         await ours.openai.models.retrieve("nobody's")
     with pytest.raises(openai.BadRequestError) as caught:
         await ours.openai.chat.completions.create(model=ours.model, messages=USER, temperature=-1)
-    assert caught.value.type == "BadRequestError"
+    assert caught.value.type == "invalid_request_error"
 
 
 async def embeddings(ours: Clients) -> None:

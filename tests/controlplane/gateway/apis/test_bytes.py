@@ -58,13 +58,24 @@ async def test_answers_of_other_apis_are_the_worker_s_own(gate: Front, worker: F
     assert (name, got_status, timeless(got)) == (name, status, timeless(expected))
 
 
+def restated(refused: bytes, **changes: str) -> dict[str, Any]:
+    """A worker's refusal in OpenAI's types, with a code that is text."""
+    told: dict[str, Any] = json.loads(refused)["error"]
+    return {"error": told | {"type": "invalid_request_error", "code": str(told["code"])} | changes}
+
+
+def overflow(refused: bytes, param: str) -> dict[str, str]:
+    """What is told besides of a prompt that is too long."""
+    return {"code": "context_length_exceeded", "param": param} if b"context length" in refused else {}
+
+
 async def test_refusals_of_responses_are_the_worker_s_own(gate: Front, worker: FakeEngine) -> None:
     bodies: list[dict[str, Any]] = [{}, {"tools": []}, {"input": "x", "temperature": -1}, {"input": "hello " * 40_000}]
     for body in bodies:
         asked = {"model": MODEL} | body
         status, expected = await direct(worker, RESPONSES, asked)
         got_status, _, got = await gate.post(RESPONSES, asked)
-        assert (status, got_status, got) == (400, 400, expected)
+        assert (status, got_status, json.loads(got)) == (400, 400, restated(expected, **overflow(expected, "input")))
 
 
 async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) -> None:
@@ -73,7 +84,9 @@ async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) ->
         status, expected = await direct(worker, path, asked)
         got_status, _, got = await gate.post(path, asked)
         assert status == 400, (name, expected)
-        assert (name, got_status, got) == (name, status, expected)
+        param = "prompt" if path == "/v1/completions" else "messages"
+        told = restated(expected, **overflow(expected, param))
+        assert (name, got_status, json.loads(got)) == (name, status, told)
         assert SALT.encode() not in got
 
 

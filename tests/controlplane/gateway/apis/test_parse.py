@@ -39,7 +39,7 @@ def test_what_is_no_json_object_is_a_400(body: bytes) -> None:
     with pytest.raises(ApiError) as error:
         ask(body)
     assert error.value.status == 400
-    assert json.loads(error_body("/v1/completions", error.value))["error"]["type"] == "BadRequestError"
+    assert json.loads(error_body("/v1/completions", error.value))["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(

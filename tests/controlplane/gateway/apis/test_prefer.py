@@ -29,7 +29,7 @@ from tests.controlplane.waiting import value
 def test_what_is_preferred(said: list[bytes], *, wanted: bool) -> None:
     headers = [(b"prefer", one) for one in said]
     assert wants_cached(headers) == wanted
-    assert [name for name, _ in upstream_headers(headers, key="")] == ["accept-encoding"]
+    assert [name for name, _ in upstream_headers(headers, key="")] == ["content-type", "accept-encoding"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -38,7 +38,7 @@ async def test_b21_cold_is_a_412_and_warm_is_served(*, stream: bool) -> None:
         gate.report(0)
         status, headers, body = await gate.post(CHAT, chat(TEXT, stream=stream), prefer="if-available")
         error = json.loads(body)["error"]
-        assert (status, error["type"], error["code"]) == (412, "PreconditionFailedError", "not_cached")
+        assert (status, error["type"], error["code"]) == (412, "invalid_request_error", "not_cached")
         assert headers["x-cachefleet-decision"] == "d1"
         assert "preference-applied" not in headers
         record = gate.records[0]

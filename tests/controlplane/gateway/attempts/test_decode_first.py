@@ -250,7 +250,7 @@ async def test_b18_an_answer_that_is_no_json_is_a_500() -> None:
     garbled = Garbled()
     async with nixl() as one, serving(garbled), split([one], [garbled]) as fleet:
         status, _, body = await fleet.gate.chat(TEXT, **{FIELD: 0.5})
-        assert (status, json.loads(body)["error"]["type"]) == (500, "InternalServerError")
+        assert (status, json.loads(body)["error"]["type"]) == (500, "server_error")
         assert (garbled.asked, fleet.sent("prefill-0")) == (1, [])
 
 
@@ -277,7 +277,7 @@ async def test_b18_a_prefill_worker_that_is_gone_is_a_502_when_all_are(*, stream
         await two.crash()
         answered = len(fleet.sent("decode-0"))
         status, _, body = await fleet.gate.chat(TEXT, stream=stream)
-        assert (status, json.loads(body)["error"]["type"]) == (502, "BadGatewayError")
+        assert (status, json.loads(body)["error"]["type"]) == (502, "server_error")
         assert len(fleet.sent("decode-0")) == answered
         assert {attempt[:2] for attempt in fleet.attempts} == {("prefill-0", PREFILL), ("prefill-1", PREFILL)}
         assert fleet.gate.fleet.view().inflight_requests == 0
@@ -307,7 +307,7 @@ async def test_b18_no_decode_worker_is_a_503_and_prefill_workers_do_not_answer(*
         await two.crash()
         status, headers, body = await fleet.gate.chat(TEXT, **{FIELD: 0})
         error = json.loads(body)["error"]
-        assert (status, error["type"], headers["retry-after"]) == (503, "ServiceUnavailableError", "2")
+        assert (status, error["type"], headers["retry-after"]) == (503, "server_error", "2")
         assert error["message"].startswith("The decode node is not ready.")
         assert fleet.sent("prefill-0") == []
 
@@ -315,7 +315,7 @@ async def test_b18_no_decode_worker_is_a_503_and_prefill_workers_do_not_answer(*
 async def test_b18_bad_json_is_a_400() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         status, _, body = await fleet.gate.post(CHAT, b"{nonsense")
-        assert (status, json.loads(body)["error"]["type"]) == (400, "BadRequestError")
+        assert (status, json.loads(body)["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_a_decode_worker_that_dies_takes_the_blocks_along() -> None:

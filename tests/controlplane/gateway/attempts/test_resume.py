@@ -145,7 +145,7 @@ class TestHandBack:
             one.cut_next_stream(4)
         _, _, broken = await gate.post(path, body | USAGE)
         *_, error, done = events(broken)
-        assert (json.loads(error)["error"]["code"], done) == (502, b"[DONE]")
+        assert (json.loads(error)["error"]["code"], done) == ("502", b"[DONE]")
 
     async def test_what_others_cannot_go_on_with_is_neither_marked_nor_resumed(
         self, gate: Front, path: str, body: dict[str, Any]

@@ -53,7 +53,7 @@ async def test_b3_what_is_no_ratio_is_a_400(path: str, body: dict[str, Any], val
             data = json.dumps(body)[:-1] + f", {where}}}"
             status, _, answer = await fleet.gate.post(path, data.encode())
             error = json.loads(answer)["error"]
-            assert (status, error["message"], error["type"]) == (400, MESSAGE, "BadRequestError")
+            assert (status, error["message"], error["type"]) == (400, MESSAGE, "invalid_request_error")
         nan = (json.dumps(body)[:-1] + f', "{FIELD}": NaN}}').encode()
         assert (await fleet.gate.post(path, nan))[0] == 400
         assert fleet.sent("demo-0") == []

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from cachefleet_controlplane.gateway.conversations.retention import allowance
+from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.tenancy import TenantId, api_key_hash
@@ -315,5 +316,81 @@ async def test_background_and_conversation_stay_refused(gate: Front) -> None:
     for name, given in (("background", True), ("conversation", "c")):
         status, _, data = await gate.post(PATH, body() | {name: given})
         assert (status, json.loads(data)["error"]["param"]) == (400, name)
-    for path in ("r/cancel", "r/input_items"):
-        assert (await fetch(gate, "POST", path))[0] == 400
+    status, refused = await fetch(gate, "POST", "r/cancel")
+    assert (status, refused["error"]["code"]) == (400, "unsupported_operation")
+
+
+def two_models(gate: Front) -> None:
+    """The same workers under another name, too, in a pool of its own."""
+    other = pool(model="other", continuation=STORED)
+    other = other.model_copy(update={"metadata": other.metadata.model_copy(update={"name": "other"})})
+    gate.fleet.update_pools([PoolView(pool(continuation=STORED), gate.endpoints()), PoolView(other, ())])
+
+
+async def test_a_follow_up_need_not_name_the_model_again(gate: Front) -> None:
+    first = await respond(gate, "one")
+    two_models(gate)
+    asked = body("two", first["id"])
+    del asked["model"]
+    for path in (PATH, "/v1/route", f"{PATH}/input_tokens"):
+        status, _, data = await gate.post(path, asked)
+        assert status == 200, data
+    assert {record.model for record in gate.records} == {f"default/{MODEL}"} | {gate.records[0].model}
+    assert last_sent(gate)["model"] == MODEL
+    unknown = asked | {PREVIOUS: "resp_unknown"}
+    status, _, data = await gate.post(PATH, unknown)
+    error = json.loads(data)["error"]
+    assert (status, error["param"], "Valid names: fake, other" in error["message"]) == (400, "model", True)
+
+
+async def test_without_a_conversation_the_model_must_be_named_where_there_are_two(gate: Front) -> None:
+    two_models(gate)
+    status, _, data = await gate.post(PATH, {"input": "x"})
+    error = json.loads(data)["error"]
+    assert (status, error["param"], error["code"]) == (400, "model", "missing_required_parameter")
+    assert gate.records == []
+
+
+async def test_input_items_of_a_stored_response_are_listed(gate: Front) -> None:
+    first = await respond(gate, "one")
+    second = await respond(gate, [{"role": "user", "content": "two"}], first["id"])
+    async with clients(gate.url, model=MODEL).openai as client:
+        newest = await client.responses.input_items.list(second["id"])
+        oldest = await client.responses.input_items.list(second["id"], order="asc", limit=2)
+        pages = [item.id async for item in client.responses.input_items.list(second["id"], order="asc", limit=1)]
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.input_items.list("resp_unknown")
+    said: list[Any] = [item.to_dict() for item in reversed(newest.data)]
+    assert [item["role"] for item in said] == ["user", "assistant", "user"]
+    assert [said[0]["content"][0]["text"], said[2]["content"][0]["text"]] == ["one", "two"]
+    assert said[1]["id"] == first["output"][0]["id"]
+    assert (len(oldest.data), oldest.has_more, pages) == (2, True, [item["id"] for item in said])
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "after=nobody"])
+async def test_a_page_that_cannot_be_is_a_400(gate: Front, query: str) -> None:
+    first = await respond(gate, "one")
+    status, told = await fetch(gate, "GET", f"{first['id']}/input_items?{query}")
+    assert (status, told["error"]["param"]) == (400, query.partition("=")[0])
+
+
+async def test_tokens_of_an_input_are_counted(gate: Front) -> None:
+    first = await respond(gate, "one")
+    async with clients(gate.url, model=MODEL).openai as client:
+        told = await client.responses.input_tokens.count(model=MODEL, input="one")
+        assert (told.object, told.input_tokens) == ("response.input_tokens", first["usage"]["input_tokens"])
+        more = await client.responses.input_tokens.count(model=MODEL, input="two", previous_response_id=first["id"])
+        assert more.input_tokens > told.input_tokens
+    assert gate.fleet.view().inflight_requests == 0
+
+
+async def test_tokens_that_nobody_counts_are_no_guess() -> None:
+    async with front([]) as gate:
+        status, headers, _ = await gate.post(f"{PATH}/input_tokens", {"model": MODEL, "input": "x"})
+        assert (status, "retry-after" in headers) == (503, True)
+
+
+async def test_compaction_is_refused_by_its_true_reason(gate: Front) -> None:
+    status, _, data = await gate.post(f"{PATH}/compact", body())
+    error = json.loads(data)["error"]
+    assert (status, error["code"], "encrypted item" in error["message"]) == (400, "unsupported_operation", True)

@@ -136,7 +136,7 @@ def refused(answer: Answer) -> tuple[int, str, int]:
     """Status, code and seconds to wait, of a refusal in OpenAI's shape."""
     status, headers, body = answer
     error = json.loads(body)["error"]
-    assert error["type"] == "RateLimitError"
+    assert error["type"] == "rate_limit_error"
     return status, error["code"], int(headers["retry-after"])
 
 
@@ -207,7 +207,7 @@ async def test_c15_what_no_worker_can_ever_hold_is_400_with_both_numbers_and_wai
     async with small() as worker, gate_before(worker) as gate:
         status, _, body = await ask(gate, "huge", prompt=500, max_tokens=200)
         error = json.loads(body)["error"]
-        assert (status, error["code"], error["type"]) == (400, "context_length_exceeded", "BadRequestError")
+        assert (status, error["code"], error["type"]) == (400, "context_length_exceeded", "invalid_request_error")
         (record,) = gate.records
         needed = -(-(record.prompt_tokens + 200) // 16)
         assert f"{record.prompt_tokens + 200} tokens ({needed} blocks of 16)" in error["message"]

@@ -79,7 +79,7 @@ async def test_an_invalid_request_gets_the_workers_refusal() -> None:
         status, _, answer = await gate.post(CHATS, body)
         refused, plain = await direct(worker, CHATS, body)
         assert status == refused == 400
-        assert json.loads(answer)["error"]["type"] == json.loads(plain)["error"]["type"]
+        assert json.loads(answer)["error"]["message"] == json.loads(plain)["error"]["message"]
 
 
 async def test_what_is_placed_elsewhere_is_dropped_and_sent_there() -> None:

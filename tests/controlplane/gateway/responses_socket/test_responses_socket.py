@@ -13,11 +13,12 @@ from aiohttp import web
 from websockets.exceptions import InvalidStatus
 
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
+from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.conversations.talk import SESSION, STORED, Kept, introduce, keyed, outcomes
 from tests.controlplane.gateway.handles.test_handles import ASKED, LONG, carried, talking
-from tests.controlplane.gateway.harness import Front, Known, engine, events, front
+from tests.controlplane.gateway.harness import Front, Known, engine, events, front, pool
 from tests.controlplane.gateway.responses_socket.sockets import (
     PREVIOUS,
     answer,
@@ -138,7 +139,7 @@ async def test_what_cannot_be_taken_is_an_error_event_and_the_connection_goes_on
 async def test_a_worker_s_own_refusal_is_an_error_event(gate: Front) -> None:
     async with connected(gate) as socket:
         last = await ask(socket, create(max_output_tokens=-1))
-        assert (last["type"], last["status"], last["error"]["type"]) == ("error", 400, "BadRequestError")
+        assert (last["type"], last["status"], last["error"]["type"]) == ("error", 400, "invalid_request_error")
         assert last["error"]["headers"]["x-cachefleet-worker"] == "demo-0"
         assert await respond(socket)
 
@@ -401,4 +402,37 @@ async def test_an_answer_that_breaks_off_is_an_error_event_of_the_same_shape() -
         assert delta["delta"] == "a"
         assert (last["type"], last["status"], last["error"]["code"]) == ("error", 502, "502")
         assert last["sequence_number"] == 1
-        assert (await refused(socket, create(model="no"))) == (404, "model", "404")
+        assert (await refused(socket, create(model="no"))) == (404, "model", "model_not_found")
+
+
+def nameless(*args: Any) -> str:
+    fields = json.loads(create(*args))
+    del fields["model"]
+    return json.dumps(fields)
+
+
+async def test_a_model_that_was_named_once_holds_for_the_connection(gate: Front, worker: FakeEngine) -> None:
+    other = pool(model="other")
+    other = other.model_copy(update={"metadata": other.metadata.model_copy(update={"name": "other"})})
+    gate.fleet.update_pools([PoolView(pool(), gate.endpoints()), PoolView(other, ())])
+    async with connected(gate) as socket:
+        assert await refused(socket, nameless()) == (400, "model", "missing_required_parameter")
+        first = await respond(socket, "one")
+        for message in (nameless("two", first["id"]), nameless("three")):
+            assert (await ask(socket, message))["type"] == "response.completed"
+            assert sent(worker)["model"] == "fake"
+    assert [one.model for one in gate.records] == ["fake"] * 3
+
+
+async def test_the_handshake_and_its_errors_name_the_request(gate: Front) -> None:
+    async with connected(gate) as socket:
+        assert socket.response is not None
+        assert socket.response.headers["x-request-id"]
+        last = await ask(socket, create(model="nope"))
+        assert last["error"]["headers"]["x-request-id"]
+    with pytest.raises(InvalidStatus) as denied:
+        async with connected(gate, "/v1/nowhere"):
+            pass
+    assert denied.value.response.headers["x-request-id"]
+    async with connected(gate, "//v1/responses/") as socket:
+        await respond(socket)

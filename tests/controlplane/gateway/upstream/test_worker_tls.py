@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.native_trust import AGAIN_SECONDS, NativeTrust
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.gateway.upstream.worker_tls import AGAIN_SECONDS, NativeTrust, WorkerTls
 from cachefleet_controlplane.transport.chosen_transport import choose_transport
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
 from cachefleet_operator.certificates.certificate import Pair
