@@ -18,6 +18,7 @@ from cachefleet_controlplane.gateway.upstream.answer import (
 )
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_controlplane.wire.json_members import Fields, encode
@@ -37,6 +38,8 @@ class StreamTransformer(Protocol):
     """The worker's system fingerprint (see ``answer.StreamFilter``); None where it is not known."""
     sequence: int
     """Number of the next event, where the API numbers its events."""
+    omits_zero: bool
+    """Counts of cached tokens that are 0 are left out (``hit.omitZeroCachedTokens``)."""
 
     def feed(self, event: bytes) -> bytes:
         """Return the bytes to send to the client now."""
@@ -85,11 +88,12 @@ class PassingTransformer:
         self.usage: Usage | None = None
         self.fingerprint: bytes | None = None
         self.sequence = 0
+        self.omits_zero = False
 
     def feed(self, event: bytes) -> bytes:
         passed = restated_event(self._endpoint, event, sequence=self.sequence)
         self.sequence += 1
-        return passed
+        return event_without_zero(passed) if self.omits_zero else passed
 
     def end(self) -> bytes:
         return b""

@@ -27,6 +27,7 @@ from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
 from cachefleet_controlplane.gateway.upstream.usage import Usage, within
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import omitting, without_zero
 from cachefleet_controlplane.routing.decision import Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -186,6 +187,7 @@ class Exchange:
             self._transformer = self._api.transformer(
                 self._routing_input.info, self._context.fingerprints.of(chosen.url)
             )
+            self._transformer.omits_zero = self._omits_zero
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
             self._forget()
         transformer = self._transformer
@@ -225,7 +227,14 @@ class Exchange:
         answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
         self._trace.usage = _usage_in(self._api, self._routing_input, answer.body) if answer.status == 200 else None
-        await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], answer.body)
+        body = without_zero(answer.body) if self._omits_zero else answer.body
+        await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], body)
+
+    @property
+    def _omits_zero(self) -> bool:
+        """The pool of the worker that answers leaves counts of cached tokens that are 0 out."""
+        chosen = self._placement.chosen
+        return chosen is not None and chosen.pool in omitting(self._routing_input.model.declared)
 
     async def _refuse(self) -> None:
         lacking = self._transfer if self._outcome is Outcome.NO_PREFILL else None

@@ -50,7 +50,7 @@ class StreamJoiner:
         self._sent = 0
         """Characters of all text that were returned for the client."""
         self._details: Any = None
-        """The first worker's ``prompt_tokens_details``; None where it did not send them."""
+        """The first worker's ``prompt_tokens_details``; None where it did not send them: then the last one's stand."""
         self._text = ""
         """Text of the workers before the present one."""
         self._begun: Json = {}
@@ -189,7 +189,8 @@ class StreamJoiner:
         prompt = len(self.prompt_ids)
         completion = len(self.ids) + (count(usage.get("completion_tokens")) or len(self._attempt.ids))
         counted = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        return usage | counted | {"prompt_tokens_details": self._details}
+        details = self._details or _within(usage.get("prompt_tokens_details"), prompt)
+        return usage | counted | {"prompt_tokens_details": details}
 
     def _event(self, chunk: Json, choices: list[Json], usage: Json | None = None) -> bytes:
         name = self._name or self._attempt.name
@@ -214,6 +215,15 @@ def _details(answer: Json) -> Any:
     """What a worker tells of its prompt's tokens."""
     usage = answer.get("usage")
     return usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+
+
+def _within(details: Any, prompt: int) -> Any:
+    """Details by a later worker, for which the prompt had the produced tokens behind it: those are no prompt's.
+
+    They stand for those of a first worker that broke off before it told any.
+    """
+    cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return details if cached is None else details | {"cached_tokens": min(cached, prompt)}
 
 
 def _checked(guard: StopGuard, choice: Json, text: str, *, over: bool) -> str:

@@ -92,7 +92,7 @@ class StreamRelay:
             strip_ids=transformer.strips_ids,
             strip_usage=transformer.strips_usage,
             notes=self.resuming.resumable,
-            single=transformer.single,
+            single=transformer.ends_unread,
             send_seconds=reply.seconds,
         )
 

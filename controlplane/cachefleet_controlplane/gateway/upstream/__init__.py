@@ -3,7 +3,6 @@
 answer               errors and events of an answer; takes out what only the gateway asked for
 context_overflow     a prompt that is too long for its model, in vLLM's words and in those of the APIs
 system_fingerprints  fingerprints of workers' answers, by worker URL
-token_id_cutting     token ids cut out of JSON
 client               sends one attempt
 aiohttp_sender       over aiohttp
 native_sender        by native code
@@ -15,4 +14,5 @@ usage                a worker's counts of tokens, held to what was possible
 outcome              outcomes of an attempt, and which count against the worker
 produced_tokens      token ids, text and finish reason of an answer so far
 worker_tls           how workers at https URLs are verified
+zero_cached_tokens   leaves counts of cached tokens that are 0 out of usage
 """

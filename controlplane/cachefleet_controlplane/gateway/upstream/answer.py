@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.upstream.context_overflow import overflow_in
-from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
 from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
+from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, error_within
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
 from cachefleet_runtime.sse import DONE, event_data
@@ -48,6 +48,11 @@ _STATUS: Final = {
 """Statuses of errors that have a type in place of a code."""
 _DIGITS: Final = 9
 """Of a code in a text, at most: any more are no status."""
+
+IDS: Final = b'token_ids":['
+_CHOICE: Final = b'"choices":[{'
+_PARAMETERS: Final = b'"kv_transfer_params":{'
+"""Members of a KV connector, which may have any name, ``token_ids`` included."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
@@ -108,6 +113,21 @@ def without_ids(body: bytes) -> bytes:
         return body
     _clear_ids(top, choices)
     return _encode(top)
+
+
+def can_be_cut(data: bytes) -> bool:
+    """Whether every list of token ids in an answer or event is a choice's or a prompt's."""
+    return _CHOICE in data and _PARAMETERS not in data
+
+
+def cut_ids(data: bytes) -> bytes:
+    """Return the JSON with null for every list of token ids, and every other byte unchanged."""
+    pieces: list[bytes] = []
+    at = 0
+    while (name := data.find(IDS, at)) >= 0 and (end := data.find(b"]", name)) >= 0:
+        pieces += (data[at : name + len(IDS) - 1], b"null")
+        at = end + 1
+    return b"".join((*pieces, data[at:]))
 
 
 def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
@@ -198,6 +218,8 @@ class StreamFilter:
         """It takes token ids out."""
         self.single = single
         """It has one choice."""
+        self.omits_zero = False
+        """Counts of cached tokens that are 0 are left out."""
         self._wait = single or fingerprint is None
         self._begun = False
         self._held: list[bytes] = []
@@ -207,6 +229,11 @@ class StreamFilter:
     def passes(self) -> bool:
         """It passes on at once what ends no choice, with nothing but token ids taken out."""
         return self._begun and not self._held
+
+    @property
+    def ends_unread(self) -> bool:
+        """Others may pass on its end, where that is an ordinary one."""
+        return self.single and (self.strips_usage or not self.omits_zero)
 
     def begin(self) -> None:
         """Others pass on the first events, which tell no usage."""
@@ -259,7 +286,7 @@ class StreamFilter:
     def _last(self, event: bytes, tail: _Tail) -> bytes:
         self.usage = usage_in(tail.usage)
         if not self.strips_usage:
-            return self._pass(event)
+            return self._pass(event_without_zero(event) if self.omits_zero else event)
         self.fingerprint = bytes(tail.system_fingerprint)
         return self._release(self.fingerprint)
 
