@@ -42,6 +42,7 @@ _WORDS: Final[Mapping[Outcome, str]] = {
     Outcome.SILENT: f"no answer in time{_MAY_STILL}",
     Outcome.KEY_REFUSED: "the engine refuses the control plane's key",
     Outcome.OVERSIZED: "the answer is too long",
+    Outcome.UNDECODABLE: "the answer is compressed in a way that cannot be read",
 }
 
 _answer = msgspec.json.Decoder(FlushAnswer, strict=False)  # JSON object keys are strings, ranks are integers

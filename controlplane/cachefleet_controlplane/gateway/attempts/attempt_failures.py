@@ -11,12 +11,18 @@ from cachefleet_controlplane.wire.errors import ApiError
 _KEY_REFUSED: Final = (
     "The worker does not take the gateway's own key. Your API key is not at fault; an operator has to look."
 )
+_COMPRESSED: Final = (
+    "The worker's answer is compressed, though it was asked not to be, and cannot be read. An operator has to turn "
+    "compression off between this gateway and the workers."
+)
 
 
 def failure(outcome: Outcome, opened: Opened) -> ApiError:
     """Return the error after ``outcome``, the last of any action; ``opened`` is what the last attempt brought."""
     if opened.outcome is Outcome.KEY_REFUSED:
         return ApiError(502, _KEY_REFUSED, code="worker_key_refused")
+    if Outcome.UNDECODABLE in {outcome, opened.outcome}:
+        return ApiError(502, _COMPRESSED)
     if outcome is Outcome.UNREADABLE:
         return ApiError(500, "The worker's answer could not be read.")
     if outcome is Outcome.PREFILL_LOST and opened.outcome is not Outcome.SILENT:

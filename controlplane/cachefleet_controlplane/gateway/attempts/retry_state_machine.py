@@ -94,6 +94,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             # The worker may be at work on it: asking another one would double the load where it is highest.
             Outcome.SILENT: (State.ENDED, Action.FAIL),
             Outcome.OVERSIZED: (State.ENDED, Action.FAIL),
+            Outcome.UNDECODABLE: (State.ENDED, Action.FAIL),
             Outcome.ANSWERED: (State.ENDED, Action.DELIVER),
             Outcome.FIRST_EVENT: (State.RELAYING, Action.RELAY),
             Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
@@ -111,6 +112,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.LOST: (State.ENDED, Action.BREAK),
             Outcome.SILENT: (State.ENDED, Action.BREAK),
             Outcome.OVERSIZED: (State.ENDED, Action.BREAK),
+            Outcome.UNDECODABLE: (State.ENDED, Action.BREAK),
             Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
             Outcome.CUT_OFF: (State.RESUMING, Action.RESUME),
         },

@@ -22,10 +22,12 @@ from cachefleet_controlplane.gateway.upstream.worker_answer import (
     Stream,
     WorkerResponse,
     outcome_of,
+    readable,
     told,
 )
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.wire.content_encoding import UndecodableError
 from cachefleet_controlplane.wire.headers import answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.engine.held_requests import MEDIA_TYPE, HoldError
@@ -144,12 +146,14 @@ class Upstream:
 
 
 _TOO_LARGE: Final = (StreamTooLargeError, HoldError)
-_FAILURES: Final = (*_TOO_LARGE, aiohttp.ClientError, OSError, TimeoutError)
+_FAILURES: Final = (*_TOO_LARGE, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
 
 
 def _failed(error: Exception, response: WorkerResponse | None) -> Opened:
     """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
     _cut(response)
+    if isinstance(error, UndecodableError):
+        return Opened(Outcome.UNDECODABLE)
     return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
 
 
@@ -160,6 +164,7 @@ def _cut(response: WorkerResponse | None) -> None:
 
 async def _read(response: WorkerResponse, watch: Watch | None = None) -> Opened:
     """Read a whole answer, or a stream up to its first event."""
+    response = readable(response)
     if response.content_type == _EVENT_STREAM and response.status == 200:
         return await _open_stream(response, watch)
     return await _whole(response)
@@ -169,6 +174,10 @@ async def _held(response: aiohttp.ClientResponse, parts: HeldBody) -> Opened:
     """Read the keys of a held request; its answer where it has one already."""
     if response.content_type != MEDIA_TYPE:
         return await _read(response)
+    if (
+        readable(response) is not response
+    ):  # it is read as it comes, or held: somebody between keeps back what we wait for
+        raise UndecodableError("a held request that is compressed")
     held = HeldAnswer(response, parts)
     keys = await held.keys()
     if keys is None:

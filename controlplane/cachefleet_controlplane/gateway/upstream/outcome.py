@@ -30,6 +30,8 @@ class Outcome(StrEnum):
     """The worker is not ready any more, and no byte came for longer than it usually takes; another one is asked."""
     OVERSIZED = "oversized"
     """An answer or event longer than the bound."""
+    UNDECODABLE = "undecodable"
+    """Compressed, though none was asked for, in a way that cannot be decoded here."""
     ANSWERED = "answered"
     """The whole answer is here: not a stream, or an error of the request's own (4xx)."""
     FIRST_EVENT = "first_event"

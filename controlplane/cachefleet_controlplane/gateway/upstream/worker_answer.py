@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -12,6 +13,7 @@ from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.wire.content_encoding import CONTENT_ENCODING, Inflater, UndecodableError, codings_of
 from cachefleet_controlplane.wire.headers import Header, answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
@@ -48,6 +50,54 @@ class WorkerResponse(Protocol):
     def content(self) -> _Content: ...
     def release(self) -> object: ...
     def close(self) -> None: ...
+
+
+class InflatedResponse:
+    """A response whose body somebody has compressed, though none was asked for; read as if it had not been."""
+
+    def __init__(self, response: WorkerResponse, codings: Sequence[bytes]) -> None:
+        """UndecodableError for codings that are not understood."""
+        self._response = response
+        self._inflater = Inflater(codings)
+        self.status = response.status
+        self.headers = response.headers
+        self.raw_headers = [field for field in response.raw_headers if field[0].lower() != CONTENT_ENCODING]
+        self.content_type = response.content_type
+
+    @property
+    def content(self) -> InflatedResponse:
+        """Where the body is read."""
+        return self
+
+    async def readany(self) -> bytes:
+        """Return the next part of the body; b"" at its end. UndecodableError."""
+        await asyncio.sleep(0)  # a little may become much: others have their turn in between
+        while not (piece := self._inflater.take()):
+            data = await self._response.content.readany()
+            if not data and not self._inflater.whole:
+                raise aiohttp.ClientPayloadError("a compressed answer that is cut")
+            if not data:
+                return b""
+            self._inflater.feed(data)
+        return piece
+
+    def release(self) -> object:
+        """Give the connection back."""
+        return self._response.release()
+
+    def close(self) -> None:
+        """Cut the connection."""
+        self._response.close()
+
+
+def readable(response: WorkerResponse) -> WorkerResponse:
+    """Return a response whose body can be read. UndecodableError where that is compressed in a way that is not
+    understood.
+    """
+    if not response.headers.get("content-encoding", ""):
+        return response  # as nearly all
+    codings = codings_of(response.raw_headers)
+    return InflatedResponse(response, codings) if codings else response
 
 
 class Answer(Struct, frozen=True):
@@ -107,6 +157,8 @@ class Stream:
                 events = list(self._splitter.feed(data)) if data else self._end()
             except StreamTooLargeError:
                 self.outcome = Outcome.OVERSIZED
+            except UndecodableError:
+                self.outcome = Outcome.UNDECODABLE
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
         return self._seen(events)
