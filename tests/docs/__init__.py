@@ -1,0 +1,1 @@
+"""The pages that people read: README.md and docs/*.md."""
