@@ -1,7 +1,9 @@
 //! Counts the parts of a JSON body that cost most to decode, without decoding it: the twin of `wire.json_bounds`.
 //!
-//! A string reaches from a quote to the next that is not escaped, or to the end. Grammar is not checked: what is within
+//! Besides, whether it is text at all. A string reaches from a quote to the next that is not escaped, or to the end. Grammar is not checked: what is within
 //! the bounds may still be no JSON.
+
+use memchr::memmem;
 
 use crate::json::string_end;
 
@@ -16,6 +18,42 @@ pub struct Limits {
     pub items: usize,
     /// Nested objects and arrays.
     pub depth: usize,
+}
+
+/// The name of the limit that `body` crosses first, in reading order; "text" for one within all that is no text.
+#[must_use]
+pub fn fault(body: &[u8], limits: &Limits) -> Option<&'static str> {
+    excess(body, limits).or_else(|| (!is_text(body)).then_some("text"))
+}
+
+/// Whether a body is UTF-8, and no escape in it is half of a surrogate pair alone.
+#[must_use]
+pub fn is_text(body: &[u8]) -> bool {
+    std::str::from_utf8(body).is_ok() && !has_lone_surrogate(body)
+}
+
+/// Whether one unit of a surrogate pair is escaped without the other.
+fn has_lone_surrogate(body: &[u8]) -> bool {
+    let mut second = None; // where the second unit of a pair is
+    for at in memmem::find_iter(body, b"\\u") {
+        let backslashes = body[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        if backslashes % 2 == 1 {
+            continue; // another one escapes this backslash
+        }
+        match unit(body, at) {
+            Some(0xdc00..=0xdfff) if second == Some(at) => (),
+            Some(0xd800..=0xdbff) if matches!(unit(body, at + 6), Some(0xdc00..=0xdfff)) => second = Some(at + 6),
+            Some(0xd800..=0xdfff) => return true,
+            _ => (),
+        }
+    }
+    false
+}
+
+/// The UTF-16 unit of the escape at an index; None where that is none.
+fn unit(body: &[u8], at: usize) -> Option<u16> {
+    let digits = body.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    digits.iter().try_fold(0, |unit, &byte| Some(unit << 4 | u16::try_from(char::from(byte).to_digit(16)?).ok()?))
 }
 
 /// The name of the limit that `body` crosses first, in reading order.
@@ -69,6 +107,31 @@ mod tests {
         assert_eq!(excess(b"[[[1,1,1,1,1]]]", &FEW), Some("depth"));
         assert_eq!(excess(br#"["a", "b", "c", "d"]"#, &FEW), Some("strings"));
         assert_eq!(excess(b"[1,2,3,4,5]", &FEW), Some("items"));
+    }
+
+    #[test]
+    fn a_lone_surrogate_is_no_text() {
+        for text in [
+            r#""\ud83d\ude00""#,
+            r#""\uD83D\uDE00""#,
+            r#""\\ud83d""#,
+            r#""\\\\udc00 \ud7ff\ue000 \u12""#,
+            "\u{1f600}",
+            "",
+        ] {
+            assert!(is_text(text.as_bytes()), "{text}");
+        }
+        for other in [
+            r#""\ud83d""#,
+            r#""\ude00""#,
+            r#""\ud83d\ud83d\ude00""#,
+            r#""\ud83d\ude00\ude00""#,
+            r#""\\\udfff""#,
+            r#""\\ud83d\ude00""#,
+        ] {
+            assert_eq!(fault(other.as_bytes(), &FEW), Some("text"), "{other}");
+        }
+        assert!(!is_text(b"\xed\xa0\x80") && !is_text(b"\xff"));
     }
 
     #[test]

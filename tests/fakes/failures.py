@@ -67,6 +67,11 @@ def _validation(findings: Sequence[str], param: str) -> Refusal:
     return Refusal(400, text, _PYDANTIC, param)
 
 
+def not_json() -> Refusal:
+    """Whatever the body is, its content type is not JSON's."""
+    return _validation(["  Unsupported Media Type: Only 'application/json' is allowed"], "body")
+
+
 def unknown_response(identity: str) -> Refusal:
     return Refusal(404, f"Response with id '{identity}' not found.", "invalid_request_error", "response_id")
 

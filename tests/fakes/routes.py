@@ -16,7 +16,7 @@ from tests.fakes.adapters import Adapters
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
 from tests.fakes.embeddings_api import embeddings
-from tests.fakes.failures import Refusal, as_anthropic
+from tests.fakes.failures import Refusal, as_anthropic, not_json
 from tests.fakes.gate import HOOK, details, new_engine_id, transfer_params
 from tests.fakes.messages_api import MessageChunks, counted, message
 from tests.fakes.responses_api import ResponseChunks, response
@@ -167,6 +167,8 @@ class Routes:
         return await self._answer(request, identity, ask, GenerateChunks, answers.generate)
 
     async def _body(self, request: web.Request) -> Body:
+        if request.content_type != "application/json":
+            raise not_json()
         return self._read.body(await request.read())
 
     async def _answer(

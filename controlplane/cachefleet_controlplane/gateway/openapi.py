@@ -36,7 +36,7 @@ _STATUSES: Final[Mapping[int, str]] = {
     408: "The body did not arrive in time.",
     412: "`Prefer: if-available`, and nothing of the prompt is cached.",
     413: "The body is too large.",
-    415: "The worker takes no body of this content type (vLLM to 0.33 says 400).",
+    415: "The body is compressed in a way that is not understood.",
     UPGRADE_REQUIRED: "No WebSocket handshake.",
     429: "A limit of the tenant, or no room in time: see `Retry-After`.",
     500: "The worker's own error, after all attempts.",

@@ -14,7 +14,6 @@ from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.wire.content_encoding import decoded, encoding_of
 from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
 from cachefleet_controlplane.wire.json_bounds import JsonBounds, NativeExcess
-from cachefleet_controlplane.wire.json_faults import check_text
 
 T = TypeVar("T")
 
@@ -71,5 +70,4 @@ class RequestBodies:
 
     def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
         JSON_BOUNDS.check(body, self._json_excess)
-        check_text(body)
         return parse(body)

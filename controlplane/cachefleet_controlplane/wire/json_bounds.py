@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.json_faults import check_text, is_text
 
+NO_TEXT: Final = "text"
+"""Stands for a bound where a body has no fault but that it is no text."""
 NativeExcess = Callable[[bytes, int, int, int, int], str | None]
 
 _PART: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]|[^"\[\]{}]++', re.DOTALL)
@@ -35,18 +38,21 @@ class JsonBounds:
     depth: int = 128
 
     def check(self, body: bytes, native: NativeExcess | None = None) -> None:
-        """ApiError 400 for a body that crosses a bound."""
+        """ApiError 400 for a body that crosses a bound, or is no text (see ``json_faults``)."""
         crossed = (
             self.first_excess(body)
             if native is None
             else native(body, self.containers, self.strings, self.items, self.depth)
         )
-        if crossed is not None:
+        if crossed == NO_TEXT:
+            check_text(body)
+        elif crossed is not None:
             raise ApiError(400, f"The body has {_WORDS[crossed].format(getattr(self, crossed))}.")
 
     def first_excess(self, body: bytes) -> str | None:
-        """The name of the bound that is crossed first, in reading order; None where none is."""
-        return None if self._surely_within(body) else self._scan(body)
+        """The name of the bound that is crossed first, in reading order; NO_TEXT within all; None where all is well."""
+        crossed = None if self._surely_within(body) else self._scan(body)
+        return crossed or (None if is_text(body) else NO_TEXT)
 
     def _surely_within(self, body: bytes) -> bool:
         """Whether there are few enough, however many of the characters are within strings."""

@@ -14,25 +14,39 @@ from cachefleet_controlplane.wire.errors import ApiError
 
 MAX_NAME: Final = 64
 """Characters of a member's name that an error repeats."""
-_ESCAPES: Final = (b"\\ud", b"\\uD")
-_UNITS: Final = re.compile(
-    rb"\\u(?:[dD][89abAB][0-9a-fA-F]{2}(?P<pair>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[dD][c-fC-F][0-9a-fA-F]{2})"
-)
+_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE: Final = re.compile(_HIGH + b"(?!" + _LOW + b")|(?<!" + _HIGH + b")" + _LOW)
+_UNITS: Final = re.compile(_HIGH + b"(?P<pair>" + _LOW + b")?|" + _LOW)
 _BACKSLASH: Final = ord("\\")
 
 
-def check_text(body: bytes) -> None:
-    """Check that a body is UTF-8 without lone surrogates, escaped or not. ApiError 400 that says where."""
+def is_text(body: bytes) -> bool:
+    """Whether a body is UTF-8, and no escape in it is half of a surrogate pair alone; the twin of native code."""
     if not body.isascii():
-        _check_utf8(body)
-    if any(escape in body for escape in _ESCAPES) and (found := _lone_surrogate(body)) is not None:
-        at, unit = found
-        place, member = _place(body)
-        message = (
-            f"{place} has {unit}, half of a surrogate pair, at byte {at}: it is no character, and no text can be "
-            "encoded with it. Send the whole character, or leave it out."
-        )
-        raise ApiError(400, message, param=member)
+        try:
+            body.decode()
+        except UnicodeDecodeError:
+            return False
+    if _SURROGATE.search(body) is None:
+        return True  # as nearly all
+    # What an escaped backslash is followed by is no escape.
+    return _LONE.search(body.replace(rb"\\", b"  ")) is None
+
+
+def check_text(body: bytes) -> None:
+    """Say what is wrong with a body that is no text, and where. ApiError 400."""
+    _check_utf8(body)
+    if (found := _lone_surrogate(body)) is None:
+        return
+    at, unit = found
+    place, member = _place(body)
+    message = (
+        f"{place} has {unit}, half of a surrogate pair, at byte {at}: it is no character, and no text can be encoded "
+        "with it. Send the whole character, or leave it out."
+    )
+    raise ApiError(400, message, param=member)
 
 
 def unreadable(body: bytes, error: Exception) -> ApiError:

@@ -1,14 +1,14 @@
 //! `json_excess`: which bound a JSON body crosses.
 
 use super::errors::guard;
-use crate::json_bounds::{Limits, excess};
+use crate::json_bounds::{Limits, fault};
 use pyo3::prelude::*;
 
 /// Bytes from which on others may run meanwhile.
 const LARGE: usize = 256 * 1024;
 
-/// The name of the first of these limits that `body` crosses; None where it is within all. Releases the GIL for a large
-/// body.
+/// The name of the first of these limits that `body` crosses, "text" where it is no text; None where all is well. Releases
+/// the GIL for a large body.
 #[pyfunction]
 pub fn json_excess(
     py: Python<'_>,
@@ -19,5 +19,5 @@ pub fn json_excess(
     depth: usize,
 ) -> PyResult<Option<&'static str>> {
     let limits = Limits { containers, strings, items, depth };
-    guard(|| Ok(if body.len() > LARGE { py.detach(|| excess(body, &limits)) } else { excess(body, &limits) }))
+    guard(|| Ok(if body.len() > LARGE { py.detach(|| fault(body, &limits)) } else { fault(body, &limits) }))
 }

@@ -1,19 +1,23 @@
 """Lone surrogates are found wherever they are, and nothing else is taken for one."""
 
 import json
+from dataclasses import astuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.json_faults import check_text, unreadable
+from cachefleet_controlplane.wire.json_bounds import NO_TEXT, JsonBounds
+from cachefleet_controlplane.wire.json_faults import check_text, is_text, unreadable
 
 TEXTS = st.text(st.characters(categories=("L", "Nd", "So")) | st.sampled_from('\\u"d8\n😀'))
 JSON = st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
 
 
 def fault(body: bytes) -> ApiError | None:
+    if is_text(body):
+        return None
     try:
         check_text(body)
     except ApiError as error:
@@ -49,6 +53,22 @@ def test_where_it_is(body: bytes, at: int) -> None:
     found = fault(body)
     assert found is not None
     assert f"at byte {at}:" in found.message
+
+
+PIECES = st.sampled_from(
+    [b"\\", b"u", b"\\ud83d", b"\\ude00", b"\\u0041", b"d83d", b"\xc3\xa4", b"\xed\xa0\x80", b'"', b"x"]
+)
+WIDE = JsonBounds()
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join))
+def test_native_code_finds_the_same(body: bytes) -> None:
+    native = pytest.importorskip("cachefleet_native").json_excess
+    found = native(body, *astuple(WIDE))
+    assert (found, WIDE.first_excess(body)) == (None if is_text(body) else NO_TEXT,) * 2
+    if found:
+        with pytest.raises(ApiError):
+            check_text(body)
 
 
 def test_bytes_that_are_no_utf_8_are_named() -> None:
