@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -14,8 +15,9 @@ from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTra
 from cachefleet_controlplane.gateway.request_spans import request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
+from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
-from cachefleet_controlplane.store.decision_records import LaterRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply, Scope
@@ -25,6 +27,23 @@ ARRIVED: Final = "cachefleet.arrived"
 """Member of the ASGI scope: when the request came, in monotonic seconds."""
 
 Record = Callable[[LaterRecord], None]
+
+
+_WHOLE: Final = frozenset({Outcome.ANSWERED, Outcome.FINISHED})
+"""Outcomes of a last attempt whose worker has sent all of its answer."""
+_OURS: Final = frozenset({Outcome.STOPPED})
+
+
+def ended_by(attempts: Sequence[AttemptRecord], error: BaseException | None) -> EndedBy | None:
+    """Who ended an answer before it was whole, after these attempts; None for nobody. ``error`` ended the request."""
+    last = attempts[-1].outcome if attempts else None
+    if last in _WHOLE:
+        return None
+    if isinstance(error, ClientGoneError):
+        return EndedBy.CLIENT
+    if isinstance(error, asyncio.CancelledError) or last in _OURS:
+        return EndedBy.GATEWAY
+    return EndedBy.WORKER if last in ENDS else None
 
 
 class AccountedRequest:
@@ -46,6 +65,7 @@ class AccountedRequest:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
             self._trace.status = error.status if isinstance(error, ApiError) else 500
+        self._trace.ended_by = ended_by(self._trace.attempts, error)
         self._account.settle(self._trace, self._reply, self._admitted)
 
 

@@ -25,7 +25,12 @@ _OPERATIONS: Final = {
     Endpoint.EMBEDDINGS: "embeddings",
     Endpoint.COUNT_TOKENS: "count_tokens",
 }
-_FINE: Final = frozenset({Outcome.ANSWERED, Outcome.FINISHED, Outcome.HANDED_BACK, Outcome.GATE_REFUSED, "cancelled"})
+_FINE: Final = frozenset(
+    {
+        *(Outcome.ANSWERED, Outcome.FINISHED, Outcome.STOPPED, Outcome.HANDED_BACK),
+        *(Outcome.GATE_REFUSED, Outcome.CANCELLED),
+    }
+)
 """Outcomes of attempts that are no fault."""
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500

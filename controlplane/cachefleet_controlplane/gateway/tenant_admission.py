@@ -29,8 +29,6 @@ KEYS_LOST: Final = "api_keys_lost"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
-CANCELLED: Final = "cancelled"
-"""Outcome of an attempt whose client disconnected."""
 ANSWERED_STATUS: Final = 200
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
@@ -184,9 +182,8 @@ class AdmissionMiddleware:
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
     def settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
-        """Count the worker's usage; where it told none, what the decision knew of the prompt.
-
-        Of a client that left, the limit counts the uncached prompt and the record nothing.
+        """Count the worker's usage; where it told none, what is known: of an answer cut short what was produced, and of
+        the prompt what the decision predicted to be cached.
         """
         if not trace.attempts:
             return  # no worker was asked
@@ -194,8 +191,9 @@ class AdmissionMiddleware:
         prompt = cached = completion = 0
         if usage is not None:
             prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
-        elif decision is not None and trace.attempts[-1].outcome == CANCELLED:
-            load.spent.add(decision.prompt_tokens - decision.predicted_tokens, self._clock())
+        elif decision is not None and (cut := trace.cut_short) is not None:
+            prompt, completion = cut.prompt_tokens, cut.completion_tokens or 0
+            cached = min(prompt, decision.predicted_tokens if cut.cached_tokens is None else cut.cached_tokens)
         elif decision is not None and trace.status == ANSWERED_STATUS:
             prompt, cached = decision.prompt_tokens, decision.predicted_tokens
         load.spent.add(prompt - cached + completion, self._clock())

@@ -6,27 +6,42 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord, EndedBy
 
 
 class Outcome(StrEnum):
-    """What became of a request, by the status that its client got."""
+    """What became of a request, by the status that its client got, and by who ended its answer."""
 
     ANSWERED = "answered"
+    """Its answer came whole."""
     REFUSED = "refused"
     """4xx: the request was at fault, or its tenant over a limit."""
     GONE = "gone"
-    """The client went away before there was a status."""
+    """The client left before its answer was whole, or had begun."""
     FAILED = "failed"
+    """5xx."""
+    STOPPED = "stopped"
+    """The gateway ended an answer that had begun."""
+    BROKEN = "broken"
+    """The worker ended an answer that had begun, and no other one could go on with it."""
 
 
 STATUSES: Final = {
     Outcome.ANSWERED: (1, 399),
     Outcome.REFUSED: (400, 498),
-    Outcome.GONE: (499, 499),
+    Outcome.GONE: (1, 499),
     Outcome.FAILED: (500, 999),
+    Outcome.STOPPED: (1, 399),
+    Outcome.BROKEN: (1, 399),
 }
 """The lowest and the highest status; 0, of decisions without an answer, is in none."""
+ENDED_BY: Final = {
+    Outcome.ANSWERED: None,
+    Outcome.GONE: EndedBy.CLIENT,
+    Outcome.STOPPED: EndedBy.GATEWAY,
+    Outcome.BROKEN: EndedBy.WORKER,
+}
+"""Who ended the answer, for outcomes that depend on it. Older records of clients that left have the status alone."""
 ANY: Final = "any"
 """In place of a shortfall's cause: every decision with a shortfall."""
 
@@ -61,7 +76,10 @@ class DecisionFilter:
         if self.outcome is None:
             return True
         lowest, highest = STATUSES[self.outcome]
-        return lowest <= record.status <= highest
+        if self.outcome is Outcome.GONE and record.status == highest:
+            return True
+        by = self.outcome not in ENDED_BY or record.ended_by is ENDED_BY[self.outcome]
+        return by and lowest <= record.status <= highest
 
     def _at(self, record: DecisionRecord) -> bool:
         return self.worker is None or self.worker in {record.worker, f"{record.pool}/{record.worker}"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -16,6 +17,16 @@ from pydantic.alias_generators import to_camel
 from cachefleet_controlplane.routing.decision import CandidateScore
 
 _SHOWN: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class EndedBy(StrEnum):
+    """Who ended an answer before it was whole."""
+
+    CLIENT = "client"
+    GATEWAY = "gateway"
+    """It found a stop string, or drains."""
+    WORKER = "worker"
+    """Its connection broke, it was silent for too long, or it sent an error."""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
@@ -160,6 +171,8 @@ class DecisionRecord:
     """A ``turn_plan.TurnOutcome``; None where the request names no conversation."""
     request_id: str | None = None
     """The client's ``x-request-id``; None where it sent none that can be kept."""
+    ended_by: EndedBy | None = None
+    """None where the answer came whole, or none was begun. Then ``completion_tokens`` are those known to be made."""
 
 
 class LaterRecord:

@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import Any, Final, Protocol, Self, cast
 
 import msgspec
-from sqlalchemy import JSON, ColumnElement, Dialect, Table, bindparam, case, delete, func, insert, or_, select
+from sqlalchemy import JSON, ColumnElement, Dialect, Table, and_, bindparam, case, delete, func, insert, or_, select
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database, encoded
-from cachefleet_controlplane.store.decision_filter import ANY, EVERY, STATUSES, DecisionFilter
+from cachefleet_controlplane.store.decision_filter import ANY, ENDED_BY, EVERY, STATUSES, DecisionFilter, Outcome
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -151,13 +151,23 @@ def _conditions(wanted: DecisionFilter) -> list[ColumnElement[bool]]:
 
 
 _columns = _decisions.c
+
+
+def _with_outcome(outcome: Outcome) -> ColumnElement[bool]:
+    lowest, highest = STATUSES[outcome]
+    condition = _columns.status.between(lowest, highest)
+    if outcome in ENDED_BY:
+        condition = and_(condition, _columns.ended_by.is_not_distinct_from(ENDED_BY[outcome]))
+    return or_(condition, _columns.status == highest) if outcome is Outcome.GONE else condition
+
+
 _CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {
     "model": lambda value: _columns.model == value,
     "request_id": lambda value: _columns.request_id == value,
     "tenant": lambda value: _columns.tenant == value,
     "pool": lambda value: _columns.pool == value,
     "worker": lambda value: or_(_columns.worker == value, _columns.pool + "/" + _columns.worker == value),
-    "outcome": lambda value: _columns.status.between(*STATUSES[value]),
+    "outcome": lambda value: _with_outcome(value),
     "shortfall": lambda value: (
         _columns.shortfall.is_not(None) if value == ANY else _columns.shortfall["cause"].as_string() == value
     ),

@@ -17,7 +17,7 @@ use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, Trust as Authorities, open};
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Beginning, Heard, Passing, Relay, Relayed, Stop, begins};
+use crate::transport::relay::{Beginning, Counted, Heard, Passing, Relay, Relayed, Stop, begins};
 
 /// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
 #[pyclass(frozen)]
@@ -87,6 +87,7 @@ impl WorkerClient {
             panics: Arc::clone(&transport.panics),
             event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
             heard: Heard::now(),
+            counted: Counted::default(),
             state: Mutex::new(State::Over),
         });
         let client = Arc::clone(&self.client);
@@ -161,7 +162,7 @@ impl WorkerCall {
         let make = if first { Passing::first } else { Passing::new };
         let passing = make(begun.to_vec(), max_event_bytes, strip_ids, notes);
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
-        let heard = self.call.heard.clone();
+        let (heard, counted) = (self.call.heard.clone(), self.call.counted.clone());
         heard.note();
         self.call.read_on(move |answer| async move {
             if !piece.is_empty() {
@@ -170,7 +171,7 @@ impl WorkerCall {
             if let Some(answer) = given {
                 answer.give();
             }
-            let left = Relay { answer, reply, passing, send, end, strip_usage, heard }.run().await;
+            let left = Relay { answer, reply, passing, send, end, strip_usage, heard, counted }.run().await;
             if left.stop == Stop::Whole {
                 relay_end.note();
             }
@@ -182,6 +183,12 @@ impl WorkerCall {
     #[getter]
     fn silent_seconds(&self) -> f64 {
         self.call.heard.ago().as_secs_f64()
+    }
+
+    /// Tokens that were produced in all that was relayed so far, and those of the prompt; 0 where they were not told.
+    #[getter]
+    fn counted(&self) -> (u64, u64) {
+        self.call.counted.now()
     }
 
     /// Cuts the connection, unless the answer has ended.
@@ -205,6 +212,7 @@ struct Call {
     panics: Arc<Panics>,
     event_loop: Handle,
     heard: Heard,
+    counted: Counted,
     state: Mutex<State>,
 }
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.routing.lost_tokens import LostCause
-from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord, EndedBy
 
 
 class Shortfall(Schema):
@@ -75,6 +75,8 @@ class Decision(Schema):
     """What became of the conversation's checkpoint (docs/continuation.md); null where no conversation was named."""
     request_id: str | None = None
     """The client's ``x-request-id``."""
+    ended_by: EndedBy | None = None
+    """Who ended the answer before it was whole: client, gateway or worker; null where it came whole, or none began."""
 
 
 class DecisionList(Schema):

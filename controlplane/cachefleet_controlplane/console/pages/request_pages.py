@@ -14,11 +14,12 @@ from cachefleet_controlplane.console.figures.candidate_bars import candidate_bar
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
 from cachefleet_controlplane.console.visit import Visit
+from cachefleet_controlplane.store.decision_filter import Outcome
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 
 PAGE: Final = 50
 FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")
-OUTCOMES: Final = ("answered", "refused", "gone", "failed")
+OUTCOMES: Final = tuple(Outcome)
 SHORTFALLS: Final = ("any", *Cause)
 _ID: Final = re.compile(r"[\w-]{1,64}")
 _OTHERS: Final = frozenset({"stream", "export"})

@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.upstream.answer import (
     restate_size,
     restated_event,
 )
+from cachefleet_controlplane.gateway.upstream.stream_count import StreamCount
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero
@@ -33,7 +34,9 @@ class StreamTransformer(Protocol):
     """Turns one stream of a worker into the client's; fed whole events, in order."""
 
     usage: Usage | None
-    """The last usage in the stream; None before any."""
+    """The usage that came at the stream's end; None before it."""
+    count: StreamCount
+    """What is known before that."""
     fingerprint: bytes | None
     """The worker's system fingerprint (see ``answer.StreamFilter``); None where it is not known."""
     sequence: int
@@ -86,6 +89,7 @@ class PassingTransformer:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self.usage: Usage | None = None
+        self.count = StreamCount()
         self.fingerprint: bytes | None = None
         self.sequence = 0
         self.omits_zero = False

@@ -86,6 +86,7 @@ class ChatApi(PassingApi):
             strip_ids=info.ids_wanted,
             single=info.single,
             fingerprint=fingerprint,
+            echoes=info.choices * info.prompts if lax_bool(info.fields.get("echo")) else 0,
         )
 
     def _max_tokens(self, fields: Fields) -> int:

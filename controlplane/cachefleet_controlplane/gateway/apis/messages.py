@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,10 @@ from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, B
 from cachefleet_controlplane.gateway.upstream.usage import Usage, count, usage_in
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
 from cachefleet_runtime.sse import event_data, event_name
+
+_OUTPUT: Final = "output_tokens"
+_SIGNATURE: Final = b'"type":"signature_delta"'
+"""A delta that no token stands for."""
 
 
 class _Message(Struct, frozen=True):
@@ -74,19 +78,42 @@ class CountTokensApi(MessagesApi):
 class _MessagesSieve(PassingTransformer):
     """Reads usage from the first and the last events."""
 
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._first: dict[str, Any] = {}
+
     def feed(self, event: bytes) -> bytes:
         name = event_name(event)
-        if name in {b"message_start", b"message_delta"}:
-            self.usage = _usage_of(event_data(event)) or self.usage
+        if name == b"content_block_delta":
+            self.count.produced += _SIGNATURE not in event
+        elif name == b"message_start":
+            self._begin(event_data(event))
+        elif name == b"message_delta":
+            self._end(event_data(event))
         return super().feed(event)
 
+    def _begin(self, data: bytes) -> None:
+        self._first = _counts_in(data)
+        self.count.usage = _common(self._first)
 
-def _usage_of(data: bytes) -> Usage | None:
+    def _end(self, data: bytes) -> None:
+        """Merge the last counts with the first: Anthropic's own end with those of the output alone, vLLM's with all."""
+        last = _counts_in(data)
+        if (usage := _common(last)) is None:
+            return
+        if not usage.prompt_tokens:
+            last = {name: told for name, told in last.items() if name == _OUTPUT}
+        self.usage = _common(self._first | {name: told for name, told in last.items() if told is not None})
+
+
+def _counts_in(data: bytes) -> dict[str, Any]:
+    """The counts in an event's JSON, by Anthropic's names; empty where it has none."""
     try:
         event = _event.decode(data)
     except READ_ERRORS:
-        return None
-    return _common(event.usage or (event.message.usage if event.message else None))
+        return {}
+    counts = event.usage or (event.message.usage if event.message else None)
+    return counts if isinstance(counts, dict) else {}
 
 
 def _common(told: object) -> Usage | None:

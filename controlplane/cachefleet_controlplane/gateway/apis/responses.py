@@ -20,6 +20,7 @@ from cachefleet_runtime.sse import event_data, event_name
 PREVIOUS: Final = "previous_response_id"
 CONVERSATION: Final = "conversation"
 _WHOLE: Final = "responses are not stored here. Send the whole conversation as `input`."
+_DELTA: Final = b".delta"
 _ENDS: Final = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 
 
@@ -88,7 +89,10 @@ class ResponsesApi(PassingApi):
 
 class _ResponsesSieve(PassingTransformer):
     def feed(self, event: bytes) -> bytes:
-        if event_name(event) in _ENDS:
+        name = event_name(event)
+        if name.endswith(_DELTA):
+            self.count.produced += 1
+        elif name in _ENDS:
             self.usage = _usage_of(event_data(event)) or self.usage
         return super().feed(event)
 

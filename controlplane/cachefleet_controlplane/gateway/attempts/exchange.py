@@ -268,10 +268,27 @@ class Exchange:
             stream.close()
         if self._progress.state in _SENT:
             # A client may disconnect between the last event and the end of the worker's connection.
-            self._note_attempt(Outcome.FINISHED if stream and stream.done else "cancelled")
+            self._note_attempt(Outcome.FINISHED if stream and stream.done else Outcome.CANCELLED)
         if self._trace.usage is not None:
             self._routing_input.learn(self._trace.usage.prompt_tokens)
+        else:
+            self._trace.cut_short = self._cut_short()
         self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
+
+
+    def _cut_short(self) -> Usage | None:
+        """What is known of an answer whose usage has not come; None where none was begun, and no client waited."""
+        decision, attempts = self._trace.decision, self._trace.attempts
+        if decision is None or not attempts:
+            return None
+        if self._transformer is not None:
+            info = self._routing_input.info
+            so_far = self._transformer.count.so_far(
+                prompts=info.prompts, choices=info.choices, known_prompt=decision.prompt_tokens
+            )
+            return _possible(so_far, self._routing_input)
+        # The worker has the prompt, and is at work on it.
+        return Usage(decision.prompt_tokens) if attempts[-1].outcome == Outcome.CANCELLED else None
 
 
 def _there(value: T | None) -> T:

@@ -129,7 +129,7 @@ class Transfer:
             return found
         finally:
             if self._progress.state is State.WAITING:
-                self._note("cancelled")
+                self._note(Outcome.CANCELLED)
             self._placement.free()
             self._trace.queued_seconds = self._aside.queued_seconds
 

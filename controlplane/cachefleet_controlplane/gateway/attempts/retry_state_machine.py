@@ -109,6 +109,8 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
         },
         State.RELAYING: {
             Outcome.FINISHED: (State.ENDED, Action.CLOSE),
+            Outcome.STOPPED: (State.ENDED, Action.CLOSE),
+            Outcome.ERROR_EVENT: (State.ENDED, Action.CLOSE),
             Outcome.LOST: (State.ENDED, Action.BREAK),
             Outcome.SILENT: (State.ENDED, Action.BREAK),
             Outcome.OVERSIZED: (State.ENDED, Action.BREAK),

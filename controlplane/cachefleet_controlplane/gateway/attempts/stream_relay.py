@@ -9,7 +9,7 @@ from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
-from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
+from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, error_code
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.produced_tokens import Name
@@ -37,23 +37,32 @@ class StreamRelay:
 
     async def run(self, stream: Stream, transformer: StreamTransformer, *, worker: str) -> Outcome:
         """Send the events held back, then those that follow, each once the client has taken the one before."""
-        resuming, events, written = self.resuming, stream.first, False
+        try:
+            return await self._run(stream, transformer, worker)
+        finally:  # also where the client has left
+            if isinstance(stream.response, NativeResponse):
+                transformer.count.add(*stream.response.counted())
+
+    async def _run(self, stream: Stream, transformer: StreamTransformer, worker: str) -> Outcome:
+        resuming, events, written, failed = self.resuming, stream.first, False, False
         if isinstance(stream.response, NativeResponse):
             stream.response.begin()
         while events or stream.outcome is None:
             if resuming.breaks(events):
                 return Outcome.CUT_OFF
+            failed = failed or any(map(error_code, events))
             data = b"".join(map(transformer.feed, await self.turn.passed(resuming.relayed(events))))
             ends = self._native_ends(stream, transformer, written=written or bool(data))
             await self._send(ends, stream, data)
             written = written or bool(data) or ends is not None
             stream.first, events, data = [], [], b""  # not kept while others come
             if resuming.stopped:
-                return Outcome.FINISHED
+                return Outcome.STOPPED
             events = [] if ends is None else await self._left(ends, stream, worker)
             if events := events or await stream.more():
                 self.stalled.heard(worker)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
+        outcome = Outcome.ERROR_EVENT if failed and outcome is Outcome.FINISHED else outcome
         if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
             await self.reply.write(data)
         return outcome
@@ -71,7 +80,8 @@ class StreamRelay:
             and not response.ended
         ):
             return None
-        may = resuming.fresh if response.begins else written and transformer.passes and resuming.passes
+        fresh = resuming.fresh and transformer.counts_ids
+        may = fresh if response.begins else written and transformer.passes and resuming.passes
         return _NativeEnds(response, reply, transformer) if may else None
 
     async def _send(self, ends: _NativeEnds | None, stream: Stream, data: bytes) -> None:

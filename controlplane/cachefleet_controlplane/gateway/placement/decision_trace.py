@@ -18,6 +18,7 @@ from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
     CandidateRecord,
     DecisionRecord,
+    EndedBy,
     LostRecord,
     ShortfallRecord,
 )
@@ -130,6 +131,11 @@ class DecisionTrace:
     endpoint: str
     decision: Decision | None = None
     usage: Usage | None = None
+    """What the engine has told at the answer's end."""
+    cut_short: Usage | None = None
+    """What is known of an answer that ended without: its prompt, the tokens produced; None where ``usage`` is there."""
+    ended_by: EndedBy | None = None
+    """Who ended the answer before its worker had; None for nobody."""
     ttft_seconds: float | None = None
     queued_seconds: float | None = None
     """Seconds that it waited for room; None where it did not."""
@@ -155,7 +161,7 @@ class DecisionTrace:
     def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
         """Return the record of that decision with its leading candidates, or with all (``whole``)."""
         scores = decision.scores if whole else decision.leading
-        usage, basis = self.usage, self.basis or NO_BASIS
+        usage, basis = self.usage or self.cut_short, self.basis or NO_BASIS
         return DecisionRecord(
             id=self.id,
             at=self.at,
@@ -184,6 +190,7 @@ class DecisionTrace:
             lost=self.lost,
             continuation=self.continuation,
             request_id=self.request_id,
+            ended_by=self.ended_by,
             tenant=basis.tenant,
             isolation=basis.isolation,
             salt_version=basis.salt_version,

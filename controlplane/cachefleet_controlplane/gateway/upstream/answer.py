@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.upstream.context_overflow import overflow_in
+from cachefleet_controlplane.gateway.upstream.stream_count import StreamCount
+from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
 from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
 from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, error_within
@@ -48,11 +50,6 @@ _STATUS: Final = {
 """Statuses of errors that have a type in place of a code."""
 _DIGITS: Final = 9
 """Of a code in a text, at most: any more are no status."""
-
-IDS: Final = b'token_ids":['
-_CHOICE: Final = b'"choices":[{'
-_PARAMETERS: Final = b'"kv_transfer_params":{'
-"""Members of a KV connector, which may have any name, ``token_ids`` included."""
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(Fields)
@@ -113,21 +110,6 @@ def without_ids(body: bytes) -> bytes:
         return body
     _clear_ids(top, choices)
     return _encode(top)
-
-
-def can_be_cut(data: bytes) -> bool:
-    """Whether every list of token ids in an answer or event is a choice's or a prompt's."""
-    return _CHOICE in data and _PARAMETERS not in data
-
-
-def cut_ids(data: bytes) -> bytes:
-    """Return the JSON with null for every list of token ids, and every other byte unchanged."""
-    pieces: list[bytes] = []
-    at = 0
-    while (name := data.find(IDS, at)) >= 0 and (end := data.find(b"]", name)) >= 0:
-        pieces += (data[at : name + len(IDS) - 1], b"null")
-        at = end + 1
-    return b"".join((*pieces, data[at:]))
 
 
 def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:
@@ -206,9 +188,13 @@ class StreamFilter:
 
     ``fingerprint`` is the worker's last system fingerprint, as JSON (b"" where it uses none); while it is None, not
     known, the last event of a choice waits for it. With a single choice it always waits: usage follows at once.
+    ``echoes``: so many choices begin with their prompt, which may be among the ids.
     """
 
-    def __init__(self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None) -> None:
+    def __init__(
+        self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None, echoes: int = 0
+    ) -> None:
+        self.count = StreamCount()
         self.usage: Usage | None = None
         self.fingerprint = fingerprint
         self.sequence = 0
@@ -220,6 +206,7 @@ class StreamFilter:
         """It has one choice."""
         self.omits_zero = False
         """Counts of cached tokens that are 0 are left out."""
+        self._echoes, self._echoed = echoes, 0
         self._wait = single or fingerprint is None
         self._begun = False
         self._held: list[bytes] = []
@@ -228,7 +215,12 @@ class StreamFilter:
     @property
     def passes(self) -> bool:
         """It passes on at once what ends no choice, with nothing but token ids taken out."""
-        return self._begun and not self._held
+        return self._begun and not self._held and self.counts_ids
+
+    @property
+    def counts_ids(self) -> bool:
+        """What is produced shows by its ids alone: no prompt is among them."""
+        return not self._echoes
 
     @property
     def ends_unread(self) -> bool:
@@ -260,6 +252,7 @@ class StreamFilter:
 
     def _delta(self, event: bytes, data: bytes) -> bytes:
         finished = self.strips_usage and _FINISHED in data
+        self._note(data)
         if self.strips_ids and IDS in data:
             stripped = _delta_without_ids(data)
             if stripped is None:
@@ -270,6 +263,15 @@ class StreamFilter:
         if not self._wait:
             return _signed(event, self.fingerprint or b"")
         return self._hold(event)
+
+    def _note(self, data: bytes) -> None:
+        if self.counts_ids:
+            self.count.note_ids(data)
+            return
+        before = self.count.produced
+        self.count.note_text(data)
+        if self._echoed < self._echoes and self.count.produced > before:
+            self._echoed, self.count.produced = self._echoed + 1, before
 
     def _pass(self, event: bytes) -> bytes:
         return self._hold(event) if self._held else event

@@ -93,6 +93,8 @@ class _Told:
         self._waiting: asyncio.Future[Any] | None = None
         self.number: Final = completions.expect(self._tell)
         self.call: WorkerCall | None = None
+        self.counted = (0, 0)
+        """Token ids in what was relayed: see ``NativeResponse.counted``."""
 
     async def next(self) -> Any:
         """Return what is told next, a tuple; a failure, or that nobody waits any more, cancels the request."""
@@ -111,6 +113,7 @@ class _Told:
         """Cut the connection, unless the answer has ended."""
         self._completions.forget(self.number)
         if self.call is not None:
+            self.counted = self.call.counted
             self.call.cancel()
             self.call = None
 
@@ -264,6 +267,12 @@ class NativeResponse:
         """
         self._one = False
         self.raw_headers, self._first = [], {}
+
+    def counted(self) -> tuple[int, int]:
+        """How many tokens were produced in all that was relayed so far, and how many the prompt has; 0 where the worker
+        did not tell.
+        """
+        return self._told.counted if self._told.call is None else self._told.call.counted
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""

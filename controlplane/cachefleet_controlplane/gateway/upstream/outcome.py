@@ -37,6 +37,12 @@ class Outcome(StrEnum):
     FIRST_EVENT = "first_event"
     FINISHED = "finished"
     """The stream came to its end."""
+    STOPPED = "stopped"
+    """The gateway ended the answer before its worker did: a stop string was found across two workers' texts."""
+    ERROR_EVENT = "error_event"
+    """The worker ended its stream with an error."""
+    CANCELLED = "cancelled"
+    """The client left before the answer's end."""
     HANDED_BACK = "handed_back"
     """The worker handed the answer back; another one is to continue it."""
     CUT_OFF = "cut_off"
@@ -64,5 +70,7 @@ RETRIES: Final = frozenset(
     {Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.KEY_REFUSED, Outcome.STALLED}
 )
 """Outcomes after which another worker is asked."""
+ENDS: Final = RETRIES | {Outcome.SILENT, Outcome.OVERSIZED, Outcome.CUT_OFF, Outcome.HANDED_BACK, Outcome.ERROR_EVENT}
+"""Outcomes of a last attempt by which a worker ended the request's answer: no other one has gone on with it."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
 """Outcomes of an attempt that count against its worker, whether or not another one is asked."""

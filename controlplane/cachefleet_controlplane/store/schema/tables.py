@@ -52,6 +52,7 @@ class DecisionRow(SQLModel, table=True):
     lost: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
     continuation: str | None = Field(default=None, max_length=64)
     request_id: str | None = Field(default=None, max_length=128)
+    ended_by: str | None = Field(default=None, max_length=16)
 
 
 class TenancyRow(SQLModel, table=True):

@@ -45,7 +45,7 @@ def decisions(
     ] = None,
     tenant: TenantName = None,
     request_id: Annotated[str | None, typer.Option(metavar="ID", help="The client's x-request-id.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="answered, refused, gone or failed.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="answered, refused, gone, failed, stopped or broken.")] = None,
     shortfall: Annotated[
         str | None, typer.Option(metavar="CAUSE", help="With a shortfall of this cause, or any.")
     ] = None,

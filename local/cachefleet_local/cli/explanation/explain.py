@@ -188,6 +188,9 @@ def _answer(item: Item) -> Iterator[str]:
         yield f"first token after {1000 * item['ttftSeconds']:.0f} ms"
     if item["cachedTokens"] is not None:
         yield f"{item['cachedTokens']} tokens from cache"
+    if ended := item.get("endedBy"):
+        made = "" if item["completionTokens"] is None else f" after {item['completionTokens']} tokens"
+        yield f"ended by the {ended}{made}"
 
 
 def _attempt(attempt: Item) -> str:

@@ -26,10 +26,14 @@ pub struct Chunk {
     pub ids: Vec<u32>,
     /// Text of its choices.
     pub text: String,
+    /// It has ids of what was produced.
+    listed: bool,
     /// Where its lists of ids are, in the event.
     lists: Vec<Range<usize>>,
     /// Why a choice ends with it, where one may; "" where none does.
     pub finish: &'static str,
+    /// How many ids its prompt has, where it tells them.
+    pub prompt_ids: u64,
     /// What the first events have told.
     pub beginning: Beginning,
     /// The beginning has its names.
@@ -98,7 +102,9 @@ impl Chunk {
         self.ids.clear();
         self.text.clear();
         self.lists.clear();
+        self.listed = false;
         self.finish = "";
+        self.prompt_ids = 0;
         let mut json = json(event)?;
         let mut seen = Seen::default();
         let mut choices = 0;
@@ -127,6 +133,12 @@ impl Chunk {
             _ => other(json, name),
         })?;
         (choices > 0 && json.ended()).then_some(choices)
+    }
+
+    /// Tokens that it brings: by their ids or, where it has none, one at least for whatever it says.
+    #[must_use]
+    pub fn produced(&self) -> u64 {
+        if self.listed { self.ids.len() as u64 } else { u64::from(!self.text.is_empty()) }
     }
 
     /// Adds the event to `out`, without token ids where these are not wanted.
@@ -202,6 +214,7 @@ impl Chunk {
         if ids > 0 {
             self.beginning.prompt.is_empty().then_some(())?;
             self.beginning.prompt = json.text(list.clone()).into();
+            self.prompt_ids = ids as u64;
         }
         self.lists.push(FRAME.len() + list.start..FRAME.len() + list.end);
         Some(())
@@ -217,6 +230,7 @@ impl Chunk {
             Some(())
         })?;
         self.lists.push(FRAME.len() + start..FRAME.len() + json.at);
+        self.listed = true;
         Some(())
     }
 }

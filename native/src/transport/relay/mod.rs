@@ -50,6 +50,26 @@ impl Heard {
     }
 }
 
+/// Token ids in what was relayed of an answer, counted while it is.
+#[derive(Clone, Default)]
+pub struct Counted {
+    produced: Arc<AtomicU64>,
+    prompt: Arc<AtomicU64>,
+}
+
+impl Counted {
+    /// Tokens that were produced, and those of the prompt where the stream has told them.
+    #[must_use]
+    pub fn now(&self) -> (u64, u64) {
+        (self.produced.load(Ordering::Relaxed), self.prompt.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, taken: &Taken) {
+        self.produced.fetch_add(taken.produced, Ordering::Relaxed);
+        self.prompt.fetch_max(taken.prompt, Ordering::Relaxed);
+    }
+}
+
 /// Why a relay has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -89,6 +109,7 @@ pub struct Relay {
     /// Only the gateway asked for usage.
     pub strip_usage: bool,
     pub heard: Heard,
+    pub counted: Counted,
 }
 
 impl Relay {
@@ -138,7 +159,9 @@ impl Relay {
 
     /// Passes on what is ordinary of what was read; the events for Python.
     fn take(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
-        let Taken { passed, handed } = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
+        let taken = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
+        self.counted.add(&taken);
+        let Taken { passed, handed, .. } = taken;
         if !passed.is_empty() {
             self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;
         }

@@ -48,6 +48,9 @@ pub struct Taken {
     pub passed: Vec<u8>,
     /// Whole events from the first that is not ordinary.
     pub handed: Vec<Vec<u8>>,
+    /// Tokens produced in what is passed, and those of the prompt where it is told there.
+    pub produced: u64,
+    pub prompt: u64,
 }
 
 /// A stream from the middle of which ordinary events are passed on.
@@ -110,20 +113,20 @@ impl Passing {
         self.splitter.split(&mut self.events)?;
         let Some(end) = self.events.last().map(|event| event.end) else { return Ok(Taken::default()) };
         let before = self.notes.as_ref().map_or((0, 0), |notes| (notes.ids.len(), notes.text.len()));
-        let mut passed = Vec::with_capacity(end);
-        let mut ordinary = self.pass(&mut passed);
+        let mut taken = Taken { passed: Vec::with_capacity(end), ..Taken::default() };
+        let mut ordinary = self.pass(&mut taken);
         if std::mem::take(&mut self.first) {
             self.note_beginning();
         }
         let handed = &self.splitter.all()[self.events.get(ordinary).map_or(end, |event| event.start)..end];
         if memmem::find(handed, ERROR).is_some() {
-            passed.clear();
+            taken = Taken::default();
             ordinary = 0;
             self.forget(before);
         }
         let handed = self.events[ordinary..].iter().map(|event| self.splitter.all()[event.clone()].to_vec()).collect();
         self.splitter.forget(end);
-        Ok(Taken { passed, handed })
+        Ok(Taken { handed, ..taken })
     }
 
     /// Adds the events that are whole now to `handed`, but for those from an error on, whose bytes are returned with all
@@ -170,14 +173,16 @@ impl Passing {
     }
 
     /// Passes ordinary events up to the first other one; how many.
-    fn pass(&mut self, passed: &mut Vec<u8>) -> usize {
+    fn pass(&mut self, taken: &mut Taken) -> usize {
         for number in 0..self.events.len() {
             let event = &self.splitter.all()[self.events[number].clone()];
             let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
             if read.is_none() {
                 return number;
             }
-            self.chunk.pass(event, passed, self.strip_ids);
+            self.chunk.pass(event, &mut taken.passed, self.strip_ids);
+            taken.produced += self.chunk.produced();
+            taken.prompt = taken.prompt.max(self.chunk.prompt_ids);
             self.note();
         }
         self.events.len()

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.upstream.answer import can_be_cut, cut_ids
+from cachefleet_controlplane.gateway.upstream.token_id_cutting import can_be_cut, count_ids, cut_ids
 
 TEXTS = st.text() | st.sampled_from(['"token_ids":[1]', '\\"token_ids":[', '],"prompt_token_ids":[', '"choices":[{'])
 IDS = st.none() | st.lists(st.integers(0, 1 << 20), max_size=4)
@@ -38,3 +38,10 @@ def test_what_is_no_answer_or_holds_a_connectors_members_is_not_cut() -> None:
 
 def test_what_does_not_end_stays() -> None:
     assert cut_ids(b'{"choices":[{"token_ids":[1,2') == b'{"choices":[{"token_ids":[1,2'
+
+
+@given(ANSWERS)
+def test_ids_are_counted_as_they_are(answer: dict[str, Any]) -> None:
+    lists = [answer["prompt_token_ids"], *(choice["prompt_token_ids"] for choice in answer["choices"])]
+    produced = sum(len(choice["token_ids"] or ()) for choice in answer["choices"])
+    assert count_ids(msgspec.json.encode(answer)) == (produced, max(len(ids or ()) for ids in lists))
