@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.store.decision_filter import ANY, DecisionFilter, Outcome
-from cachefleet_controlplane.store.decision_records import ShortfallRecord
+from cachefleet_controlplane.store.decision_records import EndedBy, ShortfallRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
 from tests.controlplane.store.conftest import RING, MakeRecord, make_record
 
@@ -42,6 +42,22 @@ def test_pages_go_on_before_the_last_one_seen(repository: DecisionRepository, ma
     assert repository.recent(3, before="pruned") == []
 
 
+def test_each_outcome_is_of_one_end(make: MakeRecord) -> None:
+    ends = {
+        (200, None): "answered",
+        (200, EndedBy.CLIENT): "gone",
+        (499, EndedBy.CLIENT): "gone",
+        (499, None): "gone",
+        (200, EndedBy.GATEWAY): "stopped",
+        (200, EndedBy.WORKER): "broken",
+        (429, None): "refused",
+        (502, EndedBy.WORKER): "failed",
+    }
+    for (status, by), outcome in ends.items():
+        record = replace(make(1), status=status, ended_by=by)
+        assert [each for each in Outcome if DecisionFilter(outcome=each).matches(record)] == [outcome]
+
+
 VALUES = {
     "model": ("demo", "other"),
     "request_id": (None, "r1", "r2"),
@@ -49,6 +65,7 @@ VALUES = {
     "pool": ("default/demo", "b/demo"),
     "worker": ("demo-0", "demo-1", ""),
     "status": (0, 200, 400, 404, 429, 499, 500, 503),
+    "ended_by": (None, *EndedBy),
     "at": (1.0, 2.0, 3.0),
     "shortfall": (None, ShortfallRecord("evicted", 4, "demo-0"), ShortfallRecord("stale", 4, "demo-0")),
 }

@@ -9,6 +9,7 @@ from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
 from tests.controlplane.waiting import value
@@ -151,13 +152,39 @@ def test_an_error_in_a_stream_gets_a_type_that_anthropic_has() -> None:
     assert API.whole(ASK, Answer(200, (), event), sent=3).body == fed
 
 
+STARTED = {"input_tokens": 900, "cache_read_input_tokens": 8000, "output_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "usage"),
+    [
+        (STARTED, {"output_tokens": 57}, Usage(8900, 57, 8000)),
+        (STARTED, {"output_tokens": 57, "input_tokens": 0}, Usage(8900, 57, 8000)),
+        (STARTED, {"output_tokens": 57, "input_tokens": 901}, Usage(8901, 57, 8000)),
+        (STARTED, {"output_tokens": 57, "input_tokens": None, "cache_read_input_tokens": None}, Usage(8900, 57, 8000)),
+        ({"input_tokens": 64}, {"output_tokens": 5, "input_tokens": 16, "cache_read_input_tokens": 48}, Usage(64, 5, 48)),
+        ({"input_tokens": 64}, {"output_tokens": 5, "input_tokens": 0, "cache_creation_input_tokens": 64}, Usage(64, 5)),
+        ({}, {"output_tokens": 5, "input_tokens": 64}, Usage(64, 5)),
+        (STARTED, {}, None),
+    ],
+    ids=str,
+)
+def test_the_last_counts_are_merged_with_the_first(
+    started: dict[str, Any], ended: dict[str, Any], usage: Usage | None
+) -> None:
+    """Anthropic's own ``message_delta`` has the output alone, vLLM's has all."""
+    transformer = API.transformer(ASK, None)
+    for name, told in (("message_start", {"message": {"usage": started}}), ("message_delta", {"usage": ended})):
+        transformer.feed(f"event: {name}\ndata: {json.dumps(told)}\n\n".encode())
+    assert transformer.usage == usage
+
+
 def test_usage_counts_what_was_cached_as_part_of_the_prompt() -> None:
     usage = b'{"input_tokens":1,"cache_creation_input_tokens":2,"cache_read_input_tokens":7,"output_tokens":4}'
     transformer = API.transformer(ASK, None)
     start = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":10}}}\n\n'
     assert transformer.feed(start) == start
-    assert transformer.usage is not None
-    assert (transformer.usage.prompt_tokens, transformer.usage.cached_tokens) == (10, None)
+    assert (transformer.usage, transformer.count.usage) == (None, Usage(10))
     transformer.feed(b'event: message_delta\ndata: {"type":"message_delta","usage":' + usage + b"}\n\n")
     for got in (transformer.usage, API.usage(b'{"usage":' + usage + b"}")):
         assert got is not None

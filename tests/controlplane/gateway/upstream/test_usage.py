@@ -115,7 +115,9 @@ async def absurd(usage: Any) -> AsyncIterator[Absurd]:
 async def test_the_account_of_an_answer_is_settled_whatever_its_worker_says(
     usage: Any, counts: tuple[int, int], *, stream: bool
 ) -> None:
-    """Without any counts it is charged for the prompt as it was rendered."""
+    """Without any counts it is charged for the prompt as it was rendered and, of a stream, for what came."""
+    if not usage:
+        counts = (counts[0], int(stream))
     records: list[UsageRecord] = []
     limited = TenantRecord(name=ACME.name, tokens_per_minute=1_000_000)
     async with absurd(usage) as worker, front([worker], known=Known(directory(limited)), used=records.append) as gate:
