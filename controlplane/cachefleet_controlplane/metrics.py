@@ -55,6 +55,8 @@ class Metrics:
         self._predicted_tokens = self._pending("predicted_tokens", "Prompt tokens expected from cache", "model")
         self._cached_tokens = self._pending("cached_tokens", "Prompt tokens the workers served from cache", "model")
         self._lost = self._pending("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
+        self._answered = self._pending("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
+        self._served = self._pending("pool_served_tokens", "Those of them that came from cache", "pool")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
@@ -144,6 +146,12 @@ class Metrics:
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
         """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""
         self._lost.add(_bounded(self._pools, pool), cause, amount=tokens)
+
+    def prompt_served(self, *, pool: str, prompt: int, served: int) -> None:
+        """Count the tokens of a prompt whose answer tells how many of them came from cache."""
+        name = _bounded(self._pools, pool)
+        self._answered.add(name, amount=prompt)
+        self._served.add(name, amount=served)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""

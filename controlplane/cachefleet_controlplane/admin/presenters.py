@@ -54,6 +54,11 @@ def hit_ratio(status: PoolStatus) -> schemas.HitRatio:
         objective=found.objective,
         queried_tokens=found.queried_tokens,
         hit_tokens=found.hit_tokens,
+        answered_tokens=found.answered_tokens,
+        served_tokens=found.served_tokens,
+        tokens=found.tokens,
+        by="answers" if found.by_answers else "engines",
+        counted=None if found.counted is None else min(1.0, found.counted),
         sampled=found.sampled,
         sampled_at=datetime.fromtimestamp(found.sampled_at, UTC),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -48,17 +48,26 @@ class Contract(Schema):
 
 
 class HitRatio(Schema):
-    """Prompt tokens that the engines looked up and found in the last windowSeconds; value null where none were.
+    """Share of prompt tokens from cache in the last windowSeconds; value null where there were none.
 
     A replica that has just started knows of nothing before that; windowSeconds is the objective's, where there is one.
-    sampled is false while fewer were looked up than the objective's minTokens.
+    sampled is false while tokens are fewer than the objective's minTokens.
     """
 
     value: Ratio | None
     window_seconds: float
     objective: Ratio | None
+    by: Literal["answers", "engines"] = "engines"
+    """What value goes by: what answers told, servedTokens of answeredTokens; or the engines' counters, hitTokens of
+    queriedTokens, where answers tell of less than a tenth of these."""
+    tokens: int = 0
+    """Prompt tokens that value is of."""
     queried_tokens: int
     hit_tokens: int
+    answered_tokens: int = 0
+    served_tokens: int = 0
+    counted: Ratio | None = None
+    """The ratio by the engines' counters, which know their own blocks alone."""
     sampled: bool
     sampled_at: datetime
 

@@ -208,6 +208,11 @@ class Fleet:
         if known := self._registry.worker(worker):
             known.served(claimed, served, self._clock())
 
+    def prompt_served(self, pool: str, prompt: int, served: int) -> None:
+        """An answer tells that of so many tokens of its prompt so many came from cache."""
+        if known := self._registry.pools.get(pool):
+            known.answered(prompt, served, self._clock())
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call ``changed``, which must not wait, when there may be new room: a report, a finished request, a pool.
 

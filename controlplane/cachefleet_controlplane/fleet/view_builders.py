@@ -52,12 +52,15 @@ def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
 def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
     """The hit ratio of a pool's window that ends at ``now``; ``wall`` is that in Unix seconds."""
     queried, hit = pool.window.sums(now)
+    told, served = pool.served.sums(now)
     objective = pool.declared.spec.hit.objective
     return HitRatio(
         window_seconds=pool.window.seconds,
         objective=objective.ratio if objective else None,
         queried_tokens=queried,
         hit_tokens=hit,
+        answered_tokens=told,
+        served_tokens=served,
         sampled_at=wall,
         min_tokens=objective.min_tokens if objective else 0,
     )

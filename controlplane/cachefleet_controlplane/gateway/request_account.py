@@ -112,7 +112,7 @@ class RequestAccount:
     def _end(self, trace: DecisionTrace, reply: Reply) -> None:
         if reply.started:
             trace.status = reply.status
-        metrics, decision = self._context.metrics, trace.decision
+        metrics, decision = self._context.metrics, trace.answered
         trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
         take_evidence(trace, self._context.fleet, self._salt_version)
         self._lost.ended(trace)

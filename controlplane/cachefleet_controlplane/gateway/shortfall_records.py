@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, shortfall
@@ -23,8 +22,6 @@ from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
 
-_CONTINUED: Final = frozenset({Outcome.HANDED_BACK, Outcome.CUT_OFF})
-"""Outcomes of an attempt whose answer another worker continues."""
 _EXCUSED: Final = frozenset({Cause.MOVED, Cause.RENDERED_DIFFERENTLY, Cause.SALTED, Cause.RESTARTED})
 """Causes of a shortfall that say nothing of the worker's claim."""
 
@@ -35,7 +32,7 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
     Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
     several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
     """
-    usage, basis, answered = trace.usage, trace.basis, answered_decision(trace)
+    usage, basis, answered = trace.usage, trace.basis, trace.answered
     if usage is None or usage.cached_tokens is None or basis is None or not basis.block_size:
         return
     if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
@@ -57,7 +54,7 @@ def find_shortfall(
 
     For an answer by several workers it is the first worker's: usage counts the prompt alone.
     """
-    usage, basis, answered = trace.usage, trace.basis, answered_decision(trace)
+    usage, basis, answered = trace.usage, trace.basis, trace.answered
     if usage is None or usage.cached_tokens is None or basis is None or answered is None or not basis.reads_cache:
         return None
     predictions = [answered] if trace.first is None else [answered, trace.first]
@@ -99,14 +96,6 @@ def cause_of(
 def prefilled(trace: DecisionTrace) -> bool:
     """Whether a Prefill worker was asked: of what it brought over, the usage does not tell what it had to compute."""
     return "prefill" in [attempt.kind for attempt in trace.attempts]
-
-
-def answered_decision(trace: DecisionTrace) -> Decision | None:
-    """The decision for the worker whose cache the usage reports; None where it is not kept any more."""
-    began = [attempt.worker for attempt in trace.attempts if attempt.outcome in _CONTINUED]
-    if not began:
-        return trace.decision
-    return trace.first if trace.first is not None and trace.first.worker == began[0] else None
 
 
 def _facts(

@@ -187,7 +187,7 @@ class AdmissionMiddleware:
         """
         if not trace.attempts:
             return  # no worker was asked
-        usage, decision = trace.usage, trace.decision
+        usage, decision = trace.usage, trace.answered
         prompt = cached = completion = 0
         if usage is not None:
             prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0

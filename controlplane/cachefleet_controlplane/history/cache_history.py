@@ -47,7 +47,7 @@ class Gauges:
     budget_blocks: int | None = None
     """Idle blocks that its workers may keep, in all."""
     hit_ratio: float | None = None
-    """By the engines' own counters, over the window of the pool's objective."""
+    """Over the window of the pool's objective: see ``views.HitRatio``."""
 
 
 @dataclass(slots=True)

@@ -68,8 +68,8 @@ def gauges(view: FleetView, declared: Callable[[str], PrefixCachePool | None], q
         pool.key: _of_pool(pool, members[pool.key], declared(pool.key), queued=waits[pool.namespace, pool.model])
         for pool in view.pools
     }
-    queried = sum(pool.hit_ratio.queried_tokens for pool in view.pools)
-    hit = sum(pool.hit_ratio.hit_tokens for pool in view.pools)
+    queried = sum(pool.hit_ratio.tokens for pool in view.pools)
+    hit = sum(pool.hit_ratio.cached for pool in view.pools)
     ratio = min(1.0, hit / queried) if queried else None
     return found | {FLEET: _together(found.values(), queued=sum(waits.values()), ratio=ratio)}
 

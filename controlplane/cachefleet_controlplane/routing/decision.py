@@ -132,6 +132,8 @@ class Prompt(Struct, frozen=True):
     """The adapter that is asked for, by its workers' name; "" for the model itself."""
     paid_tokens: int = 0
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
+    continued: bool = False
+    """It is the prompt of a request that was counted before, and what was produced for it: the rest is asked for."""
 
 
 class CandidateView(Struct, frozen=True):

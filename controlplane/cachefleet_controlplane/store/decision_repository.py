@@ -167,7 +167,7 @@ _CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {
     "tenant": lambda value: _columns.tenant == value,
     "pool": lambda value: _columns.pool == value,
     "worker": lambda value: or_(_columns.worker == value, _columns.pool + "/" + _columns.worker == value),
-    "outcome": lambda value: _with_outcome(value),
+    "outcome": _with_outcome,
     "shortfall": lambda value: (
         _columns.shortfall.is_not(None) if value == ANY else _columns.shortfall["cause"].as_string() == value
     ),

@@ -8,6 +8,8 @@ from typing import Final
 
 from cachefleet_core.report_frames import State
 
+DEFAULT_WINDOW_SECONDS: Final = 600.0
+"""Of a pool without an objective."""
 BUCKETS: Final = 60
 """The window moves in steps of a sixtieth."""
 
@@ -51,7 +53,7 @@ class HitWindow:
     def sums(self, now: float) -> tuple[int, int]:
         """Tokens looked up and found within the window."""
         self._expire(now)
-        return sum(part[1] for part in self._parts), sum(part[2] for part in self._parts)
+        return max(0, sum(part[1] for part in self._parts)), max(0, sum(part[2] for part in self._parts))
 
     def _expire(self, now: float) -> None:
         while self._parts and now - self._parts[0][0] > self.seconds:

@@ -9,7 +9,7 @@ import msgspec
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
-from cachefleet_controlplane.workers.hit_window import HitWindow
+from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 from cachefleet_core.index_contract import IndexContract
@@ -27,12 +27,15 @@ class Pool:
     policy: Policy | None
     """What its workers are told; None while none is known to be admitted."""
     window: HitWindow
+    """By its engines' counters."""
     contract: IndexContract | None = None
     tenant_shares: tuple[SaltShare, ...] | None = None
     """Shares of the idle cache of some tenants; None where this control plane has no salt key."""
     warm: Warm | None = None
     """Its standing Warm frame; None where this control plane has no salt key, or no policy for it."""
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    served: HitWindow = field(default_factory=lambda: HitWindow(DEFAULT_WINDOW_SECONDS))
+    """By the answers that this replica has passed on."""
     worth: PoolWorth = field(default_factory=PoolWorth)
     shown: Worth = UNLEARNT
     """Of ``worth`` what decisions were last told."""
@@ -60,6 +63,17 @@ class Pool:
         """The engine of one of its workers has looked up so many tokens more, and found so many."""
         self.window.add(queries, hits, now)
         self.worth.reported(queries, hits, now)
+
+    def counted_before(self, tokens: int, cached: int, now: float) -> None:
+        """One of its engines will look up so many tokens, and find about so many, for a request that was counted when
+        it began: they are taken off what is reported.
+        """
+        self.window.add(-tokens, -cached, now)
+        self.worth.reported(-tokens, -cached, now)
+
+    def answered(self, prompt: int, served: int, now: float) -> None:
+        """Answers of one of its workers tell that of so many prompt tokens so many came from cache, whatever cache."""
+        self.served.add(prompt, served, now)
 
     def weigh(self, now: float) -> None:
         """Have decisions see what has been learnt of the pool, now and then."""

@@ -12,7 +12,7 @@ from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.workers.hit_window import HitWindow
+from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
 from cachefleet_controlplane.workers.views import AdapterConflict, ServedModel
@@ -22,7 +22,6 @@ from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, adapter_claims, claim_of
 from cachefleet_core.report_frames import Policy
 
-DEFAULT_WINDOW_SECONDS: Final = 600.0
 MAX_UNLISTED: Final = 1024
 """Workers that announced themselves and that the pool source does not list (yet)."""
 
@@ -133,7 +132,9 @@ class Registry:
     def sent(self, worker: Worker, decision: Decision, prompt: Prompt, number: int, now: float) -> None:
         """A request is about to be sent to a worker by decision ``number``."""
         pool = self.pools.get(worker.pool)
-        if pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
+        if pool is not None and prompt.continued:
+            pool.counted_before(prompt.tokens, decision.predicted_tokens, now)
+        elif pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
             self._learn(pool, worker, decision, prompt, now)
         worker.use(number, now, prompt.adapter)
 
@@ -251,7 +252,8 @@ class Registry:
             fresh = _policy(view) != pool.policy
             pool.declared, pool.policy = view.pool, _policy(view)
         objective = pool.declared.spec.hit.objective
-        pool.window.seconds = float(objective.window_seconds) if objective else DEFAULT_WINDOW_SECONDS
+        seconds = float(objective.window_seconds) if objective else DEFAULT_WINDOW_SECONDS
+        pool.window.seconds = pool.served.seconds = seconds
         self._list(pool, view.workers)
         pool.settle_contract()
         return pool if fresh else None

@@ -52,9 +52,17 @@ class AdapterConflict:
     """Whether "namespace/adapter" does not mean it either, so that nobody can ask for it."""
 
 
+FAIR_SHARE: Final = 0.1
+"""Of the tokens that engines have looked up, those of answers that tell must be so many at least to speak for all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRatio:
-    """Prompt tokens that the engines looked up and found in their caches, over a sliding window."""
+    """Prompt tokens of a sliding window, and those from cache: by the engines' counters, and by their answers.
+
+    What was served counts where answers tell of a fair part of all. The counters are of an engine's own blocks alone,
+    so they know nothing of a connector's; and what did not come through this replica only they know.
+    """
 
     window_seconds: float
     objective: float | None
@@ -63,17 +71,41 @@ class HitRatio:
     sampled_at: float
     """The end of the window, in Unix seconds."""
     min_tokens: int = 0
-    """Looked-up tokens from which on the ratio is compared with the objective."""
+    """Prompt tokens from which on the ratio is compared with the objective."""
+    answered_tokens: int = 0
+    """Of prompts whose answers told what came from cache."""
+    served_tokens: int = 0
+
+    @property
+    def by_answers(self) -> bool:
+        """Whether answers tell enough to go by them."""
+        fair = 0 < self.answered_tokens >= FAIR_SHARE * self.queried_tokens
+        return fair and (self.answered_tokens >= self.min_tokens or self.queried_tokens < self.min_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens that the ratio is of."""
+        return self.answered_tokens if self.by_answers else self.queried_tokens
+
+    @property
+    def cached(self) -> int:
+        """Those of ``tokens`` that came from cache."""
+        return self.served_tokens if self.by_answers else self.hit_tokens
 
     @property
     def ratio(self) -> float | None:
-        """Found of looked-up tokens; None where none were looked up."""
+        """Share of prompt tokens from cache; None where there were none."""
+        return self.cached / self.tokens if self.tokens else None
+
+    @property
+    def counted(self) -> float | None:
+        """The ratio by the engines' counters alone."""
         return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
 
     @property
     def sampled(self) -> bool:
-        """Whether enough was looked up to compare the ratio with the objective."""
-        return self.queried_tokens >= self.min_tokens
+        """Whether there were enough to compare the ratio with the objective."""
+        return self.tokens >= self.min_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

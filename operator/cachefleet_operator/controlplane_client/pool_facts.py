@@ -39,11 +39,16 @@ class Contract(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HitRatio(msgspec.Struct, frozen=True, rename="camel"):
-    """Share of prompt tokens found in caches in the last ``window_seconds``; None where no prompt was looked up."""
+    """Share of prompt tokens from cache in the last ``window_seconds``; None where there were none."""
 
     value: Annotated[float, Meta(ge=0, le=1000)] | None = None
     window_seconds: float = 0.0
     queried_tokens: _Count = 0
+    tokens: _Count = 0
+    by: Annotated[str, Meta(max_length=16)] = "engines"
+    """What ``value`` goes by: what answers told to be served, or the engines' own counters."""
+    counted: Annotated[float, Meta(ge=0, le=1000)] | None = None
+    """The ratio by those counters."""
     sampled: bool = True
     """Whether enough was looked up to compare it with the objective."""
 
@@ -202,6 +207,7 @@ def essence(facts: Facts) -> object:
         known.contract,
         known.hit_ratio.value is None,
         known.hit_ratio.sampled,
+        known.hit_ratio.by,
         known.block_bytes,
         known.adapter_conflicts,
         frozenset(map(_life, known.members)),

@@ -21,6 +21,8 @@ from cachefleet_operator.status.degraded import degraded, key_refused_words
 from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
+APART: Final = 0.05
+"""How far what was served may be from the engines' own counters without a word."""
 _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
 """Reasons for which a spec cannot be used that are about keys."""
 
@@ -153,9 +155,12 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     window = f"the last {measured.window_seconds:.0f} s"
     if measured.value is None:
         return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
-    words = f"{measured.value:.2f} of prompt tokens were found in {window}, the objective is {verdict.objective:g}"
+    words = f"{measured.value:.2f} of prompt tokens came from cache in {window}, the objective is {verdict.objective:g}"
+    if measured.by == "answers" and measured.counted is not None and abs(measured.counted - measured.value) >= APART:
+        words += f"; the engines' own counters, which know their own blocks alone, say {measured.counted:.2f}"
     if not measured.sampled:
-        few = f"{measured.queried_tokens} prompt tokens are fewer than hit.objective.minTokens, too few to judge by"
+        tokens = measured.tokens or measured.queried_tokens
+        few = f"{tokens} prompt tokens are fewer than hit.objective.minTokens, too few to judge by"
         return Finding("HitRateMet", "Unknown", Reason.TOO_FEW_SAMPLES, f"{words}; {few}")
     if measured.value >= verdict.objective:
         return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)

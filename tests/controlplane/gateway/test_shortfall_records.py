@@ -342,19 +342,19 @@ async def test_without_what_was_cached_there_is_no_telling(odd: Odd) -> None:
         assert gate.records[0].shortfall is None
 
 
-def continued(cached: int, *, began: str, knowledge: Knowledge = Knowledge.EXACT) -> ShortfallRecord | None:
-    """Of an answer that ``began`` handed back; then it was one of a longer prompt, for another worker."""
+def continued(cached: int, *, knowledge: Knowledge = Knowledge.EXACT) -> ShortfallRecord | None:
+    """Of an answer that "a" handed back; then it was one of a longer prompt, for another worker."""
     first, last = (
         decide(Prompt(1000, bytes(8 * 62), BLOCK_SIZE, knowledge=knowledge), [view], RoutingPolicy.CACHE_AWARE, 1.0)
         for view in (holder("a", 4), holder("b", 40))
     )
     assert (first.predicted_tokens, last.predicted_tokens) == (64, 640)
-    trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first)
+    trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first, continued=first)
     trace.usage = Usage(
         prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
         cached_tokens=cached,
     )
-    trace.attempts.append(AttemptRecord(began, "handed_back", 200, 1.0))
+    trace.attempts.append(AttemptRecord("a", "handed_back", 200, 1.0))
     trace.basis = BASIS
     return find_shortfall(trace, Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
 
@@ -413,8 +413,7 @@ def holder(name: str, blocks: int) -> CandidateView:
 
 
 def test_an_answer_that_was_handed_back_is_measured_by_its_first_worker() -> None:
-    assert continued(64, began="a") is None
-    assert continued(48, began="a") == ShortfallRecord("restarted", 16, "a"), "it is gone, and nothing moved"
-    estimated = continued(48, began="a", knowledge=Knowledge.APPROXIMATE)
+    assert continued(64) is None
+    assert continued(48) == ShortfallRecord("restarted", 16, "a"), "it is gone, and nothing moved"
+    estimated = continued(48, knowledge=Knowledge.APPROXIMATE)
     assert estimated == ShortfallRecord("restarted", 16, "a"), "an estimated length is not another prompt"
-    assert continued(48, began="c") is None, "what was predicted for that one is not known any more"

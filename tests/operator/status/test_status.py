@@ -348,3 +348,15 @@ def test_the_last_write_is_in_the_object() -> None:
 @pytest.mark.parametrize("field", ["admitted", "foreignPods"])
 def test_what_the_control_plane_follows_is_written_at_once(field: str) -> None:
     assert due({field: ["new"]}, {field: ["old"]}, age=1.0, seconds=60.0) == 0.0
+
+
+@pytest.mark.parametrize(("counted", "both"), [(0.0, True), (0.69, False), (None, False)])
+def test_the_hit_ratio_is_of_what_was_served_and_says_where_the_counters_differ(
+    counted: float | None, *, both: bool
+) -> None:
+    measured = HitRatio(0.714, 600, tokens=900, by="answers", counted=counted)
+    seen = made(observations(known=Facts(PoolFacts(Contract("sha256:x"), measured, (member(),)))))
+    (condition,) = [each for each in seen["conditions"] if each["type"] == "HitRateMet"]
+    assert (condition["status"], seen["hitRatio"]["value"]) == ("True", "0.71")
+    assert condition["message"].startswith("0.71 of prompt tokens came from cache")
+    assert ("say 0.00" in condition["message"]) is both

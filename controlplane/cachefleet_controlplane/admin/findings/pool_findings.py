@@ -8,6 +8,9 @@ from typing import Final
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
 from cachefleet_controlplane.workers.views import PoolStatus
 
+APART: Final = 0.05
+"""How far what was served may be from the engines' own counters without a word."""
+
 
 def pool_findings(pools: tuple[PoolStatus, ...]) -> Iterator[Finding]:
     """The findings of each pool."""
@@ -39,8 +42,12 @@ def _below_objective(pool: PoolStatus) -> bool:
 
 def _hit_words(pool: PoolStatus) -> str:
     found = pool.hit_ratio
-    words = f"of {found.queried_tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.ratio or 0:.1%}"
-    return f"{words} came from cache, the objective is {found.objective or 0:.1%}"
+    words = f"of {found.tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.ratio or 0:.1%}"
+    words = f"{words} came from cache, the objective is {found.objective or 0:.1%}"
+    counted = found.counted
+    if not found.by_answers or counted is None or abs(counted - (found.ratio or 0)) < APART:
+        return words
+    return f"{words}; the engines' own counters say {counted:.1%}"
 
 
 _GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (

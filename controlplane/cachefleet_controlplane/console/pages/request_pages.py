@@ -14,8 +14,8 @@ from cachefleet_controlplane.console.figures.candidate_bars import candidate_bar
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
 from cachefleet_controlplane.console.visit import Visit
-from cachefleet_controlplane.store.decision_filter import Outcome
 from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.store.decision_filter import Outcome
 
 PAGE: Final = 50
 FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")

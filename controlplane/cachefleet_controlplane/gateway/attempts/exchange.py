@@ -211,6 +211,7 @@ class Exchange:
         if self._opened.stream is not None:
             self._opened.stream.close()
         self._placement.free()
+        self._trace.continued = self._trace.answered
         self._context.metrics.attempt_retry(self._trace.attempts[-1].outcome)
         context = self._context
         text = detokenizer(context.fleet, context.upstream, context.credentials, model=self._routing_input.model)
@@ -275,10 +276,9 @@ class Exchange:
             self._trace.cut_short = self._cut_short()
         self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
 
-
     def _cut_short(self) -> Usage | None:
         """What is known of an answer whose usage has not come; None where none was begun, and no client waited."""
-        decision, attempts = self._trace.decision, self._trace.attempts
+        decision, attempts = self._trace.answered, self._trace.attempts
         if decision is None or not attempts:
             return None
         if self._transformer is not None:

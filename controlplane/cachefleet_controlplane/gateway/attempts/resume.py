@@ -207,9 +207,10 @@ class Resumption:
         first = self._first.prompt
         keyer = self._fleet.keyer(self._first.model.name, salt=self._first.salt)
         if keyer is None or not first.keys:
-            return replace(first, tokens=len(ids), max_tokens=budget)
+            return replace(first, tokens=len(ids), max_tokens=budget, continued=True)
         keys = keyer.packed_keys(ids)
-        return Prompt(len(ids), keys, keyer.block_size, budget, Knowledge.EXACT, adapter=first.adapter)
+        exact = Knowledge.EXACT
+        return Prompt(len(ids), keys, keyer.block_size, budget, exact, adapter=first.adapter, continued=True)
 
     def _with_mark(self, routing_input: RoutingInput) -> RoutingInput:
         """Mark the body, so that a worker may hand it back; not for the last worker allowed."""

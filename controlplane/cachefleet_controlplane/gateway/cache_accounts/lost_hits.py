@@ -12,7 +12,6 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.shortfall_records import (
-    answered_decision,
     cause_of,
     claimed_tokens,
     prefilled,
@@ -74,7 +73,7 @@ class LostHits:
         """Account for a request whose prompt an engine has processed, as far as its answer tells, also in the trace;
         others change nothing.
         """
-        levels, pool = self._levels(trace), trace.decision.pool if trace.decision else ""
+        levels, pool = self._levels(trace), trace.answered.pool if trace.answered else ""
         if levels is None or not pool:
             return
         lost = lost_tokens(levels)
@@ -82,6 +81,9 @@ class LostHits:
         for cause, tokens in lost.items():
             self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
         served = levels.prompt_tokens - sum(lost.values())
+        if _tells(trace, levels):
+            self._fleet.prompt_served(pool, levels.prompt_tokens, served)
+            self._metrics.prompt_served(pool=pool, prompt=levels.prompt_tokens, served=served)
         ended = Ended(
             pool=pool,
             prompt_tokens=levels.prompt_tokens,
@@ -92,11 +94,12 @@ class LostHits:
         self._history.add(ended, self._wall())
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
-        usage, decision = trace.usage, trace.decision
+        usage, decision = trace.usage, trace.answered
         if decision is None or trace.basis is None or not trace.attempts:
             return None
         if usage is None:  # its client has gone, or it does not tell
-            tokens = decision.prompt_tokens if trace.status == 200 else 0
+            told = trace.cut_short.prompt_tokens if trace.cut_short else decision.prompt_tokens
+            tokens = told if trace.status == 200 else 0
             return _untold(tokens) if tokens else None
         if not prefilled(trace):
             return self._of_prompt(trace, usage, trace.basis)
@@ -108,7 +111,7 @@ class LostHits:
 
     def _of_prompt(self, trace: DecisionTrace, usage: Usage, basis: Basis) -> Levels:
         """Of a prompt that one worker looked up in its cache."""
-        answered = answered_decision(trace)
+        answered = trace.answered
         whole = _whole(usage, answered, basis)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
         if whole is not None or answered is None:
@@ -158,6 +161,15 @@ class LostHits:
         if self._served is not None:
             self._served(keys, served)
         return blocks, gone
+
+
+def _tells(trace: DecisionTrace, levels: Levels) -> bool:
+    """Whether an answer says how much of its prompt came from cache: of several prompts, a prompt that the engine does
+    not look for, or one that a gate has refused, it does not.
+    """
+    basis, usage = trace.basis, trace.usage
+    judged = levels.whole not in {LostCause.NOT_TOLD, LostCause.NOT_READ}
+    return judged and basis is not None and basis.single and usage is not None and usage.completion_tokens != 0
 
 
 def _untold(tokens: int) -> Levels:

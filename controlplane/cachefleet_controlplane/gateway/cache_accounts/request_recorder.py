@@ -8,7 +8,7 @@ from cachefleet_controlplane.history.recorded_requests import RecordedRequest, R
 
 def record(recorded: RecordedRequests, trace: DecisionTrace) -> None:
     """Keep a request that one worker has answered and whose engine tells what it served from cache; no other."""
-    usage, decision, basis = trace.usage, trace.decision, trace.basis
+    usage, decision, basis = trace.usage, trace.answered, trace.basis
     if not recorded.on or decision is None or basis is None or usage is None or not trace.attempts:
         return
     if usage.cached_tokens is None or not basis.single or not decision.pool:

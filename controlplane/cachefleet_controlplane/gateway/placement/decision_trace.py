@@ -144,6 +144,8 @@ class DecisionTrace:
     basis: Basis | None = None
     first: Decision | None = None
     """The first decision that named a worker; ``decision`` may be a later attempt's."""
+    continued: Decision | None = None
+    """Of the worker whose answer others went on with: it looked up the prompt alone, they what it had produced, too."""
     prefill: DecisionTrace | None = None
     """Of the first Prefill worker that computed the prompt: its decision, what it counted, and the basis of both."""
     shortfall: ShortfallRecord | None = None
@@ -153,6 +155,11 @@ class DecisionTrace:
     """The client's name for the request."""
     span: RequestSpan | None = None
     """None where it is not traced."""
+
+    @property
+    def answered(self) -> Decision | None:
+        """The decision for the worker whose cache the usage reports: of an answer by several workers the first."""
+        return self.continued or self.decision
 
     def leg(self, headers: list[Header], began: float, url: str) -> list[Header]:
         """Return the headers of an attempt that begins now, and is sent to ``url``."""

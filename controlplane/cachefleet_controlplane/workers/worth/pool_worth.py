@@ -39,10 +39,14 @@ class PoolWorth:
     _told: float = -math.inf
 
     def reported(self, queries: int, hits: int, now: float) -> None:
-        """A worker's engine has looked up so many tokens, and found so many, since its last report."""
+        """A worker's engine has looked up so many tokens, and found so many, since its last report.
+
+        Less than none where it looks up again what was counted before.
+        """
         self._fade(now)
-        self._asked += queries
-        self._computed += max(0, queries - hits)
+        computed = max(0, queries - hits) if queries > 0 else queries - hits
+        self._asked = max(0.0, self._asked + queries)
+        self._computed = max(0.0, self._computed + computed)
 
     def sent(self, tokens: int, uncached: int) -> None:
         """A request of this replica goes to a worker."""

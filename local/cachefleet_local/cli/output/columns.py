@@ -70,7 +70,7 @@ POOLS: Final = (
     Column("EXCLUDED", lambda item: item["workers"]["excluded"], right=True),
     Column("HIT RATIO", _ratio, right=True),
     Column("OBJECTIVE", _objective, right=True, wide=True),
-    Column("LOOKED UP", lambda item: item["hitRatio"]["queriedTokens"], right=True, wide=True),
+    Column("LOOKED UP", lambda item: item["hitRatio"]["tokens"], right=True, wide=True),
     Column("GENERATION", lambda item: item["generation"], right=True, wide=True),
     Column("CONTRACT", lambda item: item["contract"] and item["contract"]["fingerprint"][:19]),
 )

@@ -125,6 +125,12 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
     found = told(view(worker_status("a"), hit_ratio=low))["BelowObjective"]
     assert found.message == "of 1,000 prompt tokens in 600 s 10.0% came from cache, the objective is 60.0%"
     assert not told(view(worker_status("a"), hit_ratio=replace(low, min_tokens=1001)))
+    assert not told(view(worker_status("a"), hit_ratio=replace(low, answered_tokens=900, served_tokens=600)))
+    both = told(view(worker_status("a"), hit_ratio=replace(low, answered_tokens=900, served_tokens=450)))[
+        "BelowObjective"
+    ]
+    assert both.message.startswith("of 900 prompt tokens in 600 s 50.0% came from cache")
+    assert both.message.endswith("; the engines' own counters say 10.0%")
     assert not told(view(worker_status("a"), hit_ratio=replace(low, objective=None)))
     assert not told(view(worker_status("a"), hit_ratio=replace(low, queried_tokens=0, hit_tokens=0)))
 

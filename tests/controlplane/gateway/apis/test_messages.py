@@ -162,8 +162,16 @@ STARTED = {"input_tokens": 900, "cache_read_input_tokens": 8000, "output_tokens"
         (STARTED, {"output_tokens": 57, "input_tokens": 0}, Usage(8900, 57, 8000)),
         (STARTED, {"output_tokens": 57, "input_tokens": 901}, Usage(8901, 57, 8000)),
         (STARTED, {"output_tokens": 57, "input_tokens": None, "cache_read_input_tokens": None}, Usage(8900, 57, 8000)),
-        ({"input_tokens": 64}, {"output_tokens": 5, "input_tokens": 16, "cache_read_input_tokens": 48}, Usage(64, 5, 48)),
-        ({"input_tokens": 64}, {"output_tokens": 5, "input_tokens": 0, "cache_creation_input_tokens": 64}, Usage(64, 5)),
+        (
+            {"input_tokens": 64},
+            {"output_tokens": 5, "input_tokens": 16, "cache_read_input_tokens": 48},
+            Usage(64, 5, 48),
+        ),
+        (
+            {"input_tokens": 64},
+            {"output_tokens": 5, "input_tokens": 0, "cache_creation_input_tokens": 64},
+            Usage(64, 5),
+        ),
         ({}, {"output_tokens": 5, "input_tokens": 64}, Usage(64, 5)),
         (STARTED, {}, None),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.workers.pool import Pool
 from tests.controlplane.gateway.harness import Front, chat, engine, events, front
 from tests.fakes.engine import FakeEngine
 
@@ -191,3 +192,20 @@ async def test_a_stop_string_over_the_seam_is_found(gate: Front) -> None:
 
 def _served(seen: Any) -> bool:
     return seen.path in {"/v1/chat/completions", "/v1/completions"}
+
+
+async def test_a_continued_request_is_one_request_with_one_prompt(gate: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[tuple[int, int]] = []
+    monkeypatch.setattr(Pool, "counted_before", lambda _, tokens, cached, __: again.append((tokens, cached)))
+    await gate.post("/v1/completions", COMPLETION)
+    for one in engines(gate):
+        one.hand_back(5)
+    await gate.post("/v1/completions", COMPLETION | USAGE)
+    alone, continued = gate.records
+    assert [attempt.outcome for attempt in continued.attempts] == ["handed_back", "handed_back", "finished"]
+    assert continued.prompt_tokens == alone.prompt_tokens
+    assert continued.worker == continued.attempts[0].worker
+    assert continued.completion_tokens == alone.completion_tokens == 12
+    (pool,) = gate.fleet.view().pools
+    assert pool.hit_ratio.answered_tokens == 2 * alone.prompt_tokens
+    assert again == [(alone.prompt_tokens + 5, 0), (alone.prompt_tokens + 10, 0)]

@@ -64,7 +64,12 @@ ECHO = [choice("q", [*PROMPT, 1]), choice("z", [2])]
 SILENT = [choice("", None), choice("a", None), choice('"content":"', None)]
 PAIR = [text("a", [1], 0, PROMPT), text("b", [2], 1, PROMPT), text("c", [3], 2, [8]), text("d", [4], 3, [8])]
 CREATED = event("response.created", type="response.created", response={"id": "r", "usage": None})
-RESPONSE = [CREATED, delta("output_text"), delta("reasoning_text"), event("response.output_text.done", type="response.output_text.done")]
+RESPONSE = [
+    CREATED,
+    delta("output_text"),
+    delta("reasoning_text"),
+    event("response.output_text.done", type="response.output_text.done"),
+]
 SIGNED = [block("thinking_delta", thinking="a"), block("signature_delta", signature="x"), block("text_delta", text="b")]
 MESSAGE = [begins(input_tokens=9, cache_read_input_tokens=80, output_tokens=0), *SIGNED]
 LEFT = {
@@ -77,7 +82,9 @@ LEFT = {
     "response": (Endpoint.RESPONSES, {"input": "x"}, RESPONSE, b"output_text.done", (None, 2)),
     "message": (Endpoint.MESSAGES, {"max_tokens": 4}, MESSAGE, b'"b"', (89, 2)),
 }
-"""What is asked, the worker's events, what of the last one the client gets, and the tokens of prompt (None: as predicted) and answer that these tell."""
+"""What is asked, the worker's events, what of the last one the client gets; the tokens of prompt (None: as predicted)
+and answer that these tell.
+"""
 
 
 class Accounts:
