@@ -22,7 +22,7 @@ from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
 from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
-from e2e.engine.requests import COMPLETION
+from e2e.engine.requests import COMPLETION, MESSAGES
 from e2e.engine.side import Side
 from e2e.engine.storm import MARK, OUTPUT_TOKENS, prompts, storm
 from e2e.engine.test_plugin_conversations import CHAT, asked, by_ref, completed, kept, said
@@ -49,6 +49,7 @@ EXPECTED: Final = {
     "conversations": "on",
     "held": "on",
     "detokenizer": "on",
+    "message_start": "on",
     "guard": "on",
     "routes": "on",
 }
@@ -96,6 +97,19 @@ def test_every_feature_has_its_best_mode(vllm_server: VllmServer) -> None:
     assert (told["note"], told["vocab_size"], told["max_model_len"]) == ("", 2048, 1024)
     assert {feature: mode for feature, (mode, _) in features(vllm_server).items()} == EXPECTED
     assert told["ranks"]["0"]["block_bytes"] == 16_384
+
+
+async def test_a_messages_stream_begins_with_the_counts_that_it_ends_with(engine: Side) -> None:
+    asked = {"model": "tiny", "max_tokens": 4, "stream": True, "system": "Count what was cached at once. " * 12}
+    asked |= {"messages": [{"role": "user", "content": "How much?"}]}
+    for again in (False, True):
+        answer = await engine.send(MESSAGES, asked)
+        started = next(event["message"]["usage"] for event in answer.body if event["type"] == "message_start")
+        ended = next(event["usage"] for event in answer.body if event["type"] == "message_delta")
+        parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        assert [started.get(part) for part in parts] == [ended.get(part) for part in parts]
+        assert (started["cache_read_input_tokens"] > 0) is again
+        assert sum(started.get(part) or 0 for part in parts) > 100
 
 
 def test_the_gate_does_as_proposed(vllm_server: VllmServer) -> None:

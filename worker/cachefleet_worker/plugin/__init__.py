@@ -12,6 +12,7 @@ keys/                block keys and safe boundaries of a request body, for routi
 prompts/             rendered prompts, kept for the request that follows its keys
 snapshot/            snapshots of the resident blocks, and heartbeats in the event stream
 tokens/              memoised tokenisation
+usage/               what answers tell of their tokens
 access_guard         refuses what comes without the worker key, whatever the path
 asgi                 requests and responses on plain ASGI
 capabilities         mode of each feature, with the reason where it is off

@@ -25,6 +25,7 @@ _POOL: Final = "vllm.v1.core.block_pool:BlockPool"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _RENDERER: Final = "vllm.renderers.base:BaseRenderer"
 _OPENAI: Final = "vllm.entrypoints.openai"
+_ANTHROPIC: Final = "vllm.entrypoints.anthropic.serving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,10 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need("vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.__init__", ("tokenizer", "request")),
         Need("vllm.v1.engine:EngineCoreRequest", ("prompt_token_ids",)),
         Need("tokenizers.decoders:DecodeStream"),
+    ),
+    "message_start": (
+        Need(f"{_ANTHROPIC}:AnthropicServingMessages.chat_completion_stream_generator", ("request", "result_generator")),
+        Need(f"{_ANTHROPIC}:_build_anthropic_usage", ("usage",)),
     ),
     "keys": (
         Need("vllm.renderers.online_renderer:OnlineRenderer.render_chat", ("request", "skip_mm_cache")),

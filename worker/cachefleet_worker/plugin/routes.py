@@ -42,6 +42,7 @@ from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
 from cachefleet_worker.plugin.prompts import offered_prompt, renderer_hook
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
+from cachefleet_worker.plugin.usage import message_start
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -84,6 +85,8 @@ class FleetRoutes:
         """Connect the routes to the engine; vLLM calls it before it serves."""
         with self._process.faults.guard(adapter_fetching.FEATURE):
             adapter_fetching.install(state, self._process)
+        with self._process.faults.guard(message_start.FEATURE):
+            message_start.install(self._process, has_engine=engine_client is not None)
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
 
