@@ -58,6 +58,7 @@ class Metrics:
         self._answered = self._pending("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
         self._served = self._pending("pool_served_tokens", "Those of them that came from cache", "pool")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
+        self._surplus = self._counter("prediction_surplus_tokens", "Tokens cached beyond what was predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
         self._render = self._histogram("render_seconds", "Time to learn a prompt's ids", "rung", buckets=_SHORT)
@@ -142,6 +143,10 @@ class Metrics:
     def shortfall(self, cause: str) -> None:
         """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
         self._shortfalls.labels(cause).inc()
+
+    def surplus(self, cause: str, tokens: int) -> None:
+        """Count tokens that were served from cache beyond a prediction; ``cause`` is a ``cache_shortfall.Surplus``."""
+        self._surplus.labels(cause).inc(tokens)
 
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
         """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""

@@ -45,6 +45,13 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
         "lost_tokens_total",
         {"pool": "ns/p", "cause": "evicted"},
     ),
+    ("surplus", {"cause": "later", "tokens": 1}, "prediction_surplus_tokens_total", {"cause": "later"}),
+    (
+        "prompt_served",
+        {"pool": "ns/p", "prompt": 1, "served": 1},
+        "pool_served_tokens_total",
+        {"pool": "ns/p"},
+    ),
     ("shortfall", {"cause": "evicted"}, "prediction_shortfalls_total", {"cause": "evicted"}),
     ("first_token", {"model": "m", "seconds": 0.1}, "time_to_first_token_seconds_count", {"model": "m"}),
     ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.cache_accounts import request_recorder
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request_spans import request_spans
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
+from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, find_surplus, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
@@ -135,6 +135,8 @@ class RequestAccount:
             )
         if trace.shortfall is not None:
             metrics.shortfall(trace.shortfall.cause)
+        for cause, tokens in find_surplus(trace).items():
+            metrics.surplus(cause, tokens)
         self._record(LaterRecord(trace.id, partial(trace.told, decision)))
 
     def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:

@@ -14,7 +14,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
-from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, shortfall
+from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, Surplus, shortfall, surplus
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.store.decision_records import ShortfallRecord
@@ -65,6 +65,21 @@ def find_shortfall(
             tokens = decision.predicted_tokens - usage.cached_tokens
             return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
     return None
+
+
+def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
+    """What was served beyond an exact prediction for the worker that answered, by cause; empty where nothing was."""
+    usage, answered, basis = trace.usage, trace.answered, trace.basis
+    if usage is None or usage.cached_tokens is None or answered is None or basis is None or not basis.single:
+        return {}
+    if (
+        answered.knowledge is not Knowledge.EXACT
+        or usage.cached_tokens <= answered.predicted_tokens
+        or prefilled(trace)
+    ):
+        return {}
+    expected = next((score.expected_tokens for score in answered.leading if score.id == answered.id), 0)
+    return surplus(predicted=answered.predicted_tokens, expected=expected, cached=usage.cached_tokens)
 
 
 def claimed_tokens(answered: Decision, block_size: int) -> int:

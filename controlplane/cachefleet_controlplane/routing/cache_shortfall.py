@@ -1,4 +1,4 @@
-"""Why an engine served less of a prompt from its cache than a decision had predicted: a table of rules. Pure.
+"""Why an engine served less of a prompt from its cache than a decision had predicted, a table of rules, or more. Pure.
 
 The first rule that holds gives the cause; certain causes come before likely ones:
 
@@ -41,6 +41,22 @@ class Cause(StrEnum):
     NOT_LOADED = "not_loaded"
     STALE = "stale"
     UNKNOWN = "unknown"
+
+
+class Surplus(StrEnum):
+    """Why more was served from cache than predicted; the value is a metric's label."""
+
+    UNDER_WAY = "under_way"
+    """Another request was computing it there when this one was decided."""
+    LATER = "later"
+    """It came into the cache after the decision, or before, and had not been reported yet."""
+
+
+def surplus(*, predicted: int, expected: int, cached: int) -> dict[Surplus, int]:
+    """Tokens served beyond those ``predicted``, by cause; ``expected`` are these and what others were computing."""
+    under_way = max(0, min(cached, expected) - predicted)
+    later = max(0, cached - max(expected, predicted))
+    return {cause: tokens for cause, tokens in ((Surplus.UNDER_WAY, under_way), (Surplus.LATER, later)) if tokens}
 
 
 class Facts(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ An agent says that a cold worker holds the prompt; what happens while the answer
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,7 @@ from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, ta
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.routing.cache_shortfall import surplus
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
@@ -49,7 +51,7 @@ from tests.controlplane.gateway.harness import (
     front,
 )
 from tests.controlplane.gateway.tenancies import CHAT, directory
-from tests.controlplane.waiting import until
+from tests.controlplane.waiting import until, value
 
 CACHE_AWARE = RoutingPolicy.CACHE_AWARE
 BASIS = Basis(
@@ -417,3 +419,33 @@ def test_an_answer_that_was_handed_back_is_measured_by_its_first_worker() -> Non
     assert continued(48) == ShortfallRecord("restarted", 16, "a"), "it is gone, and nothing moved"
     estimated = continued(48, knowledge=Knowledge.APPROXIMATE)
     assert estimated == ShortfallRecord("restarted", 16, "a"), "an estimated length is not another prompt"
+
+
+async def test_what_others_were_computing_is_a_surplus_of_its_own_kind() -> None:
+    """Two requests with the same beginning, at once: the second one's prompt is under way when it is decided."""
+    text = "the same long beginning of both prompts " * 16
+    async with engine(prefill_tokens_per_second=400, max_batched_tokens=64) as worker, front([worker]) as gate:
+        gate.report(0)
+        both = [asyncio.create_task(gate.chat(text, max_tokens=1)) for _ in range(2)]
+        await until(lambda: gate.fleet.view().inflight_requests == 2)
+        await asyncio.gather(*both)
+        first, second = sorted(gate.records, key=lambda record: record.cached_tokens or 0)
+        more = value(gate.metrics, "prediction_surplus_tokens_total", cause="under_way")
+        later = value(gate.metrics, "prediction_surplus_tokens_total", cause="later")
+    assert (first.cached_tokens, first.predicted_tokens, second.predicted_tokens) == (0, 0, 0)
+    assert (more, later) == (second.cached_tokens, 0)
+    assert more > 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "cached", "causes"),
+    [
+        (64, 64, {}),
+        (64, 0, {}),
+        (160, 128, {"under_way": 64}),
+        (160, 192, {"under_way": 96, "later": 32}),
+        (0, 96, {"later": 32}),
+    ],
+)
+def test_a_surplus_is_first_what_was_under_way(expected: int, cached: int, causes: dict[str, int]) -> None:
+    assert surplus(predicted=64, expected=expected, cached=cached) == causes

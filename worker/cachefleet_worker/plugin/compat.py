@@ -112,7 +112,9 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need("tokenizers.decoders:DecodeStream"),
     ),
     "message_start": (
-        Need(f"{_ANTHROPIC}:AnthropicServingMessages.chat_completion_stream_generator", ("request", "result_generator")),
+        Need(
+            f"{_ANTHROPIC}:AnthropicServingMessages.chat_completion_stream_generator", ("request", "result_generator")
+        ),
         Need(f"{_ANTHROPIC}:_build_anthropic_usage", ("usage",)),
     ),
     "keys": (

@@ -133,7 +133,7 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
     yield "knowledge", _knowledge(item)
     yield "verdict", f"{item['verdict']}{_to(item)} ({item['policy']}, {item['reason']})"
     yield "why", item["why"]
-    yield "predicted", f"{item['predictedTokens']} tokens from cache"
+    yield "predicted", f"{item['predictedTokens']} tokens from cache{_under_way(item)}"
     if costs := next((", ".join(_costs(one)) for one in item["candidates"] if one["chosen"]), ""):
         yield "costs", costs
     if item["status"]:
@@ -144,6 +144,13 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
         yield "attempt", _attempt(attempt)
     if short := item["shortfall"]:
         yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
+
+
+def _under_way(item: Item) -> str:
+    """What others were computing on the chosen worker: it is cached by the time they are done, and not predicted."""
+    chosen = next((one for one in item["candidates"] if one["chosen"]), None)
+    more = chosen["expectedTokens"] - item["predictedTokens"] if chosen else 0
+    return f", {more} more under way for other requests" if more > 0 else ""
 
 
 def _tenant(item: Item) -> str:
