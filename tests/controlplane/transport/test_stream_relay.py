@@ -66,6 +66,8 @@ class Told:
     fingerprint: Any
     produced: Any
     sent: int | None
+    count: tuple[int, int] = (0, 0)
+    """Tokens produced and of the prompt, by the stream's events."""
 
 
 @dataclass
@@ -106,7 +108,9 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
             await reply.end()
             joiner = resuming.joiner
             attempt, sent = (joiner._attempt, joiner._sent) if joiner else (None, None)
-            side.told.append(Told(outcome, transformer.usage, transformer.fingerprint, attempt, sent))
+            count = transformer.count
+            made = (count.produced, count.so_far(prompts=1, choices=1, known_prompt=0).prompt_tokens)
+            side.told.append(Told(outcome, transformer.usage, transformer.fingerprint, attempt, sent, made))
         finally:
             opened.stream.close()
 

@@ -12,6 +12,7 @@ held_answer          a request that a worker has rendered and holds
 gate_refusals        whether a worker's gate refused the request
 usage                a worker's counts of tokens, held to what was possible
 outcome              outcomes of an attempt, and which count against the worker
+stream_count         tokens of a stream so far, where it ends before its usage
 produced_tokens      token ids, text and finish reason of an answer so far
 worker_tls           how workers at https URLs are verified
 zero_cached_tokens   leaves counts of cached tokens that are 0 out of usage

@@ -64,9 +64,9 @@ impl Counted {
         (self.produced.load(Ordering::Relaxed), self.prompt.load(Ordering::Relaxed))
     }
 
-    fn add(&self, taken: &Taken) {
-        self.produced.fetch_add(taken.produced, Ordering::Relaxed);
-        self.prompt.fetch_max(taken.prompt, Ordering::Relaxed);
+    fn add(&self, produced: u64, prompt: u64) {
+        self.produced.fetch_add(produced, Ordering::Relaxed);
+        self.prompt.fetch_max(prompt, Ordering::Relaxed);
     }
 }
 
@@ -138,6 +138,7 @@ impl Relay {
             return Stop::Handed;
         }
         let Some(passed) = self.passing.end(events, self.strip_usage) else { return Stop::Handed };
+        self.counted.add(self.passing.last_produced(), 0);
         *events = vec![events.swap_remove(1)];
         if self.reply.push(Bytes::from(passed)).is_err() {
             return Stop::ClientGone;
@@ -160,7 +161,7 @@ impl Relay {
     /// Passes on what is ordinary of what was read; the events for Python.
     fn take(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
         let taken = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
-        self.counted.add(&taken);
+        self.counted.add(taken.produced, taken.prompt);
         let Taken { passed, handed, .. } = taken;
         if !passed.is_empty() {
             self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;

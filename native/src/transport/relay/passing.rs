@@ -163,6 +163,12 @@ impl Passing {
         Some(passed)
     }
 
+    /// Tokens that the last event which was read brings.
+    #[must_use]
+    pub fn last_produced(&self) -> u64 {
+        self.chunk.produced()
+    }
+
     /// Notes what the chunk adds.
     fn note(&mut self) {
         if let Some(notes) = &mut self.notes {
@@ -306,6 +312,26 @@ mod tests {
         let sent = passing.end(&events, true).map(|sent| String::from_utf8(sent).unwrap());
         assert_eq!(sent, Some(last.replace("[2]", "null") + "data: [DONE]\n\n"));
         assert_eq!(passing.into_rest().1, Notes { ids: vec![2], text: "b".into(), finish: "stop", ..Notes::default() });
+    }
+
+    #[test]
+    fn tokens_are_counted_by_ids_or_by_events_with_text() {
+        let taken = |stream: &str| {
+            let mut passing = Passing::new(Vec::new(), 500, true, false);
+            passing.bytes().extend_from_slice(stream.as_bytes());
+            let taken = passing.take().unwrap();
+            (taken.produced, taken.prompt)
+        };
+        let bare = r#"data: {"choices":[{"delta":{"content":"a"}}]}"#.to_owned() + "\n\n";
+        let mute = bare.replace("\"a\"", "\"\"");
+        assert_eq!(taken(&(said("a", 1) + &said("b", 2).replace("[2]", "[2,3]"))), (3, 0));
+        assert_eq!(taken(&(bare.clone() + &mute + &bare)), (2, 0));
+        assert_eq!(taken(&said("a", 1).replace("[1]", "[]")), (0, 0));
+        assert_eq!(taken(&(said("a", 1) + "data: {\"error\":{}}\n\n")), (0, 0), "which Python counts");
+        let role = r#"data: {"choices":[{"delta":{"role":"x"}}],"prompt_token_ids":[5,6]}"#.to_owned() + "\n\n";
+        let mut passing = Passing::first((role + &said("a", 1)).into(), 500, true, false);
+        let first = passing.take().unwrap();
+        assert_eq!((first.produced, first.prompt), (1, 2));
     }
 
     #[test]
