@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine.cache_flush import FLUSH_PATH
+from cachefleet_core.engine.left_answers import LEFT_PATH, NAME_HEADER
 from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
@@ -50,6 +51,7 @@ EXPECTED: Final = {
     "held": "on",
     "detokenizer": "on",
     "message_start": "on",
+    "left_answers": "on",
     "guard": "on",
     "routes": "on",
 }
@@ -110,6 +112,41 @@ async def test_a_messages_stream_begins_with_the_counts_that_it_ends_with(engine
         assert [started.get(part) for part in parts] == [ended.get(part) for part in parts]
         assert (started["cache_read_input_tokens"] > 0) is again
         assert sum(started.get(part) or 0 for part in parts) > 100
+
+
+async def test_what_was_made_for_a_client_that_left_is_told(engine: Side) -> None:
+    """Of a whole answer with two choices, by the engine's own count; before and after, nothing is known of the name."""
+    prompt = list(range(500, 628))
+    await engine.complete(prompt)
+    asked = {"model": "tiny", "prompt": prompt, "max_tokens": 800, "ignore_eos": True, "n": 2}
+    before = await made(engine)
+    headers = {**engine.headers, NAME_HEADER: "left-1"}
+    asking = asyncio.create_task(engine.send(COMPLETION, asked, headers=headers))
+    async with asyncio.timeout(120):
+        while await made(engine) < before + 20:  # noqa: ASYNC110 # another process
+            await asyncio.sleep(0.02)
+    asking.cancel()
+    told = await engine.send(LEFT_PATH, {"name": "left-1"})
+    async with asyncio.timeout(60):
+        while "vllm:num_requests_running{" in (text := (await engine.send("/metrics", method="GET")).body):
+            if all(
+                line.endswith(" 0.0") for line in text.splitlines() if line.startswith("vllm:num_requests_running{")
+            ):
+                break
+            await asyncio.sleep(0.02)
+    assert told.status == 200
+    assert told.body["prompt_tokens"] == len(prompt)
+    assert told.body["cached_tokens"] == len(prompt) - 32  # of what is cached whole the last block is computed again
+    assert 10 <= told.body["completion_tokens"] <= await made(engine) - before < 1600
+    assert (await engine.send(LEFT_PATH, {"name": "left-2"})).status == 404
+
+
+async def made(engine: Side) -> float:
+    """Tokens that the engine has made."""
+    text = (await engine.send("/metrics", method="GET")).body
+    return sum(
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:generation_tokens_total{")
+    )
 
 
 def test_the_gate_does_as_proposed(vllm_server: VllmServer) -> None:

@@ -32,6 +32,7 @@ from tests.fakes.failures import Refusal, internal
 from tests.fakes.fleet import FleetRoutes
 from tests.fakes.holding import INNER, first_part, hold
 from tests.fakes.kv_events import Offloaded
+from tests.fakes.named_requests import counting
 from tests.fakes.options import EngineOptions
 from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
@@ -243,7 +244,8 @@ class FakeEngine:
             if self._fleet is None:
                 answer: web.StreamResponse = await handler(request)
                 return answer
-            return await self._behind_plugin(self._fleet, request, handler, body)
+            with counting(self._fleet.named, request):
+                return await self._behind_plugin(self._fleet, request, handler, body)
         except Refusal as refusal:
             return refuse(refusal)
         except HttpError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +13,15 @@ from aiohttp import web
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine.cache_flush import FlushAsk, Flushed
 from cachefleet_core.engine.held_requests import Hold
+from cachefleet_core.engine.left_answers import LEFT_PATH
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
 from cachefleet_core.tenancy import salt_digest
+from cachefleet_worker.plugin.usage.left_answers import NamedRequests
 from tests.fakes.asks import Reader
 from tests.fakes.chain import Link
 from tests.fakes.conversations import KeptConversations
+from tests.fakes.named_requests import answered
 from tests.fakes.tokenizer import ByteTokenizer, Tokenizer
 from tests.fakes.worker import Worker
 
@@ -34,6 +38,7 @@ _MODES: Final = {
     "gate": "in_loop",
     "conversations": "on",
     "flush": "blocks",
+    "left_answers": "on",
 }
 _KEYED: Final = {"keys": "render", "prompts": "on", "held": "on"}
 _FEATURES: Final = (
@@ -50,6 +55,7 @@ _FEATURES: Final = (
     "conversations",
     "held",
     "flush",
+    "left_answers",
 )
 
 
@@ -66,6 +72,8 @@ class FleetRoutes:
         """Of prompts it was asked to keep, in order."""
         self.endings = 0
         """How often all conversations were ended; the fake keeps none."""
+        self.named = NamedRequests()
+        """Requests with a name, which may be asked for."""
         self.holds = True
         """Whether it holds requests; where it is off by now, a request that is to be held is refused."""
         self.lacking: set[str] = set()
@@ -85,6 +93,7 @@ class FleetRoutes:
             web.delete(f"{PREFIX}/conversations", self._guarded(self._end_conversations)),
             web.post(f"{PREFIX}/keys", self._guarded(self._keys)),
             web.post(f"{PREFIX}/flush", self._guarded(self._flush)),
+            web.post(LEFT_PATH, self._guarded(partial(answered, self.named))),
         ]
 
     def _guarded(self, handle: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:

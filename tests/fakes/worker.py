@@ -14,6 +14,7 @@ from tests.fakes.finish import Finish
 from tests.fakes.kv_events import Encoding
 from tests.fakes.loop_clock import clock
 from tests.fakes.metrics import EngineMetrics
+from tests.fakes.named_requests import note
 from tests.fakes.options import EngineOptions
 from tests.fakes.sampler import Sampler
 from tests.fakes.scheduler import Scheduler, Sequence, Step
@@ -71,6 +72,7 @@ class Worker:
 
     def add(self, sequence: Sequence, on_output: Callable[[Sequence], None]) -> None:
         sequence.on_output = on_output
+        note(sequence)
         sequence.arrived = clock()
         self.scheduler.add(sequence)
         self._work.set()

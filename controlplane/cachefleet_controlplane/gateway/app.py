@@ -58,7 +58,15 @@ from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.transport.native_exchange import reply_of
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
-from cachefleet_controlplane.wire.headers import NAMES, Header, answer_names, identified, permitted_headers, request_id
+from cachefleet_controlplane.wire.headers import (
+    ACCOUNT,
+    NAMES,
+    Header,
+    answer_names,
+    identified,
+    permitted_headers,
+    request_id,
+)
 from cachefleet_controlplane.wire.http_exchange import (
     DEPARTURE,
     JSON,
@@ -226,6 +234,8 @@ class Gateway:
         turn = await self._turn(info, headers, tenant, model, memory=memory)
         del info  # from here on the exchange decides how much of it is kept, and how long
         headers = identified(headers, trace.id) if turn.named else headers
+        if not turn.info.stream and self._account.may_ask_of(model.name):
+            headers = [*headers, (ACCOUNT, trace.id.encode())]
         continuing = held = None
         try:
             answering = Answering(headers, self._marked)

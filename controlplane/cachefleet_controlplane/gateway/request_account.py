@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.cache_accounts import request_recorder
+from cachefleet_controlplane.gateway.cache_accounts.left_answers import LeftAnswers
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request_spans import request_spans
@@ -87,6 +88,7 @@ class RequestAccount:
         self._salt_version = salt_version
         self._lost = lost
         self._recorded = recorded
+        self._left = LeftAnswers(context)
 
     def begin_span(self, trace: DecisionTrace, scope: Scope, began: float) -> None:
         """Decide whether a request is traced, and have its workers continue the trace; to be called first."""
@@ -103,7 +105,16 @@ class RequestAccount:
         return AccountedRequest(self, trace, reply, admitted)
 
     def settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
-        """Account for a request that has ended."""
+        """Account for a request that has ended; a moment later, where its worker is asked what was made."""
+        settle = partial(self._settle, trace, reply, admitted)
+        if not self._left.later(trace, settle):
+            settle()
+
+    def may_ask_of(self, model: str) -> bool:
+        """Whether any worker of a model says what was made of an answer whose client left."""
+        return bool(self._context.fleet.render_facts(model).left_at)
+
+    def _settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
         self._end(trace, reply)
         if trace.span is not None:
             self._traced(trace, trace.span)

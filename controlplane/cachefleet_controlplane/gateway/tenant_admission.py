@@ -187,6 +187,7 @@ class AdmissionMiddleware:
         """
         if not trace.attempts:
             return  # no worker was asked
+        load = self._loads.setdefault(tenant.name, load)  # it may have been forgotten meanwhile
         usage, decision = trace.usage, trace.answered
         prompt = cached = completion = 0
         if usage is not None:

@@ -155,7 +155,7 @@ _columns = _decisions.c
 
 def _with_outcome(outcome: Outcome) -> ColumnElement[bool]:
     lowest, highest = STATUSES[outcome]
-    condition = _columns.status.between(lowest, highest)
+    condition: ColumnElement[bool] = _columns.status.between(lowest, highest)
     if outcome in ENDED_BY:
         condition = and_(condition, _columns.ended_by.is_not_distinct_from(ENDED_BY[outcome]))
     return or_(condition, _columns.status == highest) if outcome is Outcome.GONE else condition

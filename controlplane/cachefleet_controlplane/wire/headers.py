@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from cachefleet_core.engine.left_answers import NAME_HEADER
 from cachefleet_core.prompt_keys import PROMPT_HEADER
 
 Header = tuple[bytes, bytes]
@@ -19,8 +20,11 @@ AGENT_HEADERS: Final = (
 """By which coding agents (Claude Code, OpenCode twice, Codex, Codex before 2026) name a session, and within it one of
 several threads, whose turns run at once; the first that is there counts."""
 
+ACCOUNT: Final = b":account"
+"""In place of a header's name: by what the gateway names a request to its worker. No client can send it."""
 _DROPPED_HEADERS: Final = frozenset(
     {
+        ACCOUNT,
         # Hop-by-hop (RFC 9110, 7.6.1), and headers that the client of the next hop sets itself.
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
         *(b"host", b"content-length", b"content-type", b"content-encoding", b"accept-encoding", b"expect"),
@@ -123,6 +127,7 @@ def upstream_headers(
         kept.append((THRESHOLD_HOOK[0].decode(), THRESHOLD_HOOK[1].decode()))
     # The body was parsed as JSON and is written anew, whatever its client has called it: vLLM takes nothing else.
     kept.append(("content-type", "application/json"))
+    kept += [(NAME_HEADER, value.decode()) for name, value in given if name == ACCOUNT]
     # Compressed answers would only have to be inflated here.
     kept.append(("accept-encoding", "identity"))
     if prompt:

@@ -9,6 +9,7 @@ from typing import Final
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.engine.left_answers import FEATURE
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Hello
 
@@ -20,6 +21,8 @@ CONVERSATIONS_FEATURE: Final = "conversations"
 """Name of the feature that keeps conversations by handle."""
 HELD_FEATURE: Final = "held"
 """Name of the feature that renders requests and holds them until they are to be answered."""
+LEFT_FEATURE: Final = FEATURE
+"""Name of the feature that says what was made of an answer whose client left."""
 MEDIA_FEATURE: Final = "media"
 """Name of the feature by which block keys take images and the like into account."""
 _OFF: Final = "off"
@@ -78,6 +81,8 @@ class RenderFacts:
     """URLs of workers whose plugin keeps conversations by handle."""
     held_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin holds requests."""
+    left_at: frozenset[str] = frozenset()
+    """URLs of workers whose plugin says what was made for a client that left."""
     adapter: bool = False
     """Whether it is an adapter of the model: workers alone can tell its keys, and they may change at any time."""
     media_at: frozenset[str] = frozenset()
@@ -136,6 +141,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         prompts_at=_urls(workers, PROMPTS_FEATURE),
         media_at=_urls(workers, MEDIA_FEATURE),
         held_at=_urls(workers, HELD_FEATURE),
+        left_at=_urls(workers, LEFT_FEATURE),
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
         certifiable=frozenset(map(profile_of, hellos)),

@@ -25,6 +25,7 @@ _POOL: Final = "vllm.v1.core.block_pool:BlockPool"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _RENDERER: Final = "vllm.renderers.base:BaseRenderer"
 _OPENAI: Final = "vllm.entrypoints.openai"
+_OUTPUTS: Final = "vllm.v1.engine.output_processor"
 _ANTHROPIC: Final = "vllm.entrypoints.anthropic.serving"
 
 
@@ -88,7 +89,7 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     ),
     "streaming": (
         Need(
-            "vllm.v1.engine.output_processor:RequestState._new_completion_output",
+            f"{_OUTPUTS}:RequestState._new_completion_output",
             ("token_ids", "finish_reason", "stop_reason"),
         ),
     ),
@@ -110,6 +111,10 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need("vllm.v1.engine.detokenizer:FastIncrementalDetokenizer.__init__", ("tokenizer", "request")),
         Need("vllm.v1.engine:EngineCoreRequest", ("prompt_token_ids",)),
         Need("tokenizers.decoders:DecodeStream"),
+    ),
+    "left_answers": (
+        Need(f"{_OUTPUTS}:OutputProcessor.add_request", ("request",)),
+        Need("vllm.v1.engine.detokenizer:IncrementalDetokenizer.num_output_tokens"),
     ),
     "message_start": (
         Need(

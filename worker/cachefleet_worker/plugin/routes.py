@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_core.engine.left_answers import LeftAsk
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin import access_guard
 from cachefleet_worker.plugin.adapters import adapter_fetching
@@ -42,7 +43,7 @@ from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
 from cachefleet_worker.plugin.prompts import offered_prompt, renderer_hook
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
-from cachefleet_worker.plugin.usage import message_start
+from cachefleet_worker.plugin.usage import left_answers, message_start
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -72,6 +73,8 @@ class FleetRoutes:
             conversation_middleware.install(app, self._process)
         with self._process.faults.guard(held_requests.FEATURE):
             held_requests.install(app, self._process, lambda: self._app.keys)
+        with self._process.faults.guard(left_answers.FEATURE):
+            left_answers.attach(app, self._process)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
@@ -87,6 +90,8 @@ class FleetRoutes:
             adapter_fetching.install(state, self._process)
         with self._process.faults.guard(message_start.FEATURE):
             message_start.install(self._process, has_engine=engine_client is not None)
+        with self._process.faults.guard(left_answers.FEATURE):
+            left_answers.install(self._process, has_engine=engine_client is not None)
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
 
@@ -118,6 +123,7 @@ class FleetApp:
             "/snapshot": Route({"GET": self._snapshot}, at_once=8),
             "/conversations": Route({"DELETE": self._forget}),
             "/flush": Route({"POST": self._flush}, at_once=2),
+            "/left": Route({"POST": self._left}, at_once=256),
             "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
 
@@ -249,6 +255,18 @@ class FleetApp:
         ask, calls = read_ask(await self._body(request, self._process.settings.max_body_bytes)), self._engine()
         source = self._keys.source if self._keys else None
         return json_response(await flushed(ask, calls, source, block_size=self._server.block_size or 1))
+
+    async def _left(self, request: Request) -> Response:
+        """What was made of a request whose client has left."""
+        known: left_answers.NamedRequests | None = self._process.parts.get(left_answers.FEATURE)
+        try:
+            ask = msgspec.json.decode(await self._body(request, MAX_POLICY_BYTES), type=LeftAsk)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise HttpError(400, "bad_ask", str(error)) from None
+        counts = await known.counts(ask.name.encode()) if known else None
+        if counts is None:
+            raise HttpError(404, "not_found", "no request of this name has ended here lately")
+        return json_response(counts)
 
     async def _policy(self, request: Request) -> Response:
         try:

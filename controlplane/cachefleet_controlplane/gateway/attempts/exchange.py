@@ -25,10 +25,10 @@ from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
-from cachefleet_controlplane.gateway.upstream.usage import Usage, within
+from cachefleet_controlplane.gateway.upstream.usage import LONGEST, Usage, within
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import omitting, without_zero
-from cachefleet_controlplane.routing.decision import Verdict, turned_away
+from cachefleet_controlplane.routing.decision import Decision, Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
@@ -287,8 +287,17 @@ class Exchange:
                 prompts=info.prompts, choices=info.choices, known_prompt=decision.prompt_tokens
             )
             return _possible(so_far, self._routing_input)
-        # The worker has the prompt, and is at work on it.
-        return Usage(decision.prompt_tokens) if attempts[-1].outcome == Outcome.CANCELLED else None
+        if attempts[-1].outcome != Outcome.CANCELLED:
+            return None
+        self._may_tell(self._placement.chosen or decision)
+        return Usage(decision.prompt_tokens)  # the worker has the prompt, and is at work on it
+
+    def _may_tell(self, chosen: Decision) -> None:
+        """Note the worker that was at work on a whole answer, where it may say how far it came."""
+        info, model = self._routing_input.info, self._routing_input.model
+        if not info.stream and chosen.url in self._context.fleet.render_facts(model.name).left_at:
+            self._trace.left_at = chosen.url
+            self._trace.most_tokens = (model.max_model_len or LONGEST) * max(1, info.prompts) * max(1, info.choices)
 
 
 def _there(value: T | None) -> T:

@@ -134,6 +134,10 @@ class DecisionTrace:
     """What the engine has told at the answer's end."""
     cut_short: Usage | None = None
     """What is known of an answer that ended without: its prompt, the tokens produced; None where ``usage`` is there."""
+    left_at: str = ""
+    """URL of the worker that may say what was made of a whole answer whose client has left; "" for none."""
+    most_tokens: int = 0
+    """What its prompt or answer can have had at most, then."""
     ended_by: EndedBy | None = None
     """Who ended the answer before its worker had; None for nobody."""
     ttft_seconds: float | None = None

@@ -14,6 +14,7 @@ from aiohttp import web
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
+from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.attempts.test_failover import Breaks, Scripted, Stalls, serving
 from tests.controlplane.gateway.attempts.test_resume import COMPLETION, USAGE, told
 from tests.controlplane.gateway.harness import MODEL, Front, Known, chat, engine, front
@@ -227,3 +228,46 @@ async def test_a_whole_answer_was_ended_by_nobody() -> None:
             await ask(seen.gate, ACME, stream=stream)
         await until(lambda: len(seen.gate.records) == 2)
     assert [record.ended_by for record in seen.gate.records] == [None, None]
+
+
+LEFT_FEATURE = Capability(feature="left_answers", mode="on")
+WHOLE = {
+    "chat": (Endpoint.CHAT, chat("the same words " * 20)),
+    "choices": (Endpoint.CHAT, chat("x") | {"n": 2}),
+    "completion": (Endpoint.COMPLETIONS, {"model": MODEL, "prompt": ["some words " * 9, "other words " * 9]}),
+    "response": (Endpoint.RESPONSES, {"model": MODEL, "input": "x", "max_output_tokens": 2000}),
+    "message": (Endpoint.MESSAGES, chat("x")),
+}
+
+
+@pytest.mark.parametrize("api", WHOLE)
+async def test_what_was_made_of_a_whole_answer_is_asked_of_its_worker(api: str) -> None:
+    endpoint, body = WHOLE[api]
+    slow = {"inter_token_seconds": 0.02, "natural_tokens": 3000, "plugin": True, "num_blocks": 2048}
+    async with engine(**slow) as worker, accounts(worker) as seen:
+        seen.gate.report(0, said={"capabilities": (LEFT_FEATURE,)})
+        body = body if endpoint is Endpoint.RESPONSES else body | {"max_tokens": 2000}
+        asking = asyncio.create_task(seen.gate.http.post(seen.gate.url + endpoint, json=body, headers=_key()))
+        running = worker.worker.scheduler.running
+        await until(lambda: any(len(sequence.output) >= 10 for sequence in running))
+        sequences = list(running)
+        asking.cancel()
+        used, record = await seen.last()
+        made = sum(len(sequence.output) for sequence in sequences)
+    assert 10 <= used.completion_tokens == record.completion_tokens <= made
+    assert used.completion_tokens >= made - 2 * len(sequences)
+    prompts = {tuple(sequence.tokens[: sequence.prompt_tokens]) for sequence in sequences}
+    assert used.prompt_tokens == sum(map(len, prompts))
+    assert (record.ended_by, record.cached_tokens) == ("client", 0)
+
+
+async def test_no_client_names_its_request_to_a_worker() -> None:
+    async with engine(plugin=True) as worker, accounts(worker) as seen:
+        named = {"x-cachefleet-account": "mine"}
+        await seen.gate.post(Endpoint.CHAT, chat("x"), **_key(), **named)
+        seen.gate.report(0, said={"capabilities": (LEFT_FEATURE,)})
+        await seen.gate.post(Endpoint.CHAT, chat("x"), **_key(), **named)
+        sent = [
+            request.headers.get("x-cachefleet-account") for request in worker.requests if request.path == Endpoint.CHAT
+        ]
+    assert sent == [None, seen.gate.records[-1].id]
