@@ -144,7 +144,7 @@ class PythonIndex:
 
     def _below(self, worker: WorkerId, keys: Sequence[BlockKey]) -> int:
         slot = self._slots.get(worker)
-        held = slot.held[Tier.HOST] if slot else ()
+        held = slot.held[Tier.HOST] if slot is not None else ()
         return next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
     def forget(self, worker: WorkerId) -> None:
@@ -156,17 +156,17 @@ class PythonIndex:
     def digest(self, worker: WorkerId) -> int:
         """Digest of a worker's blocks; kept up to date, so it takes constant time."""
         slot = self._slots.get(worker)
-        return slot.digest.value if slot else 0
+        return slot.digest.value if slot is not None else 0
 
     def held(self, worker: WorkerId) -> int:
         """How many (key, tier) a worker holds."""
         slot = self._slots.get(worker)
-        return len(slot) if slot else 0
+        return 0 if slot is None else len(slot)
 
     def held_below(self, worker: WorkerId) -> int:
         """How many of these are below the device."""
         slot = self._slots.get(worker)
-        return len(slot.held[Tier.HOST]) if slot else 0
+        return len(slot.held[Tier.HOST]) if slot is not None else 0
 
     def shares(self) -> Mapping[WorkerId, float]:
         """Blocks that the fleet would lose with each worker, estimated from SAMPLED_KEYS keys of each tier."""
@@ -200,7 +200,7 @@ class PythonIndex:
             raise OperationError("parent: must be a block key or 0")
         tier = tier_in(operation)
         slot = self._slots.get(worker)
-        fresh = unique - slot.held[tier] if slot else unique
+        fresh = unique if slot is None else unique - slot.held[tier]
         self._make_room(len(fresh))
         if slot is None:
             slot = self._begin(worker)
@@ -246,11 +246,13 @@ class PythonIndex:
         slot = self._slots.get(worker)
         if chains and slot is None:
             self._check_workers()
-        own = len(slot) if slot and replaces else 0
+        own = len(slot) if slot is not None and replaces else 0
         if self._held - own + sum(len(stored.keys) for stored in chains) // 8 <= self._max_held:
             return
         kept = None if replaces else slot
-        wanted = sum(len(set(stored.unpack()).difference(kept.held[stored.tier] if kept else ())) for stored in chains)
+        wanted = sum(
+            len(set(stored.unpack()).difference(() if kept is None else kept.held[stored.tier])) for stored in chains
+        )
         self._make_room(wanted - own)
 
     def _make_room(self, wanted: int) -> None:

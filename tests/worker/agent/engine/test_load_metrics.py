@@ -142,6 +142,28 @@ def test_what_was_loaded_is_read_with_its_time(text: str, tokens: float, seconds
     assert (read.loaded_tokens, read.loading_seconds) == (tokens, seconds)
 
 
+BEGINNING = """
+vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 5000.0
+vllm:request_prefill_kv_computed_tokens_sum{engine="0"} 0.0
+vllm:request_prefill_time_seconds_sum{engine="0"} 0.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",source="host"} 0.0
+vllm:kv_offload_load_time_total{engine="0"} 0.0
+vllm:kv_offload_total_time_total{engine="0",transfer_type="CPU_to_GPU"} 0.25
+"""
+"""Of an engine whose first request runs: one sum counts at its end, another at its beginning."""
+
+
+def test_a_sum_that_is_still_0_is_not_replaced_by_another_one() -> None:
+    read = read_scrape(BEGINNING).ranks[0]
+    assert (read.prefill_tokens, read.loading_seconds) == (0.0, 0.0)
+    meter = LoadMeter(200, 1)
+    for done in range(5):
+        text = BEGINNING.replace('tokens_sum{engine="0"} 0.0', f'tokens_sum{{engine="0"}} {4000.0 * done}')
+        text = text.replace('seconds_sum{engine="0"} 0.0', f'seconds_sum{{engine="0"}} {2.0 * done}')
+        load = meter.add(read_scrape(text).ranks[0])
+    assert load.prefill_tokens_per_second == pytest.approx(2000.0)
+
+
 @pytest.mark.parametrize(("devices", "rate"), [(1, 20_000.0), (4, 80_000.0)])
 def test_devices_load_their_parts_of_a_token_at_once(devices: int, rate: float) -> None:
     meter = LoadMeter(200, devices)

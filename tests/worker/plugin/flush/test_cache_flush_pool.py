@@ -153,6 +153,20 @@ def test_blocks_that_no_event_names_go_with_their_owner_or_their_chain() -> None
     assert rig.engine.idle() == []
 
 
+def test_a_fresh_engine_has_nothing_to_say_against_it() -> None:
+    rig = FlushRig("full")
+    (told,) = [one for one in rig.engine.state.capabilities.document() if one.feature == "flush"]
+    assert (told.mode, told.reason) == ("blocks", "")
+
+
+def test_without_a_ledger_the_mode_says_why_only_everything_can_be_flushed() -> None:
+    rig = FlushRig("full")
+    rig.engine.state.scheduler.kv_event_publisher = None
+    assert cache_flush.install(rig.engine.state.scheduler, rig.engine.state) is not None
+    (told,) = [one for one in rig.engine.state.capabilities.document() if one.feature == "flush"]
+    assert (told.mode, told.reason) == ("whole", cache_flush.NO_LEDGER)
+
+
 def test_without_events_only_everything_can_be_flushed() -> None:
     rig = FlushRig("full")
     rig.engine.run(prompt(0, 8), salt="a")

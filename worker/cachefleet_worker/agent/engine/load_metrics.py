@@ -134,6 +134,10 @@ class _Samples:
     def get(self, name: str, key: str = "") -> float:
         return self.values.get((name, key), 0.0)
 
+    def first(self, *names: tuple[str, str]) -> float:
+        """The value of the first of these samples that there is, also where it is 0: sums of two are never mixed."""
+        return next((self.values[name] for name in names if name in self.values), 0.0)
+
 
 def read_scrape(text: str) -> Scrape:
     """The known samples in an exposition; others, and malformed lines, are ignored."""
@@ -161,7 +165,6 @@ def read_scrape(text: str) -> Scrape:
 
 
 def _load_metrics(samples: _Samples) -> LoadMetrics:
-    computed = samples.get("request_prefill_kv_computed_tokens_sum")
     return LoadMetrics(
         running=int(samples.get("num_requests_running")),
         waiting=int(samples.get("num_requests_waiting")),
@@ -169,11 +172,14 @@ def _load_metrics(samples: _Samples) -> LoadMetrics:
         preemptions=int(samples.get("num_preemptions_total")),
         prefix_queries=int(samples.get("prefix_cache_queries_total")),
         prefix_hits=int(samples.get("prefix_cache_hits_total")),
-        prefill_tokens=computed or samples.get("prompt_tokens_by_source_total", "local_compute"),
+        prefill_tokens=samples.first(
+            ("request_prefill_kv_computed_tokens_sum", ""), ("prompt_tokens_by_source_total", "local_compute")
+        ),
         prefill_seconds=samples.get("request_prefill_time_seconds_sum"),
         loaded_tokens=_loaded_tokens(samples),
-        loading_seconds=samples.get("kv_offload_load_time_total")
-        or samples.get("kv_offload_total_time_total", "CPU_to_GPU"),
+        loading_seconds=samples.first(
+            ("kv_offload_load_time_total", ""), ("kv_offload_total_time_total", "CPU_to_GPU")
+        ),
         inter_token_sum=samples.get("inter_token_latency_seconds_sum"),
         inter_token_count=samples.get("inter_token_latency_seconds_count"),
         asleep=samples.values.get(("engine_sleep_state", "awake"), 1.0) == 0.0,

@@ -120,5 +120,6 @@ def install(scheduler: Any, state: EngineState) -> CacheFlush | None:
     flush = CacheFlush(state, watch, ledger)
     state.calls["flush"] = flush.call
     state.on_stats(flush.stats)
-    state.capabilities.add(FLUSH_FEATURE, MODE if ledger is not None else FLUSH_WHOLE, "" if ledger else NO_LEDGER)
+    mode, reason = (FLUSH_WHOLE, NO_LEDGER) if ledger is None else (MODE, "")  # a ledger is empty at the start
+    state.capabilities.add(FLUSH_FEATURE, mode, reason)
     return flush
