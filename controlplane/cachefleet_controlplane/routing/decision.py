@@ -48,6 +48,8 @@ class Reason(StrEnum):
 
     LONGEST_PREFIX = "longest_prefix"
     """No candidate holds more of the prompt than the chosen one."""
+    PREFIX_IN_FLIGHT = "prefix_in_flight"
+    """As LONGEST_PREFIX, and none of it is reported yet: it is being computed there for a request just sent."""
     LOAD_OVER_PREFIX = "load_over_prefix"
     """Another holds more of the prompt, but waiting for it costs more than recomputing."""
     COLD = "cold"

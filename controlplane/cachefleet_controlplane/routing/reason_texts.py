@@ -11,6 +11,7 @@ from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 REASONS: Final[Mapping[str, str]] = {
     Reason.LONGEST_PREFIX: "No other worker holds more of the prompt, and waiting for this one costs least.",
+    Reason.PREFIX_IN_FLIGHT: "A request that begins alike was just sent there: its blocks are not reported yet.",
     Reason.LOAD_OVER_PREFIX: "Another worker holds more of the prompt, but waiting there costs more than computing it.",
     Reason.COLD: "No worker holds any of the prompt, so the cheapest one computes it.",
     Reason.LOAD_ONLY: "The prompt's blocks are not known, or every report is old: the least busy worker takes it.",

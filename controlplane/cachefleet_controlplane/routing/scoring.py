@@ -59,7 +59,7 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
     prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=told_reason(reason, prompt),
+        reason=told_reason(reason, prompt, predicted=chosen.score.predicted_tokens),
         policy=policy,
         knowledge=knowledge,
         worker=chosen.view.worker,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, Reason
 
 
-def told_reason(reason: Reason, prompt: Prompt) -> Reason:
-    """The reason as it is told: load decided on a prompt shorter than a block since nothing of it can be cached."""
-    short = prompt.knowledge is Knowledge.EXACT and 0 < prompt.tokens < prompt.block_size
-    return Reason.SHORT_PROMPT if short and reason is Reason.LOAD_ONLY else reason
+def told_reason(reason: Reason, prompt: Prompt, *, predicted: int) -> Reason:
+    """The reason as it is told.
+
+    Load decided on a prompt shorter than a block since nothing of it can be cached. A longest prefix of which no token
+    is ``predicted`` by the chosen worker's reports is one in flight; an estimate tells no reports from what was sent.
+    """
+    if prompt.knowledge is not Knowledge.EXACT:
+        return reason
+    if reason is Reason.LOAD_ONLY and 0 < prompt.tokens < prompt.block_size:
+        return Reason.SHORT_PROMPT
+    return Reason.PREFIX_IN_FLIGHT if reason is Reason.LONGEST_PREFIX and not predicted else reason

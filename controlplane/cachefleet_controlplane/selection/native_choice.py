@@ -68,7 +68,7 @@ def chosen(
     predicted, loaded = seen.predicted(first)
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=told_reason(_REASONS[reason], prompt),
+        reason=told_reason(_REASONS[reason], prompt, predicted=predicted),
         policy=RoutingPolicy.CACHE_AWARE,
         knowledge=knowledge,
         worker=view.worker,

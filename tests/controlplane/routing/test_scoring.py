@@ -138,8 +138,12 @@ class TestCacheAware:
 
     def test_what_was_just_sent_there_counts_but_is_not_predicted(self) -> None:
         decision = choose(candidate("a"), candidate("b", sent_blocks=10, inflight_tokens=100, requests=1))
-        assert (decision.worker, decision.predicted_tokens) == ("b", 0)
+        assert (decision.worker, decision.predicted_tokens, decision.reason) == ("b", 0, Reason.PREFIX_IN_FLIGHT)
         assert (decision.scores[1].expected_tokens, decision.uncached_tokens) == (160, 1)
+
+    def test_what_is_held_there_besides_what_was_sent_is_a_prefix_as_any_other(self) -> None:
+        held = choose(candidate("a"), candidate("b", 2, sent_blocks=10))
+        assert (held.worker, held.predicted_tokens, held.reason) == ("b", 32, Reason.LONGEST_PREFIX)
 
     def test_an_empty_worker_is_cheaper_than_one_that_must_evict(self) -> None:
         full = candidate("a", 3, blocks_free=50, blocks_blank=0)

@@ -90,7 +90,7 @@ def explained(item: Item, *, width: int = WIDTH, colour: bool = False) -> str:
     lines = [f"{name.ljust(names)}  {told}" for name, told in facts]
     lines += _bars(item, width=width, colour=colour)
     if item["candidates"]:
-        lines += ["", listing(item["candidates"], CANDIDATES, Output.TABLE)]
+        lines += ["", listing(item["candidates"], _columns(item["candidates"]), Output.TABLE)]
     if left_out := item["candidatesLeftOut"]:
         lines.append(f"and {left_out} more")
     return "\n".join(lines)
@@ -133,7 +133,7 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
     yield "knowledge", _knowledge(item)
     yield "verdict", f"{item['verdict']}{_to(item)} ({item['policy']}, {item['reason']})"
     yield "why", item["why"]
-    yield "predicted", f"{item['predictedTokens']} tokens from cache{_under_way(item)}"
+    yield "predicted", f"{item['predictedTokens']} tokens from cache{_in_flight(item)}"
     if costs := next((", ".join(_costs(one)) for one in item["candidates"] if one["chosen"]), ""):
         yield "costs", costs
     if item["status"]:
@@ -146,11 +146,15 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
         yield "shortfall", f"{short['tokens']} tokens of {short['worker']} ({short['cause']}): {short['why']}"
 
 
-def _under_way(item: Item) -> str:
-    """What others were computing on the chosen worker: it is cached by the time they are done, and not predicted."""
-    chosen = next((one for one in item["candidates"] if one["chosen"]), None)
-    more = chosen["expectedTokens"] - item["predictedTokens"] if chosen else 0
-    return f", {more} more under way for other requests" if more > 0 else ""
+def _in_flight(item: Item) -> str:
+    """What the choice counted on besides: blocks of requests just sent there."""
+    sent = next((_sent(one) for one in item["candidates"] if one["chosen"]), 0)
+    return f", {sent} more from requests in flight there" if sent else ""
+
+
+def _sent(candidate: Item) -> int:
+    """Tokens of the prompt that are expected of requests just sent there, beyond what its reports show."""
+    return max(0, int(candidate["expectedTokens"]) - int(candidate["predictedTokens"]))
 
 
 def _tenant(item: Item) -> str:
@@ -242,6 +246,15 @@ CANDIDATES: Final = (
     Column("NEEDS/FREE", _blocks, right=True),
     Column("FITS", lambda item: "yes" if item["fits"] else "no"),
 )
+
+
+_SENT: Final = Column("SENT", _sent, right=True)
+
+
+def _columns(candidates: Sequence[Item]) -> Sequence[Column]:
+    """With what is in flight behind what is held, where it counted anywhere."""
+    at = [column.title for column in CANDIDATES].index("MATCHED") + 1
+    return (*CANDIDATES[:at], _SENT, *CANDIDATES[at:]) if any(map(_sent, candidates)) else CANDIDATES
 
 
 def _decision_of(client: AdminClient, request_id: str) -> str:

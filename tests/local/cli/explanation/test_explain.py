@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace as replace_view
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
@@ -108,6 +109,21 @@ def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     assert f"why        {REASONS['load_over_prefix']}" in text.splitlines()
     assert [line.split()[1] for line in text.splitlines() if line.startswith("*")] == ["agents-1"] * 2
     assert f"shortfall  512 tokens of agents-1 (evicted): {CAUSES['evicted']}" in text.splitlines()
+
+
+def test_blocks_in_flight_are_shown_where_they_decided() -> None:
+    prompt = Prompt(tokens=4096, keys=bytes(8 * 256), block_size=16, knowledge=Knowledge.EXACT)
+    views = [view(0, matched=0, queued=0, requests=0), view(1, matched=0, queued=0, requests=1)]
+    decision = decide(prompt, [views[0], replace_view(views[1], sent_blocks=32)], RoutingPolicy.CACHE_AWARE, 1.0)
+    trace = DecisionTrace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision)
+    lines = explained(item(trace.told(decision))).splitlines()
+    assert "verdict    route to agents-1 of default/agents (cacheAware, prefix_in_flight)" in lines
+    assert f"why        {REASONS['prefix_in_flight']}" in lines
+    assert "predicted  0 tokens from cache, 512 more from requests in flight there" in lines
+    titles, chosen = next((line.split(), lines[at + 1]) for at, line in enumerate(lines) if "WORKER" in line)
+    cells = dict(zip(titles, chosen.split()[1:], strict=False))
+    assert (cells["WORKER"], cells["MATCHED"], cells["SENT"]) == ("agents-1", "0", "512")
+    assert "SENT" not in explained(item(example()))
 
 
 def test_tokens_that_no_cache_served_are_told_by_cause() -> None:
