@@ -8,14 +8,14 @@ from typing import Any
 
 import typer
 
-from cachefleet_local.cli.command_table import EPILOG, Commands
+from cachefleet_local.cli.command_table import EPILOG, Commands, print_version
 from cachefleet_local.cli.options import group
 from cachefleet_local.cli_errors import FailureError
 
 app = typer.Typer(
     name="cachefleet",
     cls=Commands,
-    callback=group(),
+    callback=group(version=print_version),
     help="The prefix caches of a fleet of vLLM workers as one managed resource.",
     epilog=EPILOG,
     no_args_is_help=True,

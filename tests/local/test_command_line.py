@@ -6,11 +6,13 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,7 @@ COMMANDS = [
     *("up", "check", "status", "top", "pools", "workers", "decisions", "explain"),
     *("flush", "simulate", "console", "version"),
     *("tenants", "tenants keys"),
-    *(f"tenants {name}" for name in ("list", "create", "set", "delete", "usage", "access", "open")),
+    *(f"tenants {name}" for name in ("list", "create", "show", "set", "delete", "usage", "access", "open")),
     *(f"doctor {name}" for name in ("fleet", "certify", "certificates", "hit")),
     *(f"contexts {name}" for name in ("list", "set", "use", "remove")),
     *(f"tenants keys {name}" for name in ("list", "create", "rotate", "revoke")),
@@ -58,6 +60,14 @@ def test_every_command_has_help_with_the_exit_statuses(
     status, out, _ = run(*command.split(), "--help", monkeypatch=monkeypatch, capsys=capsys)
     assert status == 0
     assert "Exit status: 0 done, 1 failed, 2 bad input." in out
+
+
+@pytest.mark.parametrize("words", [("--version",), ("version",)])
+def test_the_version_is_told_in_either_way(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = run(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert told == (0, f"{version('cachefleet')}\n", "")
 
 
 def test_a_sound_file_passes_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,6 +198,7 @@ def test_the_screen_tells_of_restarts_addresses_and_the_end(terminal: bool) -> N
     assert "given up after 3 starts" in text
     assert example("http://127.0.0.1:9000", "tiny") in text, "in one piece, however narrow the terminal"
     assert "http://127.0.0.1:9000/v1" in text
+    assert re.search(r"^Look +cachefleet status .*top, doctor", text, re.MULTILINE)
     assert text.rstrip().endswith("everything has stopped")
 
 

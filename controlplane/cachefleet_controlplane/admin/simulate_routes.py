@@ -113,6 +113,8 @@ class SimulatedFleet(SimulationFigures):
     """Null where nothing holds the engines to one: they keep all."""
     blocks: int
     """Of each worker."""
+    budget_blocks: int | None = None
+    """As many of these as the budget lets be idle; more than ``blocks`` is no bound. Null where there is no budget."""
     prefill_tokens_per_second: float
     inter_token_seconds: float
 
@@ -200,6 +202,7 @@ def _played(played: Played) -> SimulatedFleet:
         workers=played.setup.workers,
         budget_mib=played.budget_mib,
         blocks=played.setup.blocks,
+        budget_blocks=played.setup.budget_blocks,
         prefill_tokens_per_second=played.setup.prefill_tokens_per_second,
         inter_token_seconds=played.setup.inter_token_seconds,
     )

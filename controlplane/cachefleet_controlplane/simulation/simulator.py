@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 _COMMAND: Final = (sys.executable, "-m", "cachefleet_controlplane.simulation")
 _FAULT_BYTES: Final = 2000
+_UNSTORED: Final = (
+    "decisions that are stored from before lack the block keys of their prompts, which are kept in memory alone; send "
+    "some requests first, or give a trace"
+)
 _NO_MEMORY: Final = {NO_MEMORY, -signal.SIGABRT, -signal.SIGKILL}
 """How a process ends for want of memory: by itself, in native code, by the system."""
 
@@ -159,7 +163,7 @@ class Simulator:
             raise ApiError(409, "no requests are recorded: set CACHEFLEET_RECORDED_REQUEST_BYTES, or give a trace")
         found = self._recorded.latest(pool, 2 * count)
         if not found:
-            raise ApiError(409, f"pool {pool} has answered no request since this replica started: give a trace")
+            raise ApiError(409, f"pool {pool} has answered no request since this replica started: {_UNSTORED}")
         return sorted(found, key=lambda record: record.at)
 
     async def _run(self, job: Job) -> list[Figures]:

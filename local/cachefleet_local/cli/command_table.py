@@ -45,6 +45,13 @@ def version() -> None:
     typer.echo(importlib.metadata.version("cachefleet"))
 
 
+def print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    """``--version``: print it, and end."""
+    if asked:
+        version()
+        raise typer.Exit
+
+
 TABLE: Final = {
     "up": Entry("commands.up_command", "Run a pool file's fleet on this machine."),
     "check": Entry("commands.check", "Check a pool file."),

@@ -86,18 +86,25 @@ def watching(command: Command) -> Command:
     return _with(command, (*_OUTPUT, *_WATCH, *_WHERE), _show)
 
 
-def group(listed: Callable[[Show], None] | None = None) -> Command:
+def group(listed: Callable[[Show], None] | None = None, version: Callable[[bool], None] | None = None) -> Command:
     """The callback of a group of commands: what is said of the control plane before a command's name holds for it.
 
-    Without a command's name ``listed`` is called.
+    Without a command's name ``listed`` is called, and with --version ``version``.
     """
 
     def run(ctx: typer.Context, **given: Any) -> None:
+        given.pop("version", None)
         ctx.obj = where(ctx, **given)
         if listed is not None and ctx.invoked_subcommand is None:
             listed(Show(ctx.obj))
 
-    return _signed(run, [_TYPER, *_WHERE], run)
+    own = [] if version is None else [_version(version)]
+    return _signed(run, [_TYPER, *_WHERE, *own], run)
+
+
+def _version(callback: Callable[[bool], None]) -> Parameter:
+    shown = typer.Option("--version", help="Print the version.", callback=callback, is_eager=True)
+    return _option("version", Annotated[bool, shown], default=False)
 
 
 def where(ctx: typer.Context, **given: Any) -> Where:

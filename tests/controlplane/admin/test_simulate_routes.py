@@ -59,6 +59,7 @@ class Simulating:
 
     def __init__(self) -> None:
         self.asked: list[Wanted] = []
+        self.told = TOLD
         self.error: ApiError | None = None
         self.forever = False
         self.cancelled = asyncio.Event()
@@ -72,7 +73,7 @@ class Simulating:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return replace(TOLD, happened=None) if wanted.trace else TOLD
+        return replace(self.told, happened=None) if wanted.trace else self.told
 
 
 @pytest.fixture

@@ -135,8 +135,10 @@ def test_the_choice_is_that_of_decide(
     assert (choice.reason == "no_fit") == (decision.reason is Reason.NO_ROOM)
     assert decision.leading[0].id == known[choice.first].id
     if decision.verdict is Verdict.ROUTE:
-        told = told_reason(Reason(choice.reason), prompt, predicted=decision.predicted_tokens)
-        assert (known[choice.first].id, told) == (decision.id, decision.reason)
+        assert (
+            known[choice.first].id,
+            told_reason(Reason(choice.reason), prompt, predicted=decision.predicted_tokens),
+        ) == (decision.id, decision.reason)
         if decision.knowledge is Knowledge.EXACT:
             assert (choice.longest, choice.excess) == (decision.prefix_tokens, decision.excess_seconds)
     chosen = decision.scores[choice.first]

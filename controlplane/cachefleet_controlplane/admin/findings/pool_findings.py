@@ -65,7 +65,7 @@ _GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
             Severity.CRITICAL,
             "NoWorkers",
             lambda pool: f"it has no worker, so requests for {pool.model} are refused unless another pool serves it",
-            "see why none is started: kubectl describe pcp, or the lines of `cachefleet up`",
+            "see why none is started: kubectl describe pcp, or what `cachefleet up POOL.yaml` prints",
             troubleshooting("no-ready-worker"),
         ),
         Fault(

@@ -118,7 +118,8 @@ _SERVICE: Final[Mapping[str, tuple[tuple[Fault[ServiceState], ...], ...]]] = {
                 Severity.INFO,
                 "KeysNotRequired",
                 lambda _: "requests without an API key are served, as the default tenant's",
-                "to change that, make a key (`cachefleet tenants keys create`) or set CACHEFLEET_API_KEYS=required",
+                "to change that, make a tenant and a key of it (`cachefleet tenants create NAME`, then "
+                "`cachefleet tenants keys create NAME`), or set CACHEFLEET_API_KEYS=required",
                 "docs/tenants.md#keys",
             ),
         ),
@@ -143,7 +144,7 @@ _UNREAD_POOL: Final[tuple[tuple[Fault[str], ...], ...]] = (
             Severity.WARNING,
             "Invalid",
             lambda _: "it cannot be read as it is declared now; what was read last stays in force",
-            "correct it: the condition ConfigValid, or `cachefleet check`, names the field",
+            "correct it: the condition ConfigValid, or `cachefleet check POOL.yaml`, names the field",
             operations("configvalid"),
         ),
     ),

@@ -79,6 +79,8 @@ def simulate(
         typer.echo(single(told, (), show.output))
     else:
         typer.echo(table(told))
+        for line in notes(told, wanted=None if lines else last):
+            typer.echo(f"note: {line}", err=True)
 
 
 def traced(path: Path, most: int) -> dict[int, dict[str, Any]]:
@@ -109,6 +111,23 @@ def table(told: Item) -> str:
     rows = [{"name": name, "values": [say(side) for _, side in shown]} for name, say in ROWS]
     lines = listing(rows, columns, Output.TABLE)
     return f"{lines}\n{_sentence(told)}"
+
+
+def notes(told: Item, *, wanted: int | None) -> Iterator[str]:
+    """What the figures do not say of themselves; ``wanted`` are the recorded requests that were asked for."""
+    changed, happened = told["changed"], told["happened"]
+    room, bound, budget = changed["blocks"], changed.get("budgetBlocks"), changed["budgetMib"]
+    if bound is not None and budget and bound > room:
+        yield (
+            f"a budget of {budget:,} MiB is {bound:,} blocks, and a worker's whole cache has {room:,} "
+            f"({budget * room // bound:,} MiB): it bounds nothing, more is cached only with more device memory or "
+            "workers"
+        )
+    if wanted is not None and happened and happened["requests"] < wanted:
+        yield (
+            f"these are all {happened['requests']:,} requests of the {wanted:,} asked for that can be replayed: block "
+            "keys are kept in memory, for answers since the control plane started, and are not among stored decisions"
+        )
 
 
 def _value(place: int) -> Callable[[Item], object]:

@@ -127,5 +127,5 @@ def _local_url(folder: DataFolder) -> str:
         return str(json.loads(folder.fleet_file.read_text())["internal"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"no fleet runs on the data folder {folder.root}; start one with: cachefleet up POOL.yaml"
-        others = "give --url, or name another control plane with: cachefleet contexts set"
+        others = "give --url, or name another control plane with: cachefleet contexts set NAME --url URL"
         raise FailureError([f"{what}, {others}"], Exit.BAD_INPUT) from error

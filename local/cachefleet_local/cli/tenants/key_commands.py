@@ -8,17 +8,23 @@ from urllib.parse import quote
 
 import typer
 
-from cachefleet_local.cli.answers import Show
+from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.listing import Item, single
 from cachefleet_local.cli.options import TIMES, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import KEYS, NEW_KEYS
+from cachefleet_local.cli_errors import FailureError
 
 _UNSTORED: Final = (
     "the replica that answered refuses the key; its store takes no writes, and is told once it does: see /readyz, and "
     "restart nothing until then"
 )
 _ONCE: Final = "keep the key: it is shown this once"
+_FIRST: Final = (
+    "this is the first key: from now on every request is asked for one, and those without are refused (401); give "
+    "each client a key of its tenant"
+)
 
 app = typer.Typer(
     no_args_is_help=True, help="API keys of a tenant.", epilog=EPILOG, callback=group(), rich_markup_mode=None
@@ -46,8 +52,7 @@ def list_keys(show: Show, name: Name) -> None:
 @showing
 def create_key(show: Show, name: Name, *, expires: Expires = None) -> None:
     """Make a key. It is shown this once."""
-    body = {"expires": time_of(expires)}
-    show.item(lambda client: client.post(path_of(name, "keys"), body), NEW_KEYS, note=_ONCE)
+    _make(show, path_of(name, "keys"), {"expires": time_of(expires)})
 
 
 @app.command("rotate", epilog=EPILOG)
@@ -63,7 +68,7 @@ def rotate_keys(
 ) -> None:
     """Make a key, which is shown this once, and let the tenant's others end."""
     body = {"graceSeconds": grace, "expires": time_of(expires)}
-    show.item(lambda client: client.post(path_of(name, "keys", "rotate"), body), NEW_KEYS, note=_ONCE)
+    _make(show, path_of(name, "keys", "rotate"), body)
 
 
 @app.command("revoke", epilog=EPILOG)
@@ -75,6 +80,26 @@ def revoke_key(
     revoked = show.item(lambda client: client.delete(path_of(name, "keys", key_id)), KEYS)
     if not revoked["stored"]:
         typer.echo(_UNSTORED, err=True)
+
+
+def _make(show: Show, path: str, body: Item) -> None:
+    """Make a key, show it, and say where that closes the gateway for everybody else."""
+    asker = Asker(show.where)
+    before = access_of(asker)
+    typer.echo(single(asker(lambda client: client.post(path, body)), NEW_KEYS, show.output))
+    typer.echo(_ONCE, err=True)
+    after = access_of(asker)
+    if before and after and before["open"] and not after["open"]:
+        typer.echo(_FIRST, err=True)
+
+
+def access_of(asker: Asker) -> Item | None:
+    """Who is served without a key; None where that may not be asked."""
+    try:
+        found: Item = asker(lambda client: client.get("access"))
+    except FailureError:
+        return None
+    return found
 
 
 def path_of(*parts: str) -> str:

@@ -12,14 +12,15 @@ import typer
 from cachefleet_local.cli.answers import Asker, Show, agreed
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.contexts.access import Where
-from cachefleet_local.cli.listing import Item
+from cachefleet_local.cli.listing import Item, Output, single
 from cachefleet_local.cli.options import TIMES, Command, PoolName, TenantName, asking, group, showing, time_of, watching
-from cachefleet_local.cli.output.columns import ACCESS, IDLE, TENANTS, USAGE
+from cachefleet_local.cli.output.columns import ACCESS, IDLE, KEYS, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
-from cachefleet_local.cli.tenants.key_commands import Name, path_of
+from cachefleet_local.cli.tenants.key_commands import Name, access_of, path_of
 from cachefleet_local.cli_errors import Exit, FailureError
 
 _NONE: Final = "no tenants: every request is of the tenant default; make one with: cachefleet tenants create NAME"
+_NO_KEY: Final = "it can do nothing until it has a key; make one with: cachefleet tenants keys create {name}"
 _NO_USAGE: Final = "no usage in this time"
 _NO_IDLE: Final = "no tenant has blocks in the idle caches"
 
@@ -91,7 +92,21 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
 @_with_settings
 def create(show: Show, name: str, settings: Item) -> None:
     """Make a tenant; it can do nothing until it has a key."""
-    show.item(lambda client: client.post("tenants", {"name": name, **settings}), TENANTS)
+    note = _NO_KEY.format(name=name)
+    show.item(lambda client: client.post("tenants", {"name": name, **settings}), TENANTS, note=note)
+
+
+@app.command("show", epilog=EPILOG)
+@showing
+def show_tenant(show: Show, name: Name) -> None:
+    """Show a tenant with its keys: the first characters of each, and until when it is taken."""
+    asker = Asker(show.where)
+    tenant: Item = asker(lambda client: client.get(path_of(name)))
+    keys: list[Item] = asker(lambda client: client.get(path_of(name, "keys")))["items"]
+    typer.echo(single({**tenant, "keys": keys}, TENANTS, show.output))
+    if show.output in {Output.TABLE, Output.WIDE}:
+        typer.echo("")
+        show.rows(keys, KEYS, empty=f"no keys: make one with: cachefleet tenants keys create {name}")
 
 
 @app.command("set", epilog=EPILOG)
@@ -110,27 +125,18 @@ def delete(where: Where, name: Name, *, yes: Yes = False) -> None:
     if not yes:
         keys = asker(lambda client: client.get(path_of(name, "keys")))["items"]
         confirmed(f"delete tenant {name} and its {len(keys)} keys?")
-    before = _access(asker)
+    before = access_of(asker)
     asker(lambda client: client.delete(path_of(name)))
     typer.echo(f"{name}: deleted")
-    after = _access(asker)
+    after = access_of(asker)
     if before and after and before["reason"] != after["reason"]:
         typer.echo(_CHANGED[bool(after["open"])], err=True)
 
 
-def _access(asker: Asker) -> Item | None:
-    """Who is served without a key; None where that may not be asked."""
-    try:
-        found: Item = asker(lambda client: client.get("access"))
-    except FailureError:
-        return None
-    return found
-
-
 _CHANGED: Final = {
     True: "no key is left: requests without a key are served now",
-    False: "no key is left: all requests are refused until there is one (cachefleet tenants keys create), or until "
-    "`cachefleet tenants open` serves everybody",
+    False: "no key is left: all requests are refused until there is one (`cachefleet tenants create NAME`, then "
+    "`cachefleet tenants keys create NAME`), or until `cachefleet tenants open` serves everybody",
 }
 
 

@@ -65,3 +65,35 @@ def test_a_decision_is_explained_by_the_id_of_its_request(api: AdminApi, tmp_pat
         status, out, _ = ran("explain", "--request-id", "r1", "-o", "name", env=env)
     assert (status, out) == (0, "d1\n")
     assert "/admin/v1/decisions?requestId=r1&limit=1" in api.asked
+
+
+WORKER_NAMES = [(pool, name, f"{pool}/{name}#0") for pool in ("a/p", "b/p") for name in ("p-0", "p-1")]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("workers", "p-1"), ["a/p/p-1#0", "b/p/p-1#0"]),
+        (("workers", "b/p/p-0#0"), ["b/p/p-0#0"]),
+        (("workers", "p-0", "--pool", "a/p"), ["a/p/p-0#0", "b/p/p-0#0"]),
+        (("pools", "p"), ["a/p", "b/p"]),
+        (("pools", "b/p"), ["b/p"]),
+    ],
+)
+def test_what_is_named_is_shown_alone(api: AdminApi, tmp_path: Path, words: tuple[str, ...], shown: list[str]) -> None:
+    api.items("workers", *({"pool": pool, "name": name, "id": ident} for pool, name, ident in WORKER_NAMES))
+    api.items("pools", *({"key": key, "name": "p"} for key in ("a/p", "b/p")), {"key": "b/q", "name": "q"})
+    with api.serving():
+        status, out, err = ran(*words, "-o", "name", env=environment(api, tmp_path))
+    assert (status, out.split(), err) == (0, shown, "")
+
+
+@pytest.mark.parametrize(("kind", "known"), [("worker", "p-0, p-1"), ("pool", "a/p")])
+def test_a_name_that_nobody_has_is_a_failure_that_says_which_there_are(
+    api: AdminApi, tmp_path: Path, kind: str, known: str
+) -> None:
+    api.items("workers", *({"pool": pool, "name": name, "id": ident} for pool, name, ident in WORKER_NAMES))
+    api.items("pools", {"key": "a/p", "name": "p"})
+    with api.serving():
+        status, out, err = ran(f"{kind}s", "nobody", env=environment(api, tmp_path))
+    assert (status, out, err) == (1, "", f"no {kind} is named nobody; there are: {known}\n")

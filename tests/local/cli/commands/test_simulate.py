@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cachefleet_controlplane.simulation.fleet_model import Changes
+from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulator import Wanted
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.wire.errors import ApiError
-from tests.controlplane.admin.test_simulate_routes import LINE, Simulating
+from tests.controlplane.admin.test_simulate_routes import LINE, TOLD, Simulating
 from tests.local.cli.tenants.test_tenant_commands import served, token_of
 from tests.local.test_command_line import run
 
@@ -56,10 +58,32 @@ def simulate(
 
 
 def test_a_column_for_each(simulate: Callable[..., Told], simulating: Simulating) -> None:
-    status, out, err = simulate("--budget", "8192", "--workers", "6", "--policy", "leastLoaded", "--pool", "ns/p")
+    given = ("--budget", "8192", "--workers", "6", "--policy", "leastLoaded", "--pool", "ns/p", "--last", "10")
+    status, out, err = simulate(*given)
     assert (status, out, err) == (0, TABLE, "")
     changes = Changes(policy="leastLoaded", budget_mib=8192, workers=6)
-    assert simulating.asked == [Wanted(pool="ns/p", recorded=1000, changes=changes)]
+    assert simulating.asked == [Wanted(pool="ns/p", recorded=10, changes=changes)]
+
+
+@pytest.mark.parametrize(("blocks", "said"), [(4096, False), (2048, True)])
+def test_a_budget_beyond_the_cache_is_said_to_bound_nothing(
+    simulate: Callable[..., Told], simulating: Simulating, *, blocks: int, said: bool
+) -> None:
+    setup = Setup(blocks=blocks, budget_blocks=4096)
+    simulating.told = replace(TOLD, changed=replace(TOLD.changed, setup=setup))
+    _, out, err = simulate("--budget", "8192", "--last", "10")
+    note = (
+        "note: a budget of 8,192 MiB is 4,096 blocks, and a worker's whole cache has 2,048 (4,096 MiB): it bounds "
+        "nothing, more is cached only with more device memory or workers\n"
+    )
+    assert (out, err) == (TABLE, note if said else "")
+
+
+def test_fewer_requests_than_were_asked_for_are_said_with_the_reason(simulate: Callable[..., Told]) -> None:
+    assert simulate("--last", "1000")[2] == (
+        "note: these are all 10 requests of the 1,000 asked for that can be replayed: block keys are kept in memory, "
+        "for answers since the control plane started, and are not among stored decisions\n"
+    )
 
 
 def test_a_trace_has_no_past(simulate: Callable[..., Told], simulating: Simulating, tmp_path: Path) -> None:
