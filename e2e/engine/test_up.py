@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,30 @@ def test_a_flush_by_prompt_says_first_what_goes_and_the_index_follows(up: Up, tm
 def test_its_engine_is_as_the_pool_asks(up: Up) -> None:
     until(lambda: up.workers()[0]["stream"] == "live", 60, "a live stream", up)
     assert up.workers()[0]["configuration"] == []
+
+
+def test_its_engine_logs_requests_and_no_polls(up: Up) -> None:
+    (line,) = [line for line in up.output.read_text().splitlines() if line.startswith("curl ")]
+    until(lambda: up.workers()[0]["stream"] == "live", 60, "a live stream", up)
+    (worker,), log = up.workers(), up.data_dir / "logs" / "solo-0.engine.log"
+    before = _polls(worker["agent"])
+    subprocess.run(["sh", "-c", line], capture_output=True, check=True, timeout=300)
+    for path in ("/health", "/metrics"):  # as the kubelet and Prometheus ask
+        urllib.request.urlopen(worker["url"] + path, timeout=60).close()  # noqa: S310 - ours
+    until(lambda: _polls(worker["agent"]) >= before + 5, 120, "five polls more", up)
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if '"POST /v1/chat/completions' in line]
+    polls = [line for line in lines if re.search(r'"[A-Z]+ /(health|metrics|version|v1/fleet|is_)', line)]
+    assert polls == []
+
+
+def _polls(agent: str) -> float:
+    """How often an agent has asked its engine."""
+    with urllib.request.urlopen(f"{agent}/metrics", timeout=60) as answer:  # noqa: S310 - ours
+        text = answer.read().decode()
+    return sum(
+        map(float, re.findall(r"^cachefleet_agent_\w*polls_total\{[^}]*answered[^}]*\} (\S+)", text, re.MULTILINE))
+    )
 
 
 def test_listings_show_the_fleet(up: Up) -> None:

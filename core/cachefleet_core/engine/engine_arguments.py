@@ -38,6 +38,15 @@ _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 ADAPTERS_AT_ONCE: Final = 4
 """Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
 
+FLEET_ROUTES: Final = ("audit", "capabilities", "conversations", "flush", "keys", "policy", "snapshot", "stats")
+"""The plugin's routes below ``/v1/fleet/``."""
+UNLOGGED_PATHS: Final = (
+    *("/health", "/ping", "/metrics", "/version", "/is_sleeping", "/is_paused", "/kv_event_sources"),
+    *(f"/v1/fleet/{name}" for name in FLEET_ROUTES),
+)
+"""What agents, probes and Prometheus ask for, several times a second in all: no line for each in an engine's log.
+Requests that people sent keep theirs."""
+
 ANY_HOST: Final = "*"
 NO_HOST: Final = "none.invalid"
 """A name that no host ever has (RFC 2606)."""
@@ -90,6 +99,7 @@ def engine_arguments(
         *_caching(spec, plugin=plugin),
         *scale_out(version),
         "--enable-prompt-tokens-details",
+        *("--disable-access-log-for-endpoints", ",".join(UNLOGGED_PATHS)),
         *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
         *_transfer(spec),
         *_media(spec),

@@ -63,6 +63,14 @@ def test_a_pool_on_gpus() -> None:
     assert not {"--enforce-eager", "--kv-transfer-config", "--chat-template", "--api-key"} & set(given)
 
 
+def test_polls_are_not_logged_and_a_pool_may_say_otherwise() -> None:
+    unlogged = option(arguments(), "--disable-access-log-for-endpoints").split(",")
+    assert {"/health", "/metrics", "/v1/fleet/stats"} <= set(unlogged)
+    assert not [path for path in unlogged if path.startswith("/v1/") and not path.startswith("/v1/fleet/")]
+    given = arguments(engine={"extraArgs": ["--disable-access-log-for-endpoints=/health"]})
+    assert given[-1] == "--disable-access-log-for-endpoints=/health"  # the last one holds
+
+
 @pytest.mark.parametrize(
     ("domains", "given"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cachefleet_core.engine.engine_arguments import FLEET_ROUTES
 from cachefleet_core.report_frames import Capability, Policy
 from cachefleet_worker.plugin import capability_document, routes
 from cachefleet_worker.plugin.asgi import Response
@@ -418,3 +419,7 @@ async def test_conversations_are_bounded_by_the_policy_and_ended(settings: Plugi
         assert (await get(app, "/stats")).json["conversations"]["turns"] == left
     assert (await ask(app, "DELETE", "/v1/fleet/conversations", headers=HEADERS)).json == {"turns": 2}
     assert (await get(app, "/stats")).json["conversations"]["turns"] == 0
+
+
+def test_engines_are_told_of_every_route_that_is_not_to_be_logged(app: FleetApp) -> None:
+    assert {f"/{name}" for name in FLEET_ROUTES} == set(app._routes)
