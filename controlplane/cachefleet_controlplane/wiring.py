@@ -38,6 +38,8 @@ from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
+from cachefleet_controlplane.pools.first_ready_times import NAME as FIRST_READY_FILE
+from cachefleet_controlplane.pools.first_ready_times import FirstReadyTimes
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
 from cachefleet_controlplane.pools.source import Announced, FilePoolSource, PoolSource
 from cachefleet_controlplane.routing.decision import Knowledge
@@ -162,6 +164,7 @@ def pool_source(
         metrics=metrics,
         poll_seconds=settings.pool_file_poll_seconds,
         announced=announced,
+        first_ready=FirstReadyTimes(settings.data_dir / FIRST_READY_FILE),
     )
 
 

@@ -1,6 +1,7 @@
 """Where pools and their workers' endpoints come from, and what pools declare: index contracts and salts.
 
 block_bounds        how many blocks a worker may claim to hold
+first_ready_times   when each pool of a file first had a ready worker, for names of models
 index_contracts     the index contract in force in a pool, and how a worker's differs
 kubernetes_objects  PrefixCachePools and EndpointSlices: parsed, kept by name, merged
 kubernetes_source   pools and endpoints from the Kubernetes API

@@ -17,9 +17,11 @@ from typing import Final, Protocol
 import msgspec
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.first_ready_times import FirstReadyTimes
 from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool.model_names import Claim
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_core.report_frames import Hello
 
@@ -94,7 +96,8 @@ class FilePoolSource:
     """Pools from a pool file, workers from the endpoints file that a supervisor rewrites; both polled.
 
     A pool whose budget does not fit stays as it was admitted last: what the operator does in Kubernetes. ``announced``
-    gives the Hellos of the workers of a model, which tell how many bytes a token takes.
+    gives the Hellos of the workers of a model, which tell how many bytes a token takes; ``first_ready`` remembers
+    which pool had a ready worker first, and so a name.
     """
 
     def __init__(
@@ -105,14 +108,17 @@ class FilePoolSource:
         metrics: Metrics,
         poll_seconds: float = 0.5,
         announced: Announced = lambda _model: (),
+        first_ready: FirstReadyTimes | None = None,
     ) -> None:
         self._pools = _WatchedFile(pool_file, metrics=metrics)
         self._endpoints = _WatchedFile(endpoints_file, metrics=metrics, optional=True)
         self._poll_seconds = poll_seconds
         self._metrics = metrics
         self._announced = announced
+        self._first_ready = FirstReadyTimes() if first_ready is None else first_ready
         self._declared: list[PrefixCachePool] | None = None
         self._admitted: dict[str, PrefixCachePool] = {}
+        self._shown: list[PrefixCachePool] = []
         self._reachable: Endpoints = {}
 
     @property
@@ -138,13 +144,16 @@ class FilePoolSource:
 
     def poll(self) -> tuple[PoolView, ...] | None:
         """The state of the files now; None until a valid pool file was read."""
-        if (text := self._pools.changed()) is not None:
-            self._declare(text)
-        if (text := self._endpoints.changed()) is not None:
-            self._reach(text)
+        pools, endpoints = self._pools.changed(), self._endpoints.changed()
+        if pools is not None:
+            self._declare(pools)
+        if endpoints is not None:
+            self._reach(endpoints)
         if self._declared is None:
             return None
-        views = pool_views(self._declared, self._reachable, ordered=True)
+        if pools is not None or endpoints is not None:
+            self._shown = self._with_times(self._declared)
+        views = pool_views(self._shown, self._reachable, ordered=True)
         return tuple(replace(view, admitted=view.key in self._admitted) for view in views)
 
     def _declare(self, text: bytes) -> None:
@@ -167,6 +176,12 @@ class FilePoolSource:
         else:
             self._pools.accept()
 
+    def _with_times(self, pools: Sequence[PrefixCachePool]) -> list[PrefixCachePool]:
+        """The pools with the time at which each first had a ready worker, where it had one, unless the file says it."""
+        ready = {key for key, workers in self._reachable.items() if any(worker.ready for worker in workers)}
+        times = self._first_ready.note([pool.key for pool in pools], ready)
+        return [_with_time(pool, times[pool.key]) if pool.key in times else pool for pool in pools]
+
     def _token_bytes(self, pool: PrefixCachePool) -> int | None:
         """The bytes of a token on one device, as the pool's workers report them; None where none does."""
         hellos = self._announced(f"{pool.metadata.namespace}/{pool.spec.model.name}")
@@ -180,6 +195,13 @@ class FilePoolSource:
             self._endpoints.reject("invalid", str(error))
         else:
             self._endpoints.accept()
+
+
+def _with_time(pool: PrefixCachePool, first_ready: str) -> PrefixCachePool:
+    status = pool.status or PoolStatus()
+    if status.first_ready_time:
+        return pool
+    return pool.model_copy(update={"status": status.model_copy(update={"first_ready_time": first_ready})})
 
 
 def parse_endpoints(text: bytes) -> Endpoints:

@@ -1,10 +1,10 @@
 """Which namespace a model name belongs to, where pools of several declare it. Pure: all who see the same pools agree.
 
 A name that is asked for without its namespace belongs to the namespace of the pool that had a ready worker first, as
-its status says, for as long as that pool exists, also while its spec cannot be read. Among pools that never had one the
-oldest has it, and in files, which know no times, the one declared first. "namespace/model" is how that namespace's
-model is asked for, and may be a name that another pool declares: it then belongs to the older of both, or to whom a
-rule for it names.
+its status says, for as long as that pool exists, also while its spec cannot be read; of pools in files the control
+plane keeps those times itself. Among pools that never had one the oldest has it, and in files, which know no ages, the
+one declared first. "namespace/model" is how that namespace's model is asked for, and may be a name that another pool
+declares: it then belongs to the older of both, or to whom a rule for it names.
 
 Names of adapters belong to namespaces in the same way, among themselves; where a model has the name, it is the model's.
 """

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.first_ready_times import FirstReadyTimes
 from cachefleet_controlplane.pools.source import MAX_FILE_BYTES, FilePoolSource, PoolView, WorkerEndpoint
+from cachefleet_core.pool.model_names import ModelNames, claim_of
 from tests.controlplane.frames import hello
 from tests.controlplane.pools.kube_server import pool
 from tests.controlplane.waiting import until, value
@@ -26,7 +28,24 @@ class Files:
         self.pools = folder / "pool.yaml"
         self.endpoints = folder / "endpoints.json"
         self.metrics = Metrics()
-        self.source = FilePoolSource(self.pools, self.endpoints, metrics=self.metrics, poll_seconds=0.005)
+        self.memory = folder / "data" / "first-ready.json"
+        self.now = 1_800_000_000.0
+        self.start()
+
+    def start(self) -> None:
+        """As a control plane that begins anew."""
+        times = FirstReadyTimes(self.memory, clock=lambda: self.now)
+        self.source = FilePoolSource(
+            self.pools, self.endpoints, metrics=self.metrics, poll_seconds=0.005, first_ready=times
+        )
+
+    def owner(self, model: str) -> str:
+        """The pool that has a name; each look is a minute after the one before."""
+        self.now += 60
+        picture = self.source.poll()
+        assert picture is not None
+        owner = ModelNames(claim_of(view.pool, view.place) for view in picture).owner(model)
+        return "" if owner is None else owner.pool
 
     def declare(self, *names: str) -> None:
         self.write(self.pools, yaml.safe_dump_all([pool(name, "default") for name in names]))
@@ -71,6 +90,50 @@ def test_a_file_has_its_pools_in_the_order_of_their_declaration(files: Files) ->
     picture = files.source.poll()
     assert picture is not None
     assert {view.key: view.place for view in picture} == {"default/another": 1, "default/demo": 0}
+
+
+def test_a_name_is_of_the_pool_that_had_a_ready_worker_first_and_stays_its_own(files: Files) -> None:
+    both = [pool("first", "team-a"), pool("second", "team-b")]
+    model, ready, away = both[0]["spec"]["model"]["name"], [DEMO], [DEMO | {"ready": False}]
+    files.write(files.pools, yaml.safe_dump_all(both))
+    files.reach({"team-a/first": away, "team-b/second": away})
+    assert files.owner(model) == "team-a/first", "declared first, while nobody ever was ready"
+    files.reach({"team-a/first": away, "team-b/second": ready})
+    assert files.owner(model) == "team-b/second"
+    files.reach({"team-a/first": ready, "team-b/second": ready})
+    assert files.owner(model) == "team-b/second"
+    files.start()
+    files.reach({"team-a/first": ready, "team-b/second": away})
+    assert files.owner(model) == "team-b/second", "over a restart, and without a worker"
+    files.write(files.pools, yaml.safe_dump_all(both[:1]))
+    assert files.owner(model) == "team-a/first"
+    files.write(files.pools, yaml.safe_dump_all(both[::-1]))
+    assert files.owner(model) == "team-a/first", "who was gone comes last"
+
+
+def test_what_a_file_says_of_its_pools_itself_holds(files: Files) -> None:
+    said = pool("second", "team-b") | {"status": {"firstReadyTime": "2026-01-01T00:00:00Z"}}
+    files.write(files.pools, yaml.safe_dump_all([pool("first", "team-a"), said]))
+    files.reach({"team-a/first": [DEMO], "team-b/second": [DEMO]})
+    assert files.owner(said["spec"]["model"]["name"]) == "team-b/second"
+
+
+@pytest.mark.parametrize("kept", ["{", "[]", '{"a/b": 1}', "\udcff", "[" * 100_000])
+def test_times_that_cannot_be_read_are_made_anew(files: Files, kept: str) -> None:
+    files.memory.parent.mkdir()
+    files.memory.write_text(kept, errors="surrogateescape")
+    files.start()
+    files.declare("demo")
+    files.reach({"default/demo": [DEMO]})
+    assert files.poll()
+    assert list(json.loads(files.memory.read_text())) == ["default/demo"]
+
+
+def test_a_folder_that_takes_no_file_stops_nothing(files: Files) -> None:
+    files.memory.parent.write_text("a file")
+    files.declare("demo")
+    files.reach({"default/demo": [DEMO]})
+    assert files.poll()
 
 
 def test_no_endpoints_file_yet_means_no_workers(files: Files) -> None:
