@@ -88,7 +88,12 @@ class ControlPlane:
         self._leaving = False
         self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
-        database = Database(settings.url, timeout_seconds=settings.database_timeout_seconds, folder=settings.data_dir)
+        database = Database(
+            settings.url,
+            timeout_seconds=settings.database_timeout_seconds,
+            folder=settings.data_dir,
+            marker_copy=settings.access_marker_copy,
+        )
         self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.transport = transport_of(settings, self.metrics)

@@ -181,6 +181,8 @@ class Settings(BaseSettings):
 
     # The store.
     data_dir: Path = Path(".cachefleet/controlplane")
+    access_marker_copy: Path | None = None
+    """A file outside of the data folder that says that keys were made, should that folder be lost."""
     database_url: SecretStr = SecretStr("")
     """SQLAlchemy URL; empty means SQLite in the data folder."""
     ephemeral_store: bool = False

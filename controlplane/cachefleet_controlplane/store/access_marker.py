@@ -1,7 +1,8 @@
 """Whether a store without API keys serves everybody: what it says itself, and the file beside it that outlives it.
 
 A store that was lost and made anew is empty, as is one in which nobody ever made a key. The store says in its row of
-``tenancy`` whether keys were made in it; the marker says so where that row is gone.
+``tenancy`` whether keys were made in it; the marker says so where that row is gone, and its copy in another folder
+where that folder was emptied.
 """
 
 from __future__ import annotations
@@ -53,42 +54,70 @@ class Closed(StrEnum):
     LOST = "lost"
 
 
-class AccessMarker:
-    """One marker file; without a path there is none. Calls block."""
+_OPEN: Final = frozenset({Mark.ABSENT, Mark.UNKEYED})
+"""Marks by which nobody is kept out."""
 
-    def __init__(self, file: Path | None) -> None:
+
+class AccessMarker:
+    """One marker file, and a copy of it elsewhere, which is there only while it keeps somebody out. Calls block.
+
+    Without paths there are none.
+    """
+
+    def __init__(self, file: Path | None, copy: Path | None = None) -> None:
         self._file = file
+        self._copy = copy
 
     def read(self) -> Mark:
-        """What it says; UNREADABLE where that cannot be told."""
-        if self._file is None:
-            return Mark.ABSENT
-        try:
-            with self._file.open("rb") as file:
-                return Mark(file.read(_MAX_BYTES).decode().strip() or Mark.UNREADABLE)
-        except (FileNotFoundError, NotADirectoryError):
-            return Mark.ABSENT
-        except (OSError, ValueError):
-            return Mark.UNREADABLE
+        """What it says, or its copy where that alone keeps somebody out; UNREADABLE where that cannot be told."""
+        own, copied = _read(self._file), _read(self._copy)
+        return copied if own in _OPEN and copied not in _OPEN else own
+
+    def says(self, mark: Mark) -> bool:
+        """Whether both say ``mark``."""
+        copied = _read(self._copy)
+        alike = self._copy is None or copied is mark or {copied, mark} <= _OPEN
+        return alike and _read(self._file) is mark
 
     def write(self, mark: Mark) -> None:
-        """Replace what it says, on the disk before this returns; one writer at a time. StoreError."""
-        if self._file is None:
+        """Replace what both say, on the disk before this returns; one writer at a time. StoreError."""
+        if self._copy is not None:
+            _write(self._copy, None if mark in _OPEN else mark)
+        if self._file is not None:
+            _write(self._file, mark)
+
+
+def _read(path: Path | None) -> Mark:
+    if path is None:
+        return Mark.ABSENT
+    try:
+        with path.open("rb") as file:
+            return Mark(file.read(_MAX_BYTES).decode().strip() or Mark.UNREADABLE)
+    except (FileNotFoundError, NotADirectoryError):
+        return Mark.ABSENT
+    except (OSError, ValueError):
+        return Mark.UNREADABLE
+
+
+def _write(path: Path, mark: Mark | None) -> None:
+    """Replace the file, or remove it for None. StoreError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        if mark is None and not path.exists():
             return
-        new = self._file.with_name(self._file.name + ".new")
-        try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _locked(self._file.parent) as folder:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(path.parent) as folder:
+            if mark is None:
+                path.unlink(missing_ok=True)
+            else:
                 with new.open("w") as file:
                     file.write(f"{mark}\n")
                     file.flush()
                     os.fsync(file.fileno())
-                new.replace(self._file)
-                os.fsync(folder)
-        except OSError as error:
-            raise StoreError(
-                "unavailable", f"{self._file.name} cannot be written: {error.strerror or error}"
-            ) from error
+                new.replace(path)
+            os.fsync(folder)
+    except OSError as error:
+        raise StoreError("unavailable", f"{path.name} cannot be written: {error.strerror or error}") from error
 
 
 def closed(access: Access, mark: Mark, *, had_keys: bool) -> Closed:

@@ -36,15 +36,22 @@ _FILES: Final = ("", "-wal", "-shm")
 class Database:
     """One database by URL, shared by repositories. All calls block; failures are StoreErrors.
 
-    ``folder`` is where the marker of a database without a file of its own is kept.
+    ``folder`` is where the marker of a database without a file of its own is kept; ``marker_copy`` a file elsewhere,
+    which outlives that folder.
     """
 
     def __init__(
-        self, url: str, *, timeout_seconds: float, folder: Path | None = None, now: Callable[[], float] = time.time
+        self,
+        url: str,
+        *,
+        timeout_seconds: float,
+        folder: Path | None = None,
+        marker_copy: Path | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._url = usable_url(url)
         file = self._file or (None if folder is None else folder / "database")
-        self.marker = AccessMarker(None if file is None else file.with_name(file.name + SUFFIX))
+        self.marker = AccessMarker(None if file is None else file.with_name(file.name + SUFFIX), marker_copy)
         self.never_made = self._never_made()
         """Whether there certainly was none before: a SQLite file that was not there, nor any moved aside."""
         self._timeout_seconds = timeout_seconds

@@ -215,7 +215,8 @@ class SqlTenants:
         marker = self._database.marker
         there = marker.read()
         try:
-            if there is not mark and (self._database.local or {there, mark} != {Mark.ABSENT, Mark.UNKEYED}):
+            told = marker.says(mark)
+            if not told and (self._database.local or {there, mark} != {Mark.ABSENT, Mark.UNKEYED}):
                 marker.write(mark)
         except StoreError as error:
             if self.problem != str(error):

@@ -9,12 +9,15 @@ fleet.json        addresses of the running fleet, for the command line
 logs/             one file for each process, and the one before it
 start-times.json  how long each process took to start
 controlplane/     the control plane's database
+
+That API keys were made is written outside of it, too: whoever empties the folder does not open the gateway by it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import tempfile
@@ -28,6 +31,7 @@ from cachefleet_core.tenancy import FleetKey, fleet_index_key
 
 DEFAULT_DATA_DIR: Final = Path(".cachefleet")
 _TOKEN_BYTES: Final = 32
+_MARKER_DIGITS: Final = 32
 PRIVATE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
@@ -51,6 +55,13 @@ class DataFolder:
     def controlplane(self) -> Path:
         """Folder of the control plane's database."""
         return self.root / "controlplane"
+
+    @property
+    def access_marker(self) -> Path:
+        """A file of the user's, outside of this folder: that API keys were made in it, should it be emptied."""
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        name = hashlib.sha256(os.path.realpath(self.root).encode()).hexdigest()[:_MARKER_DIGITS]
+        return state / "cachefleet" / "access" / name
 
     @property
     def pool_file(self) -> Path:

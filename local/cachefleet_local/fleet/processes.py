@@ -152,6 +152,7 @@ def _control_plane(place: Place) -> ProcessSpec:
         "POOL_FILE": str(folder.pool_file),
         "ENDPOINTS_FILE": str(folder.endpoints_file),
         "DATA_DIR": str(folder.controlplane),
+        "ACCESS_MARKER_COPY": str(folder.access_marker),
         "FLEET_KEY_FILE": str(folder.fleet_key_file),
         "AUTH": "file",
         "ADMIN_TOKEN_FILE": str(folder.admin_token_file),

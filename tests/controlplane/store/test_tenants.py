@@ -270,6 +270,63 @@ def test_the_marker_outlives_the_store(tmp_path: Path) -> None:
     assert marker.read() is Mark.UNKEYED
 
 
+class InFolder:
+    """A store in a folder, with a copy of its marker outside of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder, self.copy = root / "data", root / "state" / "access" / "x"
+        self.folder.mkdir()
+
+    def opened(self) -> SqlTenants:
+        found = SqlTenants(Database(f"sqlite:///{self.folder / 'x.db'}", timeout_seconds=1, marker_copy=self.copy))
+        found.open()
+        return found
+
+    def keyed(self) -> SqlTenants:
+        tenants = self.opened()
+        loaded(tenants)
+        tenants.create(TENANT)
+        tenants.add_key(key(1))
+        return tenants
+
+    def empty(self) -> None:
+        for part in self.folder.iterdir():
+            part.unlink()
+
+
+def test_an_emptied_folder_stays_closed_by_the_copy_of_its_marker(tmp_path: Path) -> None:
+    store = InFolder(tmp_path)
+    assert loaded(store.opened()).closed is Closed.NO
+    assert not store.copy.parent.exists(), "nothing is written elsewhere before there are keys"
+    store.keyed()
+    assert AccessMarker(store.copy).read() is Mark.KEYED
+    store.empty()
+    tenants = store.opened()
+    assert loaded(tenants).closed is Closed.LOST
+    tenants.admit_all()
+    assert loaded(tenants).closed is Closed.NO
+    assert not store.copy.exists()
+    store.empty()
+    assert loaded(store.opened()).closed is Closed.NO
+
+
+def test_a_copy_that_is_lost_is_made_anew(tmp_path: Path) -> None:
+    store = InFolder(tmp_path)
+    store.keyed()
+    store.copy.unlink()
+    assert loaded(store.opened()).keys
+    assert AccessMarker(store.copy).read() is Mark.KEYED
+
+
+def test_where_the_copy_cannot_be_written_no_key_is_made(tmp_path: Path) -> None:
+    store = InFolder(tmp_path)
+    store.copy.parent.parent.write_text("no folder")
+    with pytest.raises(StoreError, match="x cannot be written"):
+        store.keyed()
+    assert loaded(store.opened()).closed is Closed.NO
+    assert store.opened().keys(ACME) == []
+
+
 def test_a_marker_that_cannot_be_written_is_a_problem_until_it_can(tmp_path: Path) -> None:
     tenants = SqlTenants(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=1))
     tenants.open()

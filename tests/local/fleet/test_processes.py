@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tenancy import FleetKey
+from cachefleet_local.fleet.data_folder import DataFolder
 from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from tests.local.pools import changed, example, place
@@ -23,6 +26,20 @@ def named(fleet: FleetPlan, name: str) -> ProcessSpec:
 
 def after(argv: tuple[str, ...], option: str) -> str:
     return argv[argv.index(option) + 1]
+
+
+def test_that_keys_were_made_is_told_to_a_file_outside_of_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    copies = []
+    for root in (tmp_path / "one", tmp_path / "other"):
+        pools = example("cpu-two-workers")
+        fleet = plan_fleet(pools, place(pools, folder=DataFolder(root)), KEY)
+        copies.append(Path(named(fleet, "controlplane").environment["CACHEFLEET_ACCESS_MARKER_COPY"]))
+    assert {copy.parent for copy in copies} == {tmp_path / "state" / "cachefleet" / "access"}
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    assert DataFolder(tmp_path / "link").access_marker == copies[0] != copies[1]
 
 
 def test_one_control_plane_and_two_processes_a_worker_in_order() -> None:

@@ -23,7 +23,8 @@ _UNSTORED: Final = (
 _ONCE: Final = "keep the key: it is shown this once"
 _FIRST: Final = (
     "this is the first key: from now on every request is asked for one, and those without are refused (401); give "
-    "each client a key of its tenant"
+    "each client a key of its tenant. That rests on the control plane's store: CACHEFLEET_API_KEYS=required (in the "
+    "chart controlPlane.apiKeys) holds though the store is lost"
 )
 
 app = typer.Typer(
