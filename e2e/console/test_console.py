@@ -103,6 +103,46 @@ async def test_the_last_hour_is_drawn(page: Page, plane: Watched) -> None:
     assert re.search(r"Last: from cache \S+, computed \S+", label or "")
 
 
+async def test_the_hour_says_since_when_and_legends_have_the_latest_values(page: Page, plane: Watched) -> None:
+    await plane.chat("something for the legends")
+    await until(lambda: _drawn(page))
+    since = r"^since \d\d:\d\d:\d\d: nothing is known of before$"
+    await expect(page.locator("#history-since")).to_have_text(re.compile(since))
+    await expect(page.locator("#hour-facts")).to_have_text(re.compile(r"^[1-9][\d,]* requests answered, \d+ failed"))
+    for kind in ("ratio", "tokens", "queue", "errors"):  # first tokens are those of streams, and there are none
+        figure = page.locator(f"figure[data-chart={kind}]")
+        told = str(await figure.locator(".plot").get_attribute("aria-label")).partition("Last: ")[2]
+        rows = [text.split("\n")[-1].strip() for text in await figure.locator(".u-legend .u-value").all_inner_texts()]
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", rows[0]), (kind, rows)
+        assert "--" not in rows, (kind, rows)
+        assert any(value.strip() and value in told for value in rows[1:]), (kind, rows, told)
+    over = page.locator("figure[data-chart=tokens] .u-over")
+    await over.hover()
+    await page.mouse.move(0, 0)
+    assert "--" not in await page.locator("figure[data-chart=tokens] .u-legend").inner_text(), "after pointing, too"
+
+
+async def test_alerts_are_counted_on_the_first_page_and_lead_to_their_docs(page: Page) -> None:
+    count = page.locator("#alerts")
+    await expect(count).to_have_text(re.compile(r"^(none|\d+ (critical|warning).*)$"))
+    await count.click()
+    link = page.locator("td[data-label=More] a").first
+    await expect(link).to_be_visible()
+    anchor = str(await link.get_attribute("href")).partition("#")[2]
+    await link.click()
+    await expect(page.locator(f"#{anchor}")).to_be_in_viewport()
+
+
+async def test_use_without_tenants_is_shown(page: Page, plane: Watched) -> None:
+    assert (await plane.chat("of nobody's"))[0] == 200
+
+    async def shown() -> bool:
+        await page.goto(f"{plane.plane.internal}/console/tenants")
+        return await page.locator("tr", has_text="requests without a key").count() == 1
+
+    await until(shown)
+
+
 async def _drawn(page: Page) -> bool:
     await page.reload()
     await page.wait_for_selector(".live.on")

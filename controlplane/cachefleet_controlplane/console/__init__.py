@@ -5,6 +5,7 @@ Every page is a client of the admin API, in this process and with the visitor's 
 admin_calls       the admin API, asked in this process
 console_app       the application: made on the first request, ends its live streams
 console_routes    all routes and what wraps them
+doc_pages         pages of the documentation that alerts link to
 page_headers      security headers, and the bounds of bodies
 static_files      scripts and styles of the package, from memory
 templating        templates, and how numbers are written in them

@@ -16,10 +16,12 @@ from starlette.types import ASGIApp
 
 from cachefleet_controlplane.admin.auth_middleware import BodyBound
 from cachefleet_controlplane.console.admin_calls import AdminCalls
+from cachefleet_controlplane.console.doc_pages import DocPages
 from cachefleet_controlplane.console.live.live_fleet import LiveFleet, Row, ViewedFleet
 from cachefleet_controlplane.console.page_headers import PageHeaders
 from cachefleet_controlplane.console.pages import tenant_pages
 from cachefleet_controlplane.console.pages.alert_page import alert_page
+from cachefleet_controlplane.console.pages.doc_page import doc_page
 from cachefleet_controlplane.console.pages.fleet_page import FleetEvents, fleet_page
 from cachefleet_controlplane.console.pages.flush_page import flush_form, flush_page
 from cachefleet_controlplane.console.pages.history_data import history_data
@@ -51,6 +53,7 @@ def console_parts(fleet: ViewedFleet, *, admin: ASGIApp, authorize: AdminAuthori
         codes=OneTimeCodes(),
         static=static,
         templates=templates,
+        docs=DocPages(),
     )
 
 
@@ -81,6 +84,7 @@ _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "/prefixes", prefix_page),
     ("GET", "/lost-hits", lost_hit_page),
     ("GET", "/alerts", alert_page),
+    ("GET", "/docs/{name}", doc_page),
     ("GET", "/tenants", tenant_pages.tenants_page),
     ("POST", "/tenants", tenant_pages.make_tenant),
     ("GET", "/tenants/{tenant}", tenant_pages.tenant_page),

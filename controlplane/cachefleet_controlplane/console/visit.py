@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from cachefleet_controlplane.console.admin_calls import AdminCalls, Answer
+from cachefleet_controlplane.console.doc_pages import DocPages
 from cachefleet_controlplane.console.live.live_fleet import LiveFleet
 from cachefleet_controlplane.console.sign_in.form_checks import form_of
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
@@ -37,6 +38,7 @@ class ConsoleParts:
     codes: OneTimeCodes
     static: StaticFiles
     templates: Templates
+    docs: DocPages
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set where this replica withdraws: streams end."""
 

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.cache_accounts import request_recorder
 from cachefleet_controlplane.gateway.cache_accounts.left_answers import LeftAnswers
 from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.request_spans import request_spans
+from cachefleet_controlplane.gateway.request_spans import failed, request_spans
 from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, find_surplus, take_evidence
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
@@ -127,6 +127,8 @@ class RequestAccount:
         trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
         take_evidence(trace, self._context.fleet, self._salt_version)
         self._lost.ended(trace)
+        if failed(trace):
+            self._lost.failed(trace)
         if self._recorded is not None:
             request_recorder.record(self._recorded, trace)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)

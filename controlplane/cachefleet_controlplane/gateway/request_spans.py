@@ -41,12 +41,20 @@ def request_spans(trace: DecisionTrace, span: RequestSpan, *, ended: float) -> l
     return [_own(trace, span, ended), *_phases(span), *_attempts(trace, span)]
 
 
+def failed(trace: DecisionTrace) -> bool:
+    """Whether the client got an error of the service, or an answer that broke."""
+    return trace.status >= _SERVER_ERROR or (_broken(trace) and trace.status < _BAD_REQUEST)
+
+
+def _broken(trace: DecisionTrace) -> bool:
+    return bool(trace.attempts) and trace.attempts[-1].outcome not in _FINE
+
+
 def _own(trace: DecisionTrace, span: RequestSpan, ended: float) -> Span:
     operation = _OPERATIONS[Endpoint(trace.endpoint)]
     first = [] if trace.ttft_seconds is None else [SpanEvent("first_token", trace.at + trace.ttft_seconds)]
-    broken = bool(trace.attempts) and trace.attempts[-1].outcome not in _FINE
-    failed = trace.status >= _SERVER_ERROR or (broken and trace.status < _BAD_REQUEST)
-    error = {"error.type": str(trace.attempts[-1].outcome) if broken else str(trace.status)} if failed else {}
+    bad = failed(trace)
+    error = {"error.type": str(trace.attempts[-1].outcome) if _broken(trace) else str(trace.status)} if bad else {}
     host, port = span.server or ("", 0)
     return Span(
         name=f"{operation} {trace.model}".rstrip(),
@@ -68,7 +76,7 @@ def _own(trace: DecisionTrace, span: RequestSpan, ended: float) -> Span:
             **error,
         },
         events=first,
-        failed=failed,
+        failed=bad,
     )
 
 

@@ -58,6 +58,8 @@ class Step:
     prompt_tokens: int = 0
     served_tokens: int = 0
     requests: int = 0
+    failed: int = 0
+    """Requests whose client got an error of the service (5xx), or a stream that broke."""
     ttft_sum: float = 0.0
     ttft_count: int = 0
     lost: dict[LostCause, int] = field(default_factory=dict)
@@ -119,6 +121,12 @@ class CacheHistory:
         for pool in (FLEET, ended.pool):
             if (ring := self._ring(pool, now)) is not None:
                 ring.at(now).add(ended)
+
+    def fail(self, pool: str, now: float) -> None:
+        """Count a failed request in its pool, FLEET where it came to none, and in the fleet."""
+        for key in dict.fromkeys((FLEET, pool)):
+            if (ring := self._ring(key, now)) is not None:
+                ring.at(now).failed += 1
 
     def sample(self, gauges: Mapping[str, Gauges], now: float) -> None:
         """Set load and blocks of pools (FLEET: of all together) in the step of this time; drop pools long unheard."""

@@ -17,6 +17,7 @@ def hour(history: CacheHistory) -> None:
     for pool, ago in (("default/demo", 5), ("default/demo", 65), ("default/other", 5)):
         ended = Ended(pool=pool, prompt_tokens=100, served_tokens=48, lost=LOST, ttft_seconds=0.25)
         history.add(ended, NOW - ago)
+    history.fail("default/demo", NOW - 5)
     history.sample({"default/demo": Gauges(running=2, held_blocks=9, budget_blocks=12), FLEET: Gauges()}, NOW - 1)
 
 
@@ -27,6 +28,7 @@ async def test_history(client: httpx.AsyncClient) -> None:
     assert last == {
         "at": "2027-01-15T07:59:50Z",
         "requests": 1,
+        "failed": 1,
         "promptTokens": 100,
         "servedTokens": 48,
         "recomputedTokens": 52,

@@ -1,5 +1,8 @@
 """Views over the admin API: what they show, what they refuse, and what they say where something is not known."""
 
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -7,6 +10,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.console.admin_calls import AdminCalls
+from cachefleet_controlplane.console.doc_pages import NAMES, parsed
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -15,6 +19,8 @@ from tests.controlplane.admin.conftest import Doorkeeper
 from tests.controlplane.console.conftest import Said
 from tests.controlplane.store.conftest import CANDIDATE
 
+ROOT = Path(__file__).parents[3]
+FINDINGS = ROOT / "controlplane" / "cachefleet_controlplane" / "admin" / "findings"
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -132,8 +138,59 @@ async def test_alerts(browser: httpx.AsyncClient, admin: Said) -> None:
     found = {"severity": "critical", "subject": "store", "reason": "StoreDown", "message": SCRIPT, "action": "Mend it."}
     admin.answers["GET", "/findings"] = (200, {"items": [found | {"docs": "docs/operations.md#store"}]})
     text = (await browser.get("/alerts")).text
-    for words in ("critical", "StoreDown", "&lt;script&gt;", "Mend it.", "docs/operations.md#store"):
+    for words in ("critical", "StoreDown", "&lt;script&gt;", "Mend it.", 'href="/console/docs/operations#store"'):
         assert words in text, words
+
+
+@pytest.mark.parametrize(
+    ("status", "severities", "alerts"),
+    [
+        (200, [], {"words": "none", "severity": ""}),
+        (200, ["info"], {"words": "none", "severity": ""}),
+        (200, ["warning", "info", "critical", "warning"], {"words": "1 critical, 2 warning", "severity": "critical"}),
+        (200, ["warning"], {"words": "1 warning", "severity": "warning"}),
+        (503, [], {"words": "not known", "severity": ""}),
+    ],
+)
+async def test_the_first_page_counts_alerts(
+    browser: httpx.AsyncClient, admin: Said, status: int, severities: list[str], alerts: dict[str, str]
+) -> None:
+    admin.answers["GET", "/findings"] = (status, {"items": [{"severity": severity} for severity in severities]})
+    shown = f'id="alerts" class="{alerts["severity"]}">{alerts["words"]}</a>'
+    assert shown in (await browser.get("/")).text
+    assert (await browser.get("/data/history")).json()["alerts"] == alerts
+
+
+async def test_every_page_that_findings_name_is_shown_with_its_anchor(browser: httpx.AsyncClient) -> None:
+    text = "".join(path.read_text() for path in sorted(FINDINGS.rglob("*.py")))
+    named = set(re.findall(r"docs/([\w-]+)\.md#?([\w-]*)", text))
+    named |= set(re.findall(r'\b(operations|troubleshooting)\("([\w-]+)"\)', text))
+    assert len(named) > 10
+    for page, anchor in sorted(named):
+        shown = await browser.get(f"/docs/{page}")
+        assert shown.status_code == 200, page
+        assert not anchor or f'id="{anchor}"' in shown.text, (page, anchor)
+
+
+@pytest.mark.parametrize("name", ["none", "requirements", "%2e%2e%2fREADME", "index.md"])
+async def test_no_other_page_is_shown(browser: httpx.AsyncClient, name: str) -> None:
+    assert (await browser.get(f"/docs/{name}")).status_code == 404
+
+
+def test_a_page_is_text_below_headings_with_links_to_others() -> None:
+    text = "# One `it`!\n<b> [x](worker.md#a-b) [y](#z) [w](https://a) [v](cli.md)\n```\n# no heading\n```\n## Two\n"
+    one, two = parsed(text)
+    assert (one.level, one.title, one.anchor, two.title, two.text) == (1, "One `it`!", "one-it", "Two", "")
+    assert one.text.splitlines()[0] == (
+        '&lt;b&gt; <a href="/console/docs/worker#a-b">x</a> <a href="#z">y</a> [w](https://a) [v](cli.md)'
+    )
+    assert "# no heading" in one.text
+
+
+def test_the_wheel_has_the_pages() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    at = "cachefleet_controlplane/console/docs"
+    assert build["force-include"] == {f"docs/{name}.md": f"{at}/{name}.md" for name in NAMES}
 
 
 WOULD = {"workers": [{"worker": "w0", "blocks": 12, "tokens": 192, "error": None}], "blocks": 12, "tokens": 192}

@@ -107,6 +107,19 @@ async def test_tenants_are_shown_page_by_page(
     assert "More" not in last
 
 
+async def test_use_without_tenants_is_shown(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
+    row = {"requests": 7, "promptTokens": 400, "cachedTokens": 100, "computedTokens": 300, "completionTokens": 21}
+    rows = [row | {"tenant": "default"}, row | {"tenant": "gone"}]
+    admin.answers["GET", "/usage"] = (200, {"items": rows})
+    page = (await browser.get("/tenants")).text
+    for words in ("There is no tenant", "default <small>requests without a key</small>", "gone <small>deleted</small>"):
+        assert words in page, words
+    assert (page.count('class="number">7</td>'), page.count("25.0 %")) == (2, 2)
+    await browser.post("/tenants", data={"csrf": csrf, "name": "default"})
+    page = (await browser.get("/tenants")).text
+    assert ("There is no tenant" in page, "requests without a key" in page) == (False, False)
+
+
 async def test_changes_need_the_forms_token_and_the_rights(
     browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper
 ) -> None:

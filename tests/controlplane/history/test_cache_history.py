@@ -32,6 +32,15 @@ def test_what_ends_within_one_step_is_summed() -> None:
     assert [one.requests for one in history.steps(FLEET, NOW + 11)] == [3, 1], "of all pools together"
 
 
+def test_failed_requests_are_counted_beside_answered_ones() -> None:
+    history = CacheHistory()
+    history.add(ended(), NOW)
+    for pool in ("default/demo", FLEET):  # to no pool came who found none
+        history.fail(pool, NOW)
+    assert [(step.requests, step.failed) for step in history.steps("default/demo", NOW)] == [(1, 1)]
+    assert [(step.requests, step.failed) for step in history.steps(FLEET, NOW)] == [(1, 2)]
+
+
 def test_an_hour_is_kept() -> None:
     history = CacheHistory()
     for number in range(2 * HOUR_STEPS):

@@ -26,6 +26,7 @@ def _point(step: Step) -> schemas.HistoryPoint:
         {
             "at": _time(step.at),
             "requests": step.requests,
+            "failed": step.failed,
             "prompt_tokens": step.prompt_tokens,
             "served_tokens": step.served_tokens,
             "recomputed_tokens": step.prompt_tokens - step.served_tokens,

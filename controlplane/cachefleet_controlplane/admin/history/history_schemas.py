@@ -18,6 +18,8 @@ class HistoryPoint(Schema):
     at: datetime
     """Its beginning."""
     requests: int
+    failed: int = 0
+    """Besides these: requests that got an error of the service (5xx), or a stream that broke."""
     prompt_tokens: int
     served_tokens: int
     """From caches."""

@@ -82,6 +82,8 @@ class FleetRow:
     impaired: int
     """Workers that get no or fewer requests than they could, or whose blocks are not counted."""
     requests: int
+    waiting: int
+    """In the queues of engines, as their last reports say."""
 
 
 def element_id(kind: str, key: str) -> str:
@@ -98,6 +100,7 @@ def fleet_row(view: FleetView) -> FleetRow:
         ready=sum(pool.ready for pool in view.pools),
         impaired=sum(bool(problems(worker)) for worker in view.workers),
         requests=view.inflight_requests,
+        waiting=sum(worker.report.waiting for worker in view.workers if worker.report),
     )
 
 

@@ -57,7 +57,7 @@ class LiveFleet:
         self._rates: defaultdict[str, TokenRates] = defaultdict(TokenRates)
         self._shown: dict[str, _Shown] = {}
         self._encoded: LruMap[int, bytes] = LruMap(MAX_ENCODED)
-        self.summary = FleetRow(policy="", pools=0, workers=0, ready=0, impaired=0, requests=0)
+        self.summary = FleetRow(policy="", pools=0, workers=0, ready=0, impaired=0, requests=0, waiting=0)
         self.pools: tuple[PoolRow, ...] = ()
         self.workers: tuple[WorkerRow, ...] = ()
         self.version = 0

@@ -1,6 +1,7 @@
 """The console's views: each asks the admin API, as the visitor, and fills a template.
 
-alert_page      what is wrong and what to do
+alert_page      what is wrong and what to do, and how much that is
+doc_page        a page of the documentation
 fleet_page      pools and workers, live
 flush_page      what would be evicted, then evicting it
 history_data    the last hour as JSON, for charts

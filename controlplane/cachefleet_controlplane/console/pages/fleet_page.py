@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachefleet_controlplane.console.live.fleet_rows import WorkerRow
 from cachefleet_controlplane.console.live.live_fleet import TICK_SECONDS
+from cachefleet_controlplane.console.pages.alert_page import alert_count
 from cachefleet_controlplane.console.sign_in.visitor_sessions import session_id
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
@@ -42,6 +43,7 @@ async def fleet_page(visit: Visit) -> Response:
         members=members,
         strays=[worker for worker in live.workers if worker.pool not in known],
         opened=len(live.workers) <= OPEN_WORKERS,
+        alerts=await alert_count(visit),
     )
 
 

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from cachefleet_controlplane.console.admin_calls import Answer
 from cachefleet_controlplane.console.pages.tenant_limits import FIELDS, change_of, shown_values
 from cachefleet_controlplane.console.visit import Visit
+from cachefleet_core.tenancy import DEFAULT_TENANT
 
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 PAGE: Final = 200
@@ -23,16 +24,19 @@ Item = Mapping[str, Any]
 
 
 async def tenants_page(visit: Visit) -> Response:
-    """Tenants with what they used in the last day, a page of them."""
+    """Tenants with what they used in the last day, a page of them; and what was used by none that is there."""
     after = visit.request.query_params.get("after", "")
     tenants = await visit.ask("GET", "/tenants", {"limit": str(PAGE)} | ({"after": after} if after else {}))
     usage, access = [await visit.ask("GET", path) for path in ("/usage", "/access")]
     following = tenants.data.get("next") if tenants.ok else None
+    used = usage_by_tenant(usage.items)
     return visit.page(
         "tenants.html",
         items=tenants.items,
         more=f"/console/tenants?{urlencode({'after': following})}" if following else "",
-        usage=usage_by_tenant(usage.items),
+        usage=used,
+        others=() if after or following else sorted(used.keys() - {one["name"] for one in tenants.items}),
+        default=DEFAULT_TENANT,
         access=access.data if access.ok else None,
         problem=tenants.problem or usage.problem,
         may_change=await visit.may("POST", "/tenants"),

@@ -11,18 +11,30 @@
     tokens: { unit: (v) => (v == null ? "–" : Math.round(v).toLocaleString("en")), series: [
       ["from cache", "idle", (p, step) => p.servedTokens == null ? null : p.servedTokens / step],
       ["computed", "lost", (p, step) => p.promptTokens == null ? null : (p.promptTokens - p.servedTokens) / step]] },
-    queue: { unit: (v) => (v == null ? "–" : String(v)), series: [["running", "running", (p) => p.running], ["waiting", "wait", (p) => p.queued]] },
+    queue: { unit: (v) => (v == null ? "–" : String(v)), series: [
+      ["running", "running", (p) => p.running], ["at engines", "wait", (p) => p.waiting], ["at the gateway", "evict", (p) => p.queued]] },
+    latency: { unit: (v) => (v == null ? "–" : v < 1 ? Math.round(1000 * v) + " ms" : v.toFixed(1) + " s"), least: 0.05, series: [["first token", "prefill", (p) => p.ttftSeconds]] },
+    errors: { unit: (v) => (v == null ? "–" : String(+v.toFixed(1))), series: [
+      ["answered", "idle", (p, step) => 60 * p.requests / step], ["failed", "bad", (p, step) => 60 * p.failed / step]] },
   };
 
   function options(kind, series, width) {
     const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     return {
       width, height: HEIGHT, legend: { live: true }, cursor: { drag: { x: false, y: false } },
-      scales: { y: { range: kind.range || ((_, low, high) => [0, Math.max(high, 1) * 1.05]) } },
+      hooks: { setLegend: [latest], setData: [latest] },
+      scales: { y: { range: kind.range || ((_, low, high) => [0, Math.max(high, kind.least || 1) * 1.05]) } },
       axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map((at) => new Date(1000 * at).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" })), incrs: [60, 120, 300, 600, 900, 1800, 3600] }, { ...axis, size: 64, values: (_, ticks) => ticks.map(kind.unit) }],
       series: [{ value: (_, at) => (at == null ? "–" : new Date(1000 * at).toLocaleTimeString([], { hour12: false })) },
         ...series.map(([label, name]) => ({ label, stroke: colour(name), width: 2, fill: kind.stacked ? colour(name) : undefined, value: (_, v) => kind.unit(v), points: { show: false } }))],
     };
+  }
+
+  // Where nobody points at a time, the legend has the last one that was told.
+  function latest(plot) {
+    if (plot.legend.idx != null && plot.cursor.idx != null) return;
+    const at = plot.data.slice(1).reduce((last, values) => Math.max(last, values.findLastIndex((v) => v != null)), -1);
+    if (at >= 0 && plot.legend.idx !== at) plot.setLegend({ idx: at }, false);
   }
 
   // What a chart shows is in words for those who do not see it.
@@ -59,6 +71,19 @@
     return found;
   }
 
+  // Since when points are known: a control plane that was started lately remembers no whole hour.
+  function facts(points, alerts) {
+    const since = document.getElementById("history-since"), words = document.getElementById("hour-facts");
+    const first = points.length ? seconds(points[0].at) : 0;
+    since.textContent = first ? "since " + new Date(1000 * first).toLocaleTimeString([], { hour12: false }) +
+      (first > Date.now() / 1000 - HOUR + 120 ? ": nothing is known of before" : "") : "";
+    const sum = (name) => points.reduce((all, p) => all + (p[name] || 0), 0), failed = sum("failed");
+    words.textContent = points.length ? sum("requests").toLocaleString("en") + " requests answered, " + failed.toLocaleString("en") + " failed in this time" : "";
+    words.className = failed ? "bad" : "";
+    const link = document.getElementById("alerts");
+    if (alerts) { link.textContent = alerts.words; link.className = alerts.severity; }
+  }
+
   async function hour() {
     const select = document.getElementById("history-pool");
     if (!select || document.hidden) return;
@@ -66,6 +91,7 @@
     const found = await more(select);
     if (!found) return;
     const points = kept.points;
+    facts(points, found.alerts);
     told.textContent = found.unknown || (points.length ? "" : "Nothing has been seen yet: a point is added every few seconds.");
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
       const kind = KINDS[figure.dataset.chart];

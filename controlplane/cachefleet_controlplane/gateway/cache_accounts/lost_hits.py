@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.shortfall_records import (
     prefilled,
 )
 from cachefleet_controlplane.gateway.upstream.usage import Usage
-from cachefleet_controlplane.history.cache_history import CacheHistory, Ended
+from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.metrics import Metrics
@@ -92,6 +92,10 @@ class LostHits:
             ttft_seconds=trace.ttft_seconds,
         )
         self._history.add(ended, self._wall())
+
+    def failed(self, trace: DecisionTrace) -> None:
+        """Count a request that failed, in the last hour."""
+        self._history.fail(trace.decision.pool if trace.decision else FLEET, self._wall())
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
         usage, decision = trace.usage, trace.answered

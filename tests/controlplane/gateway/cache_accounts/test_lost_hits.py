@@ -199,6 +199,17 @@ async def test_what_is_refused_loses_nothing() -> None:
         await gate.post("/v1/route", chat(LONG))
         await until(lambda: len(gate.records) == 2)
         assert causes(gate) == {}
+        assert sum(step.failed for step in steps(gate, FLEET)) == 0, "the client's own error is none of the service"
+
+
+async def test_requests_that_fail_are_counted_in_the_last_hour() -> None:
+    async with engine() as one, front([one]) as gate:
+        assert (await gate.chat(LONG))[0] == 200
+        one.fail_next(count=20)
+        assert (await gate.chat(LONG))[0] >= 500
+        await until(lambda: len(gate.records) == 2)
+        found = steps(gate, FLEET)
+        assert (sum(step.requests for step in found), sum(step.failed for step in found)) == (1, 1)
 
 
 def conversations(count: int, turns: int) -> Iterator[str]:
