@@ -103,6 +103,11 @@ class Directory:
         """Whether there is no key, and the store that may have had some was lost."""
         return not self.keys and self.closed is Closed.LOST
 
+    @property
+    def keyless(self) -> bool:
+        """Whether nobody is served because keys are needed and there is none, although nothing was lost."""
+        return self.read and not (self.keys or self.open or self.lost)
+
     def default(self) -> TenantRecord:
         """The default tenant; EVERYONE where the store has none."""
         return self.tenants.get(DEFAULT_TENANT, EVERYONE)

@@ -106,6 +106,15 @@ _SERVICE: Final[Mapping[str, tuple[tuple[Fault[ServiceState], ...], ...]]] = {
                 troubleshooting("api-keys-are-lost"),
             ),
             Fault(
+                lambda state: state.directory.keyless,
+                Severity.WARNING,
+                "NoKeys",
+                lambda _: "there is no API key and requests need one, so nobody is served",
+                "make a tenant and a key of it (`cachefleet tenants create NAME`, then `cachefleet tenants keys create "
+                "NAME`), or serve everybody, where no setting requires keys: `cachefleet tenants open`",
+                "docs/tenants.md#keys",
+            ),
+            Fault(
                 lambda state: state.tenants_problem,
                 Severity.WARNING,
                 "TenantsOutOfDate",

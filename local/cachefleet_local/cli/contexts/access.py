@@ -122,6 +122,18 @@ def _authorities(file: Path | None) -> str:
     return text
 
 
+def local_gateway(where: Where) -> str:
+    """The gateway of the local fleet; "" where none runs, or another control plane is meant."""
+    base = _base(where, os.environ)
+    if where.url or base.cluster or (base.url and not where.data_dir):
+        return ""
+    folder = DataFolder((where.data_dir or base.data_dir or DEFAULT_DATA_DIR).absolute())
+    try:
+        return str(json.loads(folder.fleet_file.read_text())["gateway"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def _local_url(folder: DataFolder) -> str:
     try:
         return str(json.loads(folder.fleet_file.read_text())["internal"])

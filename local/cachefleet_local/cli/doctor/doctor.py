@@ -11,12 +11,14 @@ import typer
 from cachefleet_local.cli.answers import Show, ask
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
+from cachefleet_local.cli.contexts.access import local_gateway
 from cachefleet_local.cli.doctor import fleet_checks
 from cachefleet_local.cli.listing import Output, listing
 from cachefleet_local.cli.options import Format, group, showing, watching
 from cachefleet_local.cli.output.columns import CERTIFICATES
 from cachefleet_local.cli_errors import FailureError
 
+GATEWAY: Final = "http://127.0.0.1:8080"
 EXAMINATION_SECONDS: Final = 900.0
 """How long an examination may take in all."""
 
@@ -77,8 +79,12 @@ def certificates(show: Show) -> None:
 
 @app.command(epilog=EPILOG, short_help="See that a conversation's next turn is a hit.")
 def hit(
+    ctx: typer.Context,
     *,
-    gateway: Annotated[str, typer.Option(metavar="URL", help="The gateway's address.")] = "http://127.0.0.1:8080",
+    gateway: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help=f"The gateway's address. Default: the local fleet's, else {GATEWAY}."),
+    ] = None,
     certificate: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Trust these certificates (PEM) of an https gateway, and no others."),
@@ -96,6 +102,7 @@ def hit(
     """
     from cachefleet_local.cli.doctor import hit_probe  # noqa: PLC0415 - the one command here that needs aiohttp
 
+    gateway = gateway or local_gateway(ctx.obj) or GATEWAY
     access = hit_probe.gateway_access(gateway, os.environ.get(api_key_env, ""), certificate)
     turns = hit_probe.probed(access, model=model, wait_seconds=wait)
     typer.echo(listing(turns, hit_probe.HITS, output))

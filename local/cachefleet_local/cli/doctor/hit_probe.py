@@ -162,9 +162,10 @@ class _LaterError(Exception):
 class _Client:
     """The gateway over one session; FailureError for permanent failures, _LaterError for others."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, access: GatewayAccess) -> None:
         self._session = session
-        self._url = url
+        self._url = access.url
+        self._keyed = bool(access.key)
 
     async def model(self, wanted: str | None) -> tuple[str, int | None]:
         """The name of a chat model, and its context length in tokens."""
@@ -197,7 +198,7 @@ class _Client:
         try:
             async with self._session.request(method, self._url + path, **more) as answer:
                 if answer.status >= 400:
-                    raise _refused(answer.status, f"{method} {path}", await answer.text())
+                    raise _refused(answer.status, f"{method} {path}", await answer.text(), keyed=self._keyed)
                 return answer.headers, dict(await answer.json())
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             reason = "no answer in time" if isinstance(error, TimeoutError) else error
@@ -212,7 +213,7 @@ async def _client(access: GatewayAccess) -> AsyncIterator[_Client]:
     connector = aiohttp.TCPConnector(ssl=access.trusted)
     timeout = aiohttp.ClientTimeout(ASK_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
-        yield _Client(session, access.url)
+        yield _Client(session, access)
 
 
 async def _until(attempt: Callable[[], Any], deadline: float, clock: Callable[[], float]) -> Any:
@@ -231,10 +232,10 @@ def _chats(card: Mapping[str, Any]) -> bool:
     return told is None or CHAT in told
 
 
-def _refused(status: int, asked: str, body: str) -> Exception:
+def _refused(status: int, asked: str, body: str, *, keyed: bool) -> Exception:
     if status == 401:
-        return FailureError(
-            [f"{asked}: 401, the API key is not accepted; --api-key-env names the variable that has it"]
-        )
+        what = "the API key is not accepted" if keyed else "an API key is needed, and none was given"
+        variable = "$CACHEFLEET_API_KEY, or the variable that --api-key-env names, is to have it"
+        return FailureError([f"{asked}: 401, {what}; {variable}"])
     failure = FailureError([f"{asked}: {status}, {body[:500]}"])
     return _LaterError(failure) if status in _LATER else failure

@@ -14,17 +14,20 @@ from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Sever
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import AdapterConflict, FleetView, IndexStatus
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Phase
+from cachefleet_core.tenancy import TenantId
 from cachefleet_core.warmth import WarmProblem, Warmth
 from cachefleet_operator.reasons import Reason
 from tests.controlplane.admin.conftest import Still
 from tests.controlplane.fleet_views import DIFFERENT, INDEX, REPORT, fleet_view, unknown_worker, worker_status
 
-WELL = ServiceState(directory=Directory(required=True))
+KEY = KeyRecord(id="1", tenant=TenantId("acme"), hash="h", hint="cf-abcdef", created=1.0)
+WELL = ServiceState(directory=Directory(keys={KEY.hash: KEY}, required=True))
 EMPTY = IndexStatus(keys=0, held=0, bytes=0, refused_frames=0, shed_frames=0, excess_claims=0)
 ROOT = Path(__file__).parents[4]
 NO_FILE = AdapterProblem(name="sql", detail="no file at /x")
@@ -147,6 +150,8 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
         ({"directory": Directory(closed=Closed.LOST)}, "tenants", "KeysLost"),
         ({"tenants_problem": "locked"}, "tenants", "TenantsOutOfDate"),
         ({"directory": Directory()}, "tenants", "KeysNotRequired"),
+        ({"directory": Directory(closed=Closed.KEYED)}, "tenants", "NoKeys"),
+        ({"directory": Directory(required=True)}, "tenants", "NoKeys"),
         ({"leaving": True}, "replica", "ShuttingDown"),
     ],
 )

@@ -146,6 +146,25 @@ async def test_a_key_that_is_not_accepted_is_told_at_once(hit: Hit, monkeypatch:
         assert "the API key is not accepted" in err
 
 
+async def test_without_a_key_it_says_that_one_is_needed(hit: Hit) -> None:
+    async with engine() as worker, front([worker], known=Known(Directory(required=True))) as gate:
+        status, _, err = await hit("--gateway", gate.url)
+    assert status == 1
+    assert "an API key is needed, and none was given; $CACHEFLEET_API_KEY, or the variable" in err
+
+
+async def test_the_local_fleets_gateway_is_tried_unless_another_one_is_named(
+    hit: Hit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cachefleet").mkdir()
+    (tmp_path / ".cachefleet" / "fleet.json").write_text('{"gateway": "http://127.0.0.1:9"}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert "cannot reach the gateway at http://127.0.0.1:9:" in (await hit("--wait", "0"))[2]
+    monkeypatch.setenv("CACHEFLEET_ADMIN_URL", "http://127.0.0.1:8")
+    assert "http://127.0.0.1:9:" not in (await hit("--wait", "0"))[2], "another control plane is meant"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
