@@ -33,10 +33,10 @@ class Watched:
     plane: Plane
     engines: tuple[FakeEngine, FakeEngine]
 
-    async def chat(self, text: str, *, key: str = "") -> tuple[int, str]:
+    async def chat(self, text: str, *, key: str = "", stream: bool = False) -> tuple[int, str]:
         """Status and decision id of a chat with that text."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 2, "stream": stream}
         url = self.plane.gateway + CHAT
         async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
             await answer.read()

@@ -35,7 +35,7 @@ async def talks(plane: Watched, key: str, *, seconds: float) -> None:
     ended, turn = asyncio.get_running_loop().time() + seconds, 0
     while asyncio.get_running_loop().time() < ended:
         talk = turn % 9
-        await plane.chat(f"{said(1, 60)} {said(100 + talk, 40 + 4 * (turn // 9 % 12))}", key=key)
+        await plane.chat(f"{said(1, 60)} {said(100 + talk, 40 + 4 * (turn // 9 % 12))}", key=key, stream=True)
         turn += 1
         await asyncio.sleep(0.15)
 

@@ -104,12 +104,17 @@ async def test_the_last_hour_is_drawn(page: Page, plane: Watched) -> None:
 
 
 async def test_the_hour_says_since_when_and_legends_have_the_latest_values(page: Page, plane: Watched) -> None:
-    await plane.chat("something for the legends")
-    await until(lambda: _drawn(page))
+    await plane.chat("something for the legends", stream=True)
+
+    async def known() -> bool:
+        label = "figure[data-chart=latency] .plot[aria-label]"
+        return await _drawn(page) and bool(re.search(r"token \d", str(await page.get_attribute(label, "aria-label"))))
+
+    await until(known)
     since = r"^since \d\d:\d\d:\d\d: nothing is known of before$"
     await expect(page.locator("#history-since")).to_have_text(re.compile(since))
     await expect(page.locator("#hour-facts")).to_have_text(re.compile(r"^[1-9][\d,]* requests answered, \d+ failed"))
-    for kind in ("ratio", "tokens", "queue", "errors"):  # first tokens are those of streams, and there are none
+    for kind in ("ratio", "tokens", "queue", "latency", "errors"):
         figure = page.locator(f"figure[data-chart={kind}]")
         told = str(await figure.locator(".plot").get_attribute("aria-label")).partition("Last: ")[2]
         rows = [text.split("\n")[-1].strip() for text in await figure.locator(".u-legend .u-value").all_inner_texts()]

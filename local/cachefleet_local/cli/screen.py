@@ -168,11 +168,7 @@ def _addresses(fleet: Prepared, link: str) -> list[str]:
         ("Console", link or f"{fleet.plan.internal_url}/console/", _signing_in(fleet, link)),
         *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),
         ("Logs", str(fleet.folder.logs), ""),
-        (
-            "Look",
-            f"cachefleet status{_data_dir(fleet)}",
-            "also: top, doctor, workers, decisions",
-        ),
+        ("Look", f"cachefleet status{_data_dir(fleet)}", "also: top, doctor, workers, decisions"),
     ]
     width = max(len(value) for label, value, _ in rows if label not in {"Logs", "Console"})
     return [f"{label:<10}{value:<{width}}  {note}".rstrip() for label, value, note in rows]
