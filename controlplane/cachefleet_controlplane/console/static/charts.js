@@ -91,12 +91,14 @@
     const found = await more(select);
     if (!found) return;
     const points = kept.points;
+    // The step that goes on has had a part of its time only.
+    const goesOn = points.length > 1 && seconds(points.at(-1).at) + found.stepSeconds > Date.now() / 1000, whole = goesOn ? points.slice(0, -1) : points;
     facts(points, found.alerts);
     told.textContent = found.unknown || (points.length ? "" : "Nothing has been seen yet: a point is added every few seconds.");
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
       const kind = KINDS[figure.dataset.chart];
       figure.hidden = !points.length;
-      if (points.length) draw(figure, kind, kind.series, [points.map((p) => seconds(p.at)), ...kind.series.map(([, , of]) => points.map((p) => of(p, found.stepSeconds)))]);
+      if (points.length) draw(figure, kind, kind.series, [whole.map((p) => seconds(p.at)), ...kind.series.map(([, , of]) => whole.map((p) => of(p, found.stepSeconds)))]);
     }
   }
 
