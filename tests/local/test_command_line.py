@@ -70,6 +70,16 @@ def test_the_version_is_told_in_either_way(
     assert told == (0, f"{version('cachefleet')}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("command", "argument"), [("workers", "[NAME]"), ("pools", "[NAMESPACE/NAME]"), ("explain", "[ID]")]
+)
+def test_what_may_be_left_out_is_in_brackets_once(
+    command: str, argument: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = run(command, "--help", monkeypatch=monkeypatch, capsys=capsys)[1].splitlines()[0]
+    assert first == f"Usage: cachefleet {command} [OPTIONS] {argument}"
+
+
 def test_a_sound_file_passes_the_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(EXAMPLES / "cpu-two-models.yaml")
     assert run("check", file, monkeypatch=monkeypatch, capsys=capsys) == (

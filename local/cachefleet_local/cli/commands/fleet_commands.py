@@ -25,13 +25,13 @@ _NO_DECISIONS: Final = "no decisions: no request has come yet; try one with: cac
 PoolKey = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAMESPACE/NAME]", help="This pool alone; its name is enough.", autocompletion=names("pools", "key")
+        metavar="NAMESPACE/NAME", help="This pool alone; its name is enough.", autocompletion=names("pools", "key")
     ),
 ]
 WorkerId = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="This worker alone, by its name or id.", autocompletion=names("workers", "name")
+        metavar="NAME", help="This worker alone, by its name or id.", autocompletion=names("workers", "name")
     ),
 ]
 ModelName = Annotated[str | None, typer.Option(help="For this model only.", autocompletion=names("pools", "model"))]

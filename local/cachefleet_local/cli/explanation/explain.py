@@ -26,7 +26,7 @@ WIDTH: Final = 100
 DecisionId = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ID]",
+        metavar="ID",
         help="Of a decision, as the header x-cachefleet-decision told it.",
         autocompletion=names("decisions", "id"),
     ),
