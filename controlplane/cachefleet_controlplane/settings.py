@@ -82,8 +82,8 @@ class Settings(BaseSettings):
     review_timeout_seconds: float = Field(10, ge=0.1, le=60)
 
     api_keys: Literal["auto", "required"] = "auto"
-    """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on, as far as the store and its
-    marker tell: where both are lost, nobody does."""
+    """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on: as the store and its
+    marker tell, so where both are lost nobody does."""
     tenants_poll_seconds: float = Field(2, ge=0.05, le=300)
     """How old may be what is known of tenants and keys that another replica changed."""
 
