@@ -20,10 +20,12 @@ async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csr
     assert made.headers["location"] == "/console/tenants/acme"
     first = await browser.post("/tenants/acme/keys", data={"csrf": csrf})
     assert "shown this once" in first.text
+    assert "This is the first key: every request is asked for one from now on" in first.text
     key = first.text.partition('id="new-key">')[2].partition("<")[0]
     assert key.startswith("cf-")
     second = await browser.post("/tenants/acme/keys/rotate", data={"csrf": csrf, "grace": "0"})
     assert "shown this once" in second.text
+    assert "first key: every" not in second.text
     page = (await browser.get("/tenants/acme")).text
     assert key not in page
     assert "shown this once" not in page

@@ -21,6 +21,7 @@ PAGE: Final = 200
 """Tenants on one page: with thousands it would hold up what else this process does."""
 SUMS: Final = ("requests", "promptTokens", "cachedTokens", "computedTokens", "completionTokens")
 Item = Mapping[str, Any]
+_FIRST: Final = "This is the first key: every request is asked for one from now on, and those without are refused."
 
 
 async def tenants_page(visit: Visit) -> Response:
@@ -84,8 +85,7 @@ async def change_limits(visit: Visit) -> Response:
 async def new_key(visit: Visit) -> Response:
     """Make a key; it is shown this once."""
     await visit.form()
-    answer = await visit.ask("POST", f"{_path(visit)}/keys", body={})
-    return await _shown(visit, made=answer)
+    return await _with_key(visit, "keys", {})
 
 
 async def rotate_keys(visit: Visit) -> Response:
@@ -94,8 +94,15 @@ async def rotate_keys(visit: Visit) -> Response:
     grace = form.get("grace", "")
     if grace not in GRACES:
         raise HTTPException(400, "Choose when the other keys end.")
-    answer = await visit.ask("POST", f"{_path(visit)}/keys/rotate", body={"graceSeconds": float(grace)})
-    return await _shown(visit, made=answer)
+    return await _with_key(visit, "keys/rotate", {"graceSeconds": float(grace)})
+
+
+async def _with_key(visit: Visit, path: str, body: Item) -> Response:
+    """Make a key, and say where it is the first one, which closes the gateway for everybody else."""
+    before = await visit.ask("GET", "/access")
+    answer = await visit.ask("POST", f"{_path(visit)}/{path}", body=body)
+    first = answer.ok and before.ok and before.data["open"]
+    return await _shown(visit, made=answer, told=_FIRST if first else "")
 
 
 async def revoke_key(visit: Visit) -> Response:
