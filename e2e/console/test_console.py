@@ -273,7 +273,7 @@ async def test_every_view_is_for_everybody(page: Page, plane: Watched, axe: str,
     await until(lambda: _told(plane, decision))
     await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     await page.set_viewport_size({"width": width, "height": 900})
-    for view in (*VIEWS, f"/requests/{decision}", "/tenants/shown", "/sign-in"):
+    for view in (*VIEWS, f"/requests/{decision}", "/tenants/shown", "/docs/worker", "/sign-in"):
         await page.goto(f"{plane.plane.internal}/console{view}")
         assert await serious(page, axe) == [], view
         assert await page.evaluate("document.scrollingElement.scrollWidth") <= width, view
