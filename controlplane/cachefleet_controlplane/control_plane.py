@@ -141,6 +141,7 @@ class ControlPlane:
         settings = self._settings
         options = gateway_options(settings, self.backend.code, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
+        self._deaths = context.deaths
         builder = input_builder(
             context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
         )
@@ -280,6 +281,7 @@ class ControlPlane:
             tenants_problem=tenants.problem if read else "",
             directory=tenants.directory if read else Directory(required=True),
             leaving=self._leaving,
+            fatal_requests=self._deaths.refused(),
         )
 
     async def _readyz(self, _: Request) -> Response:

@@ -65,6 +65,8 @@ class Metrics:
         self._retries = self._counter("attempt_retries", "Requests tried on another worker", "reason")
         self._gate = self._counter("gate_refusals", "Attempts that a worker's gate refused, unseen by the client")
         self._prefills = self._counter("prefill_attempts", "Prompts computed by Prefill workers for others", "outcome")
+        self._deaths = self._counter("engine_deaths", "Engines that ended while they answered requests, unforeseen")
+        self._fatal = self._counter("fatal_requests", "Requests held to end engines, by what became of them", "outcome")
         self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
         inflight = self._gauge("requests_in_flight", "Requests being answered")
         inflight.set_function(lambda: self._under_way)
@@ -120,6 +122,14 @@ class Metrics:
     def admission_refusal(self, reason: str) -> None:
         """Count a request that is sent to no worker; ``reason`` is a ``decision.Reason``."""
         self._admission.labels(reason).inc()
+
+    def engine_death(self) -> None:
+        """Count an engine that ended while it answered requests."""
+        self._deaths.inc()
+
+    def fatal_request(self, outcome: str) -> None:
+        """Count a request that is held to end engines; ``outcome`` is found, refused or doubted."""
+        self._fatal.labels(outcome).inc()
 
     def queue(self, requests: int) -> None:
         """Set how many requests wait for room."""

@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayCont
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
+from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
@@ -253,6 +254,7 @@ def gateway_context(
         fingerprints=Fingerprints(),
         queue=queue,
         stalled=StalledAttempts(fleet.gone, clock=options.clock),
+        deaths=EngineDeaths(upstream.ended, fleet.serves, metrics, clock=options.clock),
         max_attempts=options.max_attempts,
         tracer=options.tracer,
         clock=options.clock,

@@ -63,6 +63,8 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("malformed", {"reason": "frame"}, "report_frames_malformed_total", {"reason": "frame"}),
     ("report_rejected", {"reason": "unauthorized"}, "report_rejections_total", {"reason": "unauthorized"}),
     ("gate_refusal", {}, "gate_refusals_total", {}),
+    ("engine_death", {}, "engine_deaths_total", {}),
+    ("fatal_request", {"outcome": "found"}, "fatal_requests_total", {"outcome": "found"}),
     ("prefill_attempt", {"outcome": "prefilled"}, "prefill_attempts_total", {"outcome": "prefilled"}),
     ("divergence", {}, "report_divergence_total", {}),
     ("resync", {"reason": "gap"}, "report_resyncs_total", {"reason": "gap"}),

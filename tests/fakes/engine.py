@@ -133,6 +133,9 @@ class FakeEngine:
         runner, self._runner = self._runner, None
         if worker is None or runner is None:
             return
+        for site in runner.sites:  # first, as with a process: who notices the end finds nobody listening
+            if (listening := getattr(site, "_server", None)) is not None:
+                listening.close()
         if runner.server is not None:
             for connection in runner.server.connections:
                 if connection.transport is not None:

@@ -234,6 +234,11 @@ class Fleet:
         now = self._clock()
         return workers - {known.full_name for known in self._registry.workers() if known.ready or known.draining(now)}
 
+    def serves(self, worker: str) -> bool:
+        """Whether any rank of a worker, by full name, is ready and does not say that it leaves."""
+        now = self._clock()
+        return any(known.ready and not known.draining(now) for known in self._registry.named(worker))
+
     def key_refused(self, worker: str) -> None:
         """It answered 401 or 403: prefer others until it takes the gateway's key. ``worker`` as for worker_failed."""
         for known in self._registry.named(worker):

@@ -72,6 +72,8 @@ class Reason(StrEnum):
     """It needs more blocks than any worker has."""
     NO_READY_WORKER = "no_ready_worker"
     """No worker of the model is ready, or every one that is was tried."""
+    FATAL_REQUEST = "fatal_request"
+    """Engines ended twice while they computed it, or it is in doubt whether that was its fault."""
     NO_PREFILL_WORKER = "no_prefill_worker"
     """A Prefill worker has to compute the prompt first, and none is ready."""
     NOT_CACHED = "not_cached"
@@ -90,6 +92,7 @@ _VERDICTS: Final = {
     Reason.TOO_LARGE: Verdict.REJECT,
     Reason.NO_READY_WORKER: Verdict.REJECT,
     Reason.NO_PREFILL_WORKER: Verdict.REJECT,
+    Reason.FATAL_REQUEST: Verdict.REJECT,
     Reason.NOT_CACHED: Verdict.REJECT,
     Reason.BELOW_THRESHOLD: Verdict.PREFILL_FIRST,
     Reason.GATE_REFUSED: Verdict.PREFILL_FIRST,

@@ -24,6 +24,7 @@ REASONS: Final[Mapping[str, str]] = {
     Reason.QUEUE_TIMEOUT: "There was no room for as long as a request of its pool may wait.",
     Reason.TOO_LARGE: "It needs more blocks than any worker has.",
     Reason.NO_READY_WORKER: "No worker of the model is ready, or every ready one was tried in vain.",
+    Reason.FATAL_REQUEST: "Engines ended twice while they computed this request, so it is not tried again for a while.",
     Reason.NO_PREFILL_WORKER: "A Prefill worker has to compute the prompt first, and none is ready.",
     Reason.NOT_CACHED: "The client wants it only where it is cached, and the chosen worker holds none of it.",
     Reason.BELOW_THRESHOLD: "The Decode worker holds less than the threshold, so a Prefill worker computes it first.",

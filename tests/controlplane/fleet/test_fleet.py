@@ -282,6 +282,13 @@ class TestEligibility:
         assert [score.worker for score in route(fleet).scores] == ["demo-1"]
         assert route(fleet, exclude=frozenset({"default/demo/demo-1"})).worker == "demo-0"
 
+    def test_one_that_leaves_or_is_not_ready_is_expected_to_end(self) -> None:
+        fleet = fleet_of("demo-0", "demo-1", "demo-2")
+        fleet.report("demo-1", KEYS, phase=Phase.DRAINING)
+        fleet.update_pools([view(pool(), ["demo-0", "demo-1"], ["demo-2"])])
+        serving = [fleet.serves(f"default/demo/demo-{number}") for number in range(4)]
+        assert serving == [True, False, False, False]
+
     def test_a_worker_that_is_not_ready_gets_nothing_whatever_its_agent_says(self) -> None:
         """As one whose pod is being deleted: it still serves what it has, and its agent may not know yet."""
         fleet = fleet_of("demo-0", "demo-1")

@@ -1,4 +1,6 @@
-"""What is wrong with the control plane itself: pools that cannot be read, store, tenants, index (pure)."""
+"""What is wrong with the control plane itself: pools that cannot be read, store, tenants, index, and with requests that
+it refuses (pure).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import IndexStatus
 
@@ -26,6 +29,8 @@ class ServiceState:
     tenants_problem: str = ""
     directory: Directory = field(default_factory=Directory)
     leaving: bool = False
+    fatal_requests: tuple[FatalRequest, ...] = ()
+    """Requests that are refused since engines ended while they computed them."""
 
 
 def service_findings(state: ServiceState) -> Iterator[Finding]:
@@ -34,6 +39,8 @@ def service_findings(state: ServiceState) -> Iterator[Finding]:
         yield from found(groups, state, subject)
     for pool in state.unread_pools:
         yield from found(_UNREAD_POOL, pool, f"pool {pool}")
+    for request in state.fatal_requests:
+        yield from found(_FATAL_REQUEST, request, f"request {request.subject.decision}")
 
 
 def index_findings(index: IndexStatus) -> Iterator[Finding]:
@@ -155,6 +162,21 @@ _UNREAD_POOL: Final[tuple[tuple[Fault[str], ...], ...]] = (
             lambda _: "it cannot be read as it is declared now; what was read last stays in force",
             "correct it: the condition ConfigValid, or `cachefleet check POOL.yaml`, names the field",
             operations("configvalid"),
+        ),
+    ),
+)
+_FATAL_REQUEST: Final[tuple[tuple[Fault[FatalRequest], ...], ...]] = (
+    (
+        Fault(
+            lambda _: True,
+            Severity.WARNING,
+            "FatalRequest",
+            lambda request: (
+                f"engines of {' and '.join(request.workers)} ended while they computed it; asked of model "
+                f"{request.subject.model} by tenant {request.subject.tenant}, refused for {request.seconds} s more"
+            ),
+            "read the engines' logs for why they ended, and ask the tenant what it sent",
+            troubleshooting("a-request-ends-engines"),
         ),
     ),
 )

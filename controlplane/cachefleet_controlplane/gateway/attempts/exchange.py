@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,15 +20,15 @@ from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, State, begun, step
 from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
-from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.attempts.worker_choice import Placement, predicted_seconds
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.usage import LONGEST, Usage, within
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import omitting, without_zero
-from cachefleet_controlplane.routing.decision import Decision, Verdict, turned_away
+from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 _SENT = frozenset({State.WAITING, State.RELAYING})
 """An attempt is under way."""
+_PRODUCING_SECONDS: Final = 2.0
+"""A whole answer that takes longer than its prompt was predicted to, and this, counts as begun."""
 
 
 class Exchange:
@@ -62,6 +64,7 @@ class Exchange:
         self._progress = begun()
         self._resuming = Resumption.of(context.fleet, routing_input)
         self._planner = AttemptPlanner(self._resuming, max_attempts=context.max_attempts)
+        self._exposed = context.exposed(routing_input, trace, arrived=began)
         self._transfer: Transfer | None = None
         self._placement = Placement(
             context.fleet,
@@ -86,7 +89,7 @@ class Exchange:
         action = Action.CHOOSE
         try:
             while (outcome := await self._act(action, given)) is not None:
-                action = self._step(outcome)
+                action = self._step(await self._died(outcome) if outcome in BREAKS else outcome)
         finally:
             self._close()
 
@@ -94,7 +97,7 @@ class Exchange:
         """Carry out an action of the table; None once the answer is sent."""
         match action:
             case Action.CHOOSE:
-                return self._placement.choose(self._progress)
+                return await self._choose()
             case Action.QUEUE:
                 return await self._placement.wait(self._progress)
             case Action.SEND | Action.PREFILL:
@@ -105,7 +108,29 @@ class Exchange:
                 await self._conclude(action)
                 return None
 
+    async def _choose(self) -> Outcome:
+        if await self._exposed.may_go():
+            return self._placement.choose(self._progress)
+        self._context.metrics.fatal_request("refused")
+        if self._trace.decision is None:
+            self._trace.decision = turned_away(self._routing_input.decide(), Reason.FATAL_REQUEST)
+        return Outcome.FATAL
+
+    async def _died(self, outcome: Outcome) -> Outcome:
+        """Note an attempt that was broken off, if the engine has ended; DIED then, unless the client has bytes."""
+        state, chosen = self._progress.state, self._placement.chosen
+        if state not in _SENT or chosen is None:
+            return outcome
+        patience = predicted_seconds(chosen) + _PRODUCING_SECONDS
+        late = not self._routing_input.info.stream and self._context.clock() - self._attempt_began > patience
+        died = await self._exposed.lost(chosen, began=self._attempt_began, produced=late)
+        return Outcome.DIED if died and state is State.WAITING else outcome
+
     async def _conclude(self, action: Action) -> None:
+        error = self._exposed.error()
+        if error is not None and action is not Action.CLOSE:
+            await (self._broken(error) if self._reply.started else self._fail(error))
+            return
         match action:
             case Action.DELIVER:
                 await self._deliver()
@@ -114,8 +139,7 @@ class Exchange:
             case Action.FAIL:
                 await self._fail(failure(self._outcome, self._opened))
             case Action.BREAK:
-                error = ApiError(502, "The worker's answer broke off.")
-                await self._reply.broken(error, sequence=self._transformer.sequence if self._transformer else 0)
+                await self._broken(ApiError(502, "The worker's answer broke off."))
             case _:
                 await self._reply.end()
 
@@ -163,6 +187,8 @@ class Exchange:
         if _prefilled(self._opened) and self._placement.inflight is not None:
             self._placement.inflight.first_token()
             self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.routing_input.prompt.keys)
+        if outcome is Outcome.ANSWERED or (outcome is Outcome.FIRST_EVENT and self._resuming.resumed):
+            self._exposed.ended()
         return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
 
     async def _prefill(self, given: list[Header]) -> Outcome:
@@ -170,7 +196,11 @@ class Exchange:
         routing_input, path = self._resuming.routing_input, self._resuming.path
         usage = partial(_usage_in, self._api, routing_input)
         self._transfer = transfer = Transfer(
-            *(self._context, routing_input), path=path, trace=self._trace, arrived=self._began, usage=usage
+            *(self._context, routing_input, self._exposed),
+            path=path,
+            trace=self._trace,
+            arrived=self._began,
+            usage=usage,
         )
         outcome = await transfer.run(given)
         if outcome is Outcome.PREFILLED:
@@ -193,7 +223,13 @@ class Exchange:
         transformer = self._transformer
         try:
             relay = StreamRelay(self._reply, self._turn, self._resuming, self._context.stalled)
-            return await relay.run(stream, transformer, worker=chosen.full_name)
+            outcome = await relay.run(stream, transformer, worker=chosen.full_name)
+            if outcome is Outcome.FINISHED:
+                if self._resuming.failed:
+                    await self._died(outcome)
+                else:
+                    self._exposed.ended()
+            return outcome
         finally:  # also where the client has disconnected
             self._trace.usage = _possible(transformer.usage, self._routing_input)
             self._context.fingerprints.learn(chosen.url, transformer.fingerprint)
@@ -201,6 +237,7 @@ class Exchange:
     def _forget(self) -> None:
         """Once a stream is open keep no copy of the prompt: thousands may be, for long."""
         self._transfer = None
+        self._exposed.begun()
         self._planner.begun()
         self._resuming.begun()
         self._placement.routing_input = self._routing_input = self._resuming.routing_input
@@ -245,6 +282,9 @@ class Exchange:
         self._context.metrics.admission_refusal(reason)
         await self._fail(error)
 
+    async def _broken(self, error: ApiError) -> None:
+        await self._reply.broken(error, sequence=self._transformer.sequence if self._transformer else 0)
+
     async def _fail(self, error: ApiError) -> None:
         await self._reply.error(error, self._told())
 
@@ -274,6 +314,7 @@ class Exchange:
             self._routing_input.learn(self._trace.usage.prompt_tokens)
         else:
             self._trace.cut_short = self._cut_short()
+        self._exposed.close()
         self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
 
     def _cut_short(self) -> Usage | None:

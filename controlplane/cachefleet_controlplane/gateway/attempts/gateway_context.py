@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths, Subject
+from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
+from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -29,10 +33,16 @@ class GatewayContext:
     fingerprints: Fingerprints
     queue: Queue
     stalled: StalledAttempts
+    deaths: EngineDeaths
     max_attempts: int
     tracer: Tracer | None = None
     """None where traces are off."""
     clock: Callable[[], float] = time.monotonic
+
+    def exposed(self, routing_input: RoutingInput, trace: DecisionTrace, *, arrived: float) -> ExposedRequest:
+        """Begin to watch what engines that end have to do with a request."""
+        subject = Subject(trace.model, routing_input.tenant.name, trace.id)
+        return ExposedRequest(self.deaths, routing_input.info.endpoint, routing_input.body, subject, arrived=arrived)
 
     def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:
         """Note a worker's failed attempt; ``excluded``: it is not asked again, ``retried``: another one is."""

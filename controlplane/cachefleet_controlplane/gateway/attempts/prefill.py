@@ -19,9 +19,10 @@ from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayCont
 from cachefleet_controlplane.gateway.attempts.resume_eligibility import unmarked
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
 from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, Outcome
+from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Reason
@@ -79,6 +80,7 @@ class Transfer:
         self,
         context: GatewayContext,
         routing_input: RoutingInput,
+        exposed: ExposedRequest,
         *,
         path: str,
         trace: DecisionTrace,
@@ -86,6 +88,7 @@ class Transfer:
         usage: Callable[[bytes], Usage | None],
     ) -> None:
         self._context = context
+        self._exposed = exposed
         self._path = path
         self._usage = usage
         self._trace = trace
@@ -121,7 +124,7 @@ class Transfer:
         try:
             while action in _GOING:
                 outcome = await self._act(action, headers)
-                action = self._step(outcome)
+                action = self._step(await self._died(outcome) if outcome in BREAKS else outcome)
             found = self._found(action)
             if found is Outcome.PREFILLED and self.opened.answer is not None:
                 self._account(self.opened.answer.body)
@@ -140,8 +143,15 @@ class Transfer:
 
     async def _act(self, action: Action, headers: Sequence[Header]) -> Outcome:
         if action is Action.CHOOSE:
-            return self._placement.choose(self._progress)
+            may = await self._exposed.may_go()
+            return self._placement.choose(self._progress) if may else Outcome.FATAL
         return await (self._placement.wait(self._progress) if action is Action.QUEUE else self._send(headers))
+
+    async def _died(self, outcome: Outcome) -> Outcome:
+        """DIED where the Prefill worker's engine has ended, which is noted."""
+        chosen = self._placement.chosen
+        died = chosen is not None and await self._exposed.lost(chosen, began=self._began, produced=False)
+        return Outcome.DIED if died else outcome
 
     async def _send(self, headers: Sequence[Header]) -> Outcome:
         chosen = self._placement.chosen

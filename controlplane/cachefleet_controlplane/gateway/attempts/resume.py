@@ -73,6 +73,8 @@ class Resumption:
         self._limits = limits
         self._first = routing_input
         self._times = 0
+        self.failed = False
+        """A worker has reported a failure within its stream."""
         self._whole = b""
         self._joiner: StreamJoiner | None = None
         self.routing_input = self._with_mark(routing_input)
@@ -130,8 +132,11 @@ class Resumption:
             self._joiner.add(ids, text, finish)
 
     def breaks(self, events: Sequence[bytes]) -> bool:
-        """Whether the worker reports a failure (5xx), and another one can resume the answer."""
-        return any(error_code(event) >= 500 for event in events) and self.survives
+        """Whether the worker reports a failure (5xx; ``failed`` keeps it), and another one can resume the answer."""
+        if not any(error_code(event) >= 500 for event in events):
+            return False
+        self.failed = True
+        return self.survives
 
     def outcome(self, of: Outcome) -> Outcome:
         """Return the outcome for the end of a worker's stream, which ended as ``of`` says."""

@@ -15,6 +15,8 @@ Rules besides the table, in ``step``:
 - After ``max_attempts`` attempts, or when every worker is excluded, the request ends with the worker's own last answer
   where it gave one (a 5xx), else with an error of ours. A worker's 401 or 403 is never delivered: what it refuses is
   the gateway's own key, so the worker is excluded, and the error is a 502 where no other one is left.
+- A worker whose engine has ended (``engine_deaths``) is excluded at once, and what it answered is not delivered. Before
+  each attempt a request may turn out to be what ends engines: it is FATAL then, and sent to no other one.
 - A worker that handed an answer back is avoided, one whose connection broke within it is excluded.
 - A refusal by a worker's gate is no failure: its attempt does not count, and an earlier 5xx is not delivered.
 - What a Prefill worker computed serves the next attempt alone: one that fails may have taken the blocks already.
@@ -83,11 +85,16 @@ _DECIDED: Final[Mapping[Outcome, Row]] = {
 
 TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
     {
-        State.CHOOSING: {**_DECIDED, Outcome.NO_ROOM: (State.QUEUED, Action.QUEUE)},
+        State.CHOOSING: {
+            **_DECIDED,
+            Outcome.NO_ROOM: (State.QUEUED, Action.QUEUE),
+            Outcome.FATAL: (State.ENDED, Action.FAIL),
+        },
         State.QUEUED: _DECIDED,
         State.WAITING: {
             Outcome.UNREACHABLE: _RETRY,
             Outcome.LOST: _RETRY,
+            Outcome.DIED: _RETRY,
             Outcome.SERVER_ERROR: _RETRY,
             Outcome.KEY_REFUSED: _RETRY,
             Outcome.STALLED: _RETRY,

@@ -78,7 +78,7 @@ class Placement:
     def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
         """What is known of an attempt while it waits for the first byte of the worker chosen."""
         stream, elsewhere = self.routing_input.info.stream, partial(self._elsewhere, chosen, excluded)
-        return Waiting(chosen.full_name, stream, partial(_predicted, chosen), elsewhere)
+        return Waiting(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
 
     def _elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
         """Whether another worker than the one chosen would take the request now."""
@@ -175,7 +175,7 @@ class Placement:
         return Outcome.PLACED
 
 
-def _predicted(chosen: Decision) -> float:
+def predicted_seconds(chosen: Decision) -> float:
     """What the request costs on the chosen worker in seconds, its wait there among it."""
     return next((score.seconds for score in chosen.leading if score.id == chosen.id), 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Sequence
+from errno import ECONNREFUSED
 from typing import Any, Final
 
 import aiohttp
@@ -19,6 +20,8 @@ KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than vLLM's own five seconds, so that we rarely write into a connection it is closing."""
 MAX_REFUSED: Final = 1024
 """Workers whose certificate was refused that are remembered, so that each is logged once."""
+HEALTH_PATH: Final = "/health"
+_UNAVAILABLE: Final = 503
 _STATUSES: Final = range(200, 600)
 _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
@@ -80,6 +83,20 @@ class AiohttpSender:
             response.close()
             raise aiohttp.ClientPayloadError(f"status {response.status} is none")
         return response
+
+    async def ended(self, url: str) -> bool | None:
+        """Whether a worker's engine has ended: it refuses connections, or says that its core is gone; None where its
+        connection broke, which says nothing yet.
+        """
+        if self._session is None:
+            return None
+        try:
+            async with self._session.get(url + HEALTH_PATH, allow_redirects=False, **self._verified(url)) as response:
+                return response.status == _UNAVAILABLE
+        except aiohttp.ClientConnectorError as error:
+            return True if error.errno == ECONNREFUSED else None
+        except (aiohttp.ClientError, OSError):
+            return None
 
     def _tell(self, url: str, error: str) -> None:
         """Log, once for each worker and reason, why its TLS is refused: the outcome says no more than unreachable."""

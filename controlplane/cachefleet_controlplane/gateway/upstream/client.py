@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -35,6 +36,7 @@ from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
 
 _KEY_REFUSED: Final = frozenset({401, 403})
+_LOOK_AGAIN_SECONDS: Final = 0.05
 _EVENT_STREAM: Final = "text/event-stream"
 
 
@@ -143,6 +145,15 @@ class Upstream:
                 return await self.open(url, path, body, headers=headers)
         except TimeoutError:
             return Opened(Outcome.SILENT)
+
+    async def ended(self, url: str, seconds: float) -> bool:
+        """Whether the engine at a URL has ended; one of which that is not learnt in so many seconds has not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (ended := await self._http.ended(url)) is None:  # noqa: ASYNC110 # nobody tells when it is known
+                    await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                return ended
+        return False
 
 
 _TOO_LARGE: Final = (StreamTooLargeError, HoldError)

@@ -20,6 +20,10 @@ class Outcome(StrEnum):
     """The connection was refused, or not there in time."""
     LOST = "lost"
     """The connection ended or broke before the answer did."""
+    DIED = "died"
+    """The worker's engine has ended: the connection broke, or it answered 5xx, and now it refuses connections."""
+    FATAL = "fatal"
+    """Engines ended while they computed it, and it is not sent to another one."""
     SERVER_ERROR = "server_error"
     """The worker answered 5xx, or its stream began with such an error."""
     KEY_REFUSED = "key_refused"
@@ -67,10 +71,15 @@ class Outcome(StrEnum):
 
 
 RETRIES: Final = frozenset(
-    {Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.KEY_REFUSED, Outcome.STALLED}
+    {
+        *(Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.DIED, Outcome.KEY_REFUSED),
+        Outcome.STALLED,
+    }
 )
 """Outcomes after which another worker is asked."""
 ENDS: Final = RETRIES | {Outcome.SILENT, Outcome.OVERSIZED, Outcome.CUT_OFF, Outcome.HANDED_BACK, Outcome.ERROR_EVENT}
 """Outcomes of a last attempt by which a worker ended the request's answer: no other one has gone on with it."""
+BREAKS: Final = frozenset({Outcome.LOST, Outcome.SERVER_ERROR, Outcome.CUT_OFF})
+"""Outcomes of an attempt after which its engine may have ended."""
 BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
 """Outcomes of an attempt that count against its worker, whether or not another one is asked."""

@@ -13,6 +13,7 @@ from cachefleet_controlplane.admin.findings import pool_findings, service_findin
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, operations
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest, Subject
 from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
@@ -144,6 +145,11 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
         ({"pools_known": False}, "pools", "PoolsUnknown"),
         ({"pools_problem": "pools.yaml: gone"}, "pools", "PoolsOutOfDate"),
         ({"unread_pools": ("a/b",)}, "pool a/b", "Invalid"),
+        (
+            {"fatal_requests": (FatalRequest(Subject("qwen", "acme", "d1"), ("ns/p/a", "ns/p/b"), 60),)},
+            "request d1",
+            "FatalRequest",
+        ),
         ({"store_problem": "disk full"}, "store", "StoreFails"),
         ({"private_store": True}, "store", "PrivateStore"),
         ({"directory": Directory(read=False, closed=Closed.UNREAD)}, "tenants", "TenantsUnread"),
@@ -186,6 +192,7 @@ def faults() -> list[Fault[Any]]:
         *worker_findings._GROUPS,
         *chain.from_iterable(service_findings._SERVICE.values()),
         *service_findings._UNREAD_POOL,
+        *service_findings._FATAL_REQUEST,
         *service_findings._INDEX,
     )
     return list(chain.from_iterable(groups))
