@@ -178,6 +178,14 @@ class Fleet:
             again = Selector(self._index, self._registry).choose
             return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
 
+    def most_blocks(self, model: str) -> int:
+        """Blocks that a request of several sequences counts for at most: half of the smallest worker; 0: not known."""
+        workers = (worker for pool in self._registry.fleet(model) for worker in pool.workers.values() if worker.ready)
+        totals = [
+            worker.load.state.blocks_total for worker in workers if worker.load and worker.load.state.blocks_total
+        ]
+        return min(totals, default=0) // 2
+
     def begin(self, decision: Decision, prompt: Prompt) -> InFlightRequest:
         """Count a request that is about to be sent where ``decision`` says, until the result is finished."""
         self._decisions += 1
@@ -194,7 +202,8 @@ class Fleet:
             inflight_requests,
             self._clock,
             keys=prompt.keys,
-            tokens=decision.uncached_tokens,
+            tokens=decision.uncached_tokens + (prompt.prompts - 1) * prompt.tokens,
+            sequences=prompt.prompts * prompt.choices,
             blocks=needed,
             taken=needed - (room.shared(held) if room else 0),
             common=prompt.keys[: KEY_BYTES * common],

@@ -227,7 +227,9 @@ class Gateway:
     async def _answer(self, info: RequestInfo, scope: Scope, reply: Reply, trace: DecisionTrace, began: float) -> None:
         if trace.span is not None:
             trace.span.phase("admission", trace.span.arrived, self._parts.clock())
-        tenant, memory = admitted_request(scope).tenant, memory_of(scope)
+        admitted, memory = admitted_request(scope), memory_of(scope)
+        admitted.count(info.sequences)
+        tenant = admitted.tenant
         info, model = await self._served(info, tenant, memory)
         headers = permitted_headers(scope["headers"], trusted=tenant.trusted)
         trace.model = model.name

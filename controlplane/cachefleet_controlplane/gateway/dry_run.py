@@ -72,7 +72,8 @@ class Explainer:
         decision = routing_input.decide()
         line = routing_input.model.namespace, routing_input.model.base
         arrived, priority = self._parts.clock(), routing_input.tenant.priority
-        wait = self._parts.queue.others_first(line, priority=priority, arrived=arrived)
+        tenant = routing_input.tenant.name
+        wait = self._parts.queue.others_first(line, priority=priority, arrived=arrived, tenant=tenant)
         return held_back(decision) if wait else foreseen(routing_input.gate, decision)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES, Endpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
 from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER, PromptCacheRef
 
@@ -46,6 +46,12 @@ def array_of(schema: Schema) -> Schema:
     return {"type": "array", "items": schema}
 
 
+def _prompts(most: int) -> Schema:
+    """Return the schema of a prompt as text or ids, or of so many."""
+    several = {"maxItems": most}
+    return {"anyOf": [TEXT, array_of(TEXT) | several, array_of(TOKEN), array_of(array_of(TOKEN)) | several]}
+
+
 def listed(**members: Schema) -> Schema:
     """Return the schema of an object in which each member named is required."""
     return object_of(members, required=tuple(members))
@@ -57,12 +63,14 @@ _MODEL: Final = TEXT | {
 _THRESHOLD: Final = RATIO | {
     "description": "Refuse where the worker's cache holds a smaller part of the prompt; 0 always runs."
 }
+_CHOICES: Final = optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES})
 _SAMPLING: Final[Mapping[str, Schema]] = {
     "model": _MODEL,
     "max_tokens": optional(POSITIVE),
     "stream": optional(FLAG),
     "temperature": optional({"type": "number", "minimum": 0, "maximum": 2}),
-    "n": optional({"type": "integer", "minimum": 1, "maximum": 8}),
+    "n": _CHOICES,
+    "best_of": _CHOICES,
     "stop": optional({"anyOf": [TEXT, array_of(TEXT)]}),
     "stream_options": optional(object_of({"include_usage": FLAG})),
     "return_token_ids": optional(FLAG),
@@ -88,12 +96,13 @@ REQUESTS: Final[Mapping[str, Schema]] = {
     "CompletionRequest": object_of(
         {
             **_SAMPLING,
-            "prompt": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]},
+            "prompt": _prompts(MAX_SEQUENCES),
             REF_MEMBER: _REFERENCE,
             APPEND_MEMBER: array_of(TOKEN),
             RETURN_MEMBER: optional(FLAG),
         },
-        about="OpenAI's completion; a prompt is text or token ids, or several of one kind; or token ids by reference.",
+        about="OpenAI's completion; a prompt is text or token ids, or several of one kind; or token ids by reference. "
+        f"Choices of all prompts are {MAX_SEQUENCES} at most.",
     ),
     "ResponseRequest": object_of(
         {
@@ -126,7 +135,7 @@ REQUESTS: Final[Mapping[str, Schema]] = {
     "EmbeddingRequest": object_of(
         {
             "model": _MODEL,
-            "input": {"anyOf": [TEXT, array_of(TEXT), array_of(TOKEN), array_of(array_of(TOKEN))]},
+            "input": _prompts(MAX_INPUTS),
             "encoding_format": optional(TEXT | {"enum": ["float", "base64"]}),
         },
         required=("input",),

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTra
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
-from cachefleet_controlplane.tenants.limits import Limit, Load
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, Load
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
@@ -59,17 +59,26 @@ class Known(Protocol):
 class AdmittedRequest:
     """One admitted request, as a context manager that ends with it."""
 
-    __slots__ = ("_admission", "_limited", "_load", "tenant")
+    __slots__ = ("_admission", "_counted", "_load", "tenant")
 
     def __init__(self, admission: AdmissionMiddleware, tenant: TenantRecord, load: Load, *, limited: bool) -> None:
         self._admission = admission
         self._load = load
-        self._limited = limited
+        self._counted = int(limited)
         self.tenant = tenant
 
     def settle(self, trace: DecisionTrace) -> None:
         """Account for the request; to be called once, at its end."""
         self._admission.settle(self.tenant, self._load, trace)
+
+    def count(self, sequences: int) -> None:
+        """Count a request as so many, as an engine does. ApiError 429 over the tenant's limit, 400 where it could
+        never be within.
+        """
+        if sequences > 1 and self._counted:
+            self._admission.check_more(self.tenant, self._load, sequences)
+            self._load.requests += sequences - self._counted
+            self._counted = sequences
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +86,7 @@ class AdmittedRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._load.requests -= self._limited
+        self._load.requests -= self._counted
         self._admission.left(self.tenant, self._load)
 
 
@@ -180,6 +189,18 @@ class AdmissionMiddleware:
         self._tenant_metrics.refused(tenant.name, limit)
         message = f"{_OVER[limit].format(tenant)} Try again in {seconds} s."
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
+
+    def check_more(self, tenant: TenantRecord, load: Load, sequences: int) -> None:
+        """Check that a request, which counts as one so far, may have so many sequences. ApiError 400 or 429."""
+        most = tenant.requests_at_once
+        if most is None or load.requests - 1 + sequences <= most:
+            return
+        self._tenant_metrics.refused(tenant.name, Limit.REQUESTS_AT_ONCE)
+        message = f"{_OVER[Limit.REQUESTS_AT_ONCE].format(tenant)} This one counts as {sequences} (prompts times `n`)."
+        if sequences > most:
+            raise ApiError(400, message, param="n", code=Limit.REQUESTS_AT_ONCE)
+        headers = {"retry-after": str(RETRY_SECONDS)}
+        raise ApiError(429, f"{message} Try again in {RETRY_SECONDS} s.", code=Limit.REQUESTS_AT_ONCE, headers=headers)
 
     def settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
         """Count the worker's usage; where it told none, what is known: of an answer cut short what was produced, and of

@@ -139,6 +139,12 @@ class Prompt(Struct, frozen=True):
     """How long that prefix is: nothing is taken off for who is expected to hold all of it."""
     continued: bool = False
     """It is the prompt of a request that was counted before, and what was produced for it: the rest is asked for."""
+    prompts: int = 1
+    """Prompts of the request, of which this is the first; the others are taken to be as long."""
+    choices: int = 1
+    """Answers to each of them."""
+    most_blocks: int = 0
+    """Blocks that all of them count for at most, since an engine computes one after the other; 0 for no such bound."""
 
 
 class CandidateView(Struct, frozen=True):

@@ -54,7 +54,25 @@ def usable_blocks(blocks: int, prompt: Prompt) -> int:
 
 
 def needed_blocks(prompt: Prompt) -> int:
-    """Blocks that the prompt and the start of its answer fill; 0 where the block size is not known."""
+    """Blocks that a request's prompts and the start of their answers fill; 0 where the block size is not known.
+
+    Choices of one prompt share its blocks. A request of several is held to ``most_blocks``, but counts no less than one
+    of them alone.
+    """
     if prompt.block_size < 1:
         return 0
-    return -(-(prompt.tokens + min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)) // prompt.block_size)
+    answer = min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)
+    one = -(-(prompt.tokens + answer) // prompt.block_size)
+    if prompt.prompts == prompt.choices == 1:
+        return one  # as nearly all
+    blocks = prompt.prompts * (one + (prompt.choices - 1) * -(-answer // prompt.block_size))
+    return max(one, min(blocks, prompt.most_blocks)) if prompt.most_blocks else blocks
+
+
+def wanted_blocks(prompt: Prompt) -> int:
+    """Free blocks that there must be for a request: more than it needs where it has several sequences.
+
+    These leave room to requests of others that come while it is computed.
+    """
+    needed = needed_blocks(prompt)
+    return needed if prompt.prompts == prompt.choices == 1 else needed + prompt.most_blocks // 2

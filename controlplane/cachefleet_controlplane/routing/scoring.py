@@ -36,7 +36,7 @@ from cachefleet_controlplane.routing.decision import (
     verdict_of,
 )
 from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.prompt_blocks import Cached, cached_tokens, needed_blocks
+from cachefleet_controlplane.routing.prompt_blocks import Cached, cached_tokens, wanted_blocks
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
 from cachefleet_controlplane.routing.told_reason import told_reason
 
@@ -108,7 +108,7 @@ def unplaced(
 def score(prompt: Prompt, view: CandidateView, throughput: Throughput, cached: Cached | None = None) -> CandidateScore:
     """The cost of a prompt on one candidate at this throughput; with ``cached``, of a view that is of no prompt."""
     cached = cached or Cached.of(view)
-    stale, needed, worth = cached.stale, needed_blocks(prompt), view.worth
+    stale, needed, worth = cached.stale, wanted_blocks(prompt), view.worth
     held, predicted, there = cached_tokens(prompt, cached, view.trust, stale=stale)
     expected = max(predicted, there)
     uncached, loaded = prompt.tokens - expected, expected - there
@@ -179,7 +179,7 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
 
 
 def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
-    throughputs, needed = Throughputs.learn(candidates), needed_blocks(prompt)
+    throughputs, needed = Throughputs.learn(candidates), wanted_blocks(prompt)
     return [_Judged(view, score(prompt, view, throughputs.of(view)), could(view, needed=needed)) for view in candidates]
 
 

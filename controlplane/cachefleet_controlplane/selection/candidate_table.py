@@ -60,7 +60,7 @@ class Row(Struct, frozen=True):
             self.view,
             inflight_tokens=own.tokens(now),
             last_used=worker.last_used,
-            requests=(load.others_requests if load else 0) + len(own.open),
+            requests=(load.others_requests if load else 0) + own.sequences,
         )
         if load is not None and (room := worker.room(now, percent=percent)) is not None:
             view = replace(

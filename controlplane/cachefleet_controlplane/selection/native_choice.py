@@ -23,7 +23,7 @@ from cachefleet_controlplane.routing.decision import (
 )
 from cachefleet_controlplane.routing.hit_trust import counted
 from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks, usable_tokens
+from cachefleet_controlplane.routing.prompt_blocks import usable_blocks, usable_tokens, wanted_blocks
 from cachefleet_controlplane.routing.scoring import could, fits, score, unplaced
 from cachefleet_controlplane.routing.told_reason import told_reason
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
@@ -48,7 +48,7 @@ def chosen(
     ``sent`` are the rows that were just sent some of its blocks, and how many. ``matched`` are the blocks that each row
     counts as holding, where it is not the index that knows. IndexDefectError.
     """
-    needed = needed_blocks(prompt)
+    needed = wanted_blocks(prompt)
     choice = _match(index, table, prompt, keys, needed=needed, sent=sent)
     if matched is None:
         matched = table.unpack(choice.depths)
@@ -158,7 +158,7 @@ class _Seen:
 
     def misjudged(self, place: int) -> bool:
         """Whether native code, which knows neither shared nor missing blocks, judges this row's room differently."""
-        row, needed = self._rows[place], needed_blocks(self._prompt)
+        row, needed = self._rows[place], wanted_blocks(self._prompt)
         view = row.view
         known = row.reported_at is not None and not view.stale
         held = usable_blocks(counted(self._matched[place], view.trust), self._prompt) if known else 0
@@ -167,7 +167,7 @@ class _Seen:
 
     def possible(self) -> bool:
         """Whether any worker could ever have room."""
-        return any(could(row.view, needed=needed_blocks(self._prompt)) for row in self._rows)
+        return any(could(row.view, needed=wanted_blocks(self._prompt)) for row in self._rows)
 
     def later(self, first: int, second: int | None) -> tuple[LaterScores, LaterScores]:
         """The leading scores, and all, each when they are asked for."""

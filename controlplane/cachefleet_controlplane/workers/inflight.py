@@ -40,6 +40,7 @@ class InFlightRequest:
             "keys",
             "prefilled",
             "sent_at",
+            "sequences",
         ),
         *("taken", "tokens"),
     )
@@ -54,12 +55,13 @@ class InFlightRequest:
         blocks: int,
         taken: int | None = None,
         common: bytes = b"",
+        sequences: int = 1,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         """``tokens`` have to be computed.
 
-        It needs ``blocks``, of which it takes ``taken`` out of the free ones (all by default), and may share those with
-        the keys ``common``. ``ended`` is called once it is over.
+        It is of so many ``sequences``, and needs ``blocks``, of which it takes ``taken`` out of the free ones (all by
+        default), and may share those with the keys ``common``. ``ended`` is called once it is over.
         """
         self._inflight_requests = inflight_requests
         self._clock = clock
@@ -69,6 +71,7 @@ class InFlightRequest:
         self.blocks = blocks
         self.taken = blocks if taken is None else taken
         self.common = common
+        self.sequences = sequences
         self.reservation: Reservation | None = None
         self.sent_at = clock()
         self.prefilled = False
@@ -114,6 +117,8 @@ class InFlightRequests:
     """Called when what is counted here has changed."""
     open: dict[int, InFlightRequest] = field(default_factory=dict)
     """In the order in which they were sent."""
+    sequences: int = 0
+    """Answers that all of them ask for: an engine counts each as a request."""
     computing: dict[int, InFlightRequest] = field(default_factory=dict)
     """Those of them without a first token."""
     recent: deque[InFlightRequest] = field(default_factory=lambda: deque(maxlen=MAX_EXPECTED))
@@ -126,6 +131,7 @@ class InFlightRequests:
         """A request is sent; ``held`` blocks of its prompt are there according to the index."""
         self.changed()
         self.open[id(inflight)] = self.computing[id(inflight)] = inflight
+        self.sequences += inflight.sequences
         inflight.reservation = self.reservations.take(inflight.common, blocks=inflight.blocks, held=held)
         if inflight.keys:
             self.recent.append(inflight)
@@ -144,7 +150,8 @@ class InFlightRequests:
     def close(self, inflight: InFlightRequest, cached_tokens: int | None) -> None:
         """A request is over; without ``cached_tokens`` and a first token it failed, and its blocks are not expected."""
         self.changed()
-        self.open.pop(id(inflight), None)
+        if self.open.pop(id(inflight), None) is not None:
+            self.sequences -= inflight.sequences
         self.computing.pop(id(inflight), None)
         if inflight.reservation is not None:
             self.reservations.drop(inflight.reservation)
@@ -170,8 +177,8 @@ class InFlightRequests:
         return reversed(self.open.values())
 
     def waiting(self, now: float) -> int:
-        """Number of requests whose prompt still has to be computed."""
-        return sum(1 for inflight in self.computing.values() if inflight.working(now))
+        """Number of sequences whose prompt still has to be computed."""
+        return sum(inflight.sequences for inflight in self.computing.values() if inflight.working(now))
 
     def match(self, keys: bytes, now: float, *, whole: bool = False) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there.

@@ -109,7 +109,7 @@ class Worker:
     @property
     def requests(self) -> int:
         """Requests that others sent there and that it has not answered, and ours."""
-        return (self.load.others_requests if self.load else 0) + len(self.inflight_requests.open)
+        return (self.load.others_requests if self.load else 0) + self.inflight_requests.sequences
 
     @property
     def rule(self) -> HitRule:
@@ -221,7 +221,7 @@ class Worker:
             if state.waiting_tokens is not None
             else round(others * own.typical_tokens)
         )
-        requests = max(0, state.running + state.waiting - len(own.open))
+        requests = max(0, state.running + state.waiting - own.sequences)
         self._touch()
         if self.trust != WHOLE:
             self._believe(faded(self.evidence, now))
@@ -288,7 +288,7 @@ class Worker:
             blocks_idle=room.idle if room else 0,
             blocks_used=room.used if room else 0,
             blocks_blank=blank_blocks(load, own),
-            requests=(load.others_requests if load else 0) + len(own.open),
+            requests=(load.others_requests if load else 0) + own.sequences,
             last_used=self.last_used,
             trust=self.trust,
             worth=self.worth,

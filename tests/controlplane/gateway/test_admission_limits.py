@@ -107,6 +107,27 @@ def test_nobody_is_over_its_requests_at_once_whoever_comes_and_goes(moves: list[
     assert admission._loads == {}
 
 
+async def test_choices_and_prompts_count_as_requests_at_once() -> None:
+    limited = TenantRecord(name=ACME.name, requests_at_once=4)
+    slow = {"inter_token_seconds": 0.05, "natural_tokens": 200}
+    async with engine(**slow) as worker, front([worker], known=Known(directory(limited))) as gate:
+        status, _, told = await ask(gate, ACME, n=5)
+        assert (status, told["error"]["code"], told["error"]["param"]) == (400, "requests_at_once", "n")
+        assert not salts(worker)
+        three = asyncio.create_task(ask(gate, ACME, n=3, max_tokens=200, stream=True))
+        await until(lambda: bool(salts(worker)))
+        status, headers, _ = await ask(gate, ACME, n=2)
+        assert (status, headers["retry-after"]) == (429, "1")
+        one = asyncio.create_task(ask(gate, ACME, max_tokens=200, stream=True))
+        await until(lambda: gate.gateway.under_way == 2)
+        assert (await ask(gate, ACME))[0] == 429
+        for each in (three, one):
+            each.cancel()
+        await asyncio.wait({three, one})
+        await until(lambda: gate.gateway.under_way == 0)
+        assert (await ask(gate, ACME, n=4))[0] == 200
+
+
 async def test_of_a_tenant_that_does_nothing_nothing_is_kept() -> None:
     async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
         async with gate.http.get(gate.url + "/v1/models", headers={"x-api-key": KEYS[ACME.name]}):

@@ -16,7 +16,9 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     Bypass,
     Endpoint,
     RequestInfo,
+    choices_of,
     own_threshold,
+    within_bounds,
 )
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
@@ -44,7 +46,7 @@ class ChatApi(PassingApi):
     def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
         """Read a body; a chat without a bound counts CHAT_MAX_TOKENS. ApiError 400 for an invalid threshold."""
         echo, ids_asked = lax_bool(fields.get("echo")), lax_bool(fields.get("return_token_ids"))
-        choices = number(fields.get("n"))
+        choices = choices_of(fields)
         return RequestInfo(
             endpoint=self.endpoint,
             model=model,
@@ -54,12 +56,12 @@ class ChatApi(PassingApi):
             usage_asked=_usage_asked(fields.get("stream_options")),
             ids_asked=ids_asked,
             ids_wanted=not echo and not ids_asked,
-            single=choices in {None, 1} and _has_one_prompt(fields),
+            single=choices == 1 and _has_one_prompt(fields),
             max_tokens=self._max_tokens(fields),
             bypass=Bypass.MEDIA if self._holds_media(fields) else None,
             threshold=own_threshold(fields),
-            choices=choices or 1,
-            prompts=self._prompts(fields),
+            choices=choices,
+            prompts=self._prompts(fields, choices),
         )
 
     def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
@@ -92,7 +94,7 @@ class ChatApi(PassingApi):
     def _max_tokens(self, fields: Fields) -> int:
         return _first_number(fields, "max_completion_tokens", "max_tokens") or CHAT_MAX_TOKENS
 
-    def _prompts(self, fields: Fields) -> int:  # noqa: ARG002 # completions have several
+    def _prompts(self, fields: Fields, choices: int) -> int:  # noqa: ARG002 # completions have several
         return 1
 
     def _holds_media(self, fields: Fields) -> bool:
@@ -107,8 +109,10 @@ class CompletionsApi(ChatApi):
     def _max_tokens(self, fields: Fields) -> int:
         return _first_number(fields, "max_tokens") or COMPLETIONS_MAX_TOKENS
 
-    def _prompts(self, fields: Fields) -> int:
-        return count_of(fields.get("prompt"))
+    def _prompts(self, fields: Fields, choices: int) -> int:
+        lists = [name for name in ("prompt", "prompt_embeds") if not is_null(fields, name)]
+        counts = [within_bounds(count_of(fields[name]), choices, param=name) for name in lists]
+        return within_bounds(sum(counts) or 1, choices, param="prompt")
 
     def _holds_media(self, fields: Fields) -> bool:
         return not is_null(fields, "prompt_embeds")

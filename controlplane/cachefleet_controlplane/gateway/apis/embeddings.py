@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.api import PassingApi, plain_ask
-from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import MAX_INPUTS, Bypass, Endpoint, RequestInfo, within_bounds
 from cachefleet_controlplane.wire.json_members import Fields, count_of
 
 
@@ -23,4 +23,4 @@ class EmbeddingsApi(PassingApi):
             max_tokens=1,
             bypass=Bypass.EMBEDDINGS,
         )
-        return replace(info, prompts=count_of(fields.get("input")))
+        return replace(info, prompts=within_bounds(count_of(fields.get("input")), most=MAX_INPUTS, param="input"))

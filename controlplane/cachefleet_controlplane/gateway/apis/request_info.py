@@ -18,6 +18,13 @@ COMPLETIONS_MAX_TOKENS: Final = 16
 CHAT_MAX_TOKENS: Final = 256
 """Assumed for a chat without a bound; decisions count no more than that anyway."""
 
+MAX_CHOICES: Final = 8
+"""Choices of each prompt that may be asked for."""
+MAX_SEQUENCES: Final = 128
+"""Choices of all prompts of one request: an engine computes as many answers."""
+MAX_INPUTS: Final = 2048
+"""Texts of one request for embeddings."""
+
 
 class Endpoint(StrEnum):
     """What a worker can be asked; the value is the path, at the gateway and at the worker."""
@@ -72,6 +79,11 @@ class RequestInfo(Struct, frozen=True):
     """The client's ``prompt_cache_key``."""
 
     @property
+    def sequences(self) -> int:
+        """Answers that an engine computes for it, each as large as a request of its own."""
+        return self.choices * self.prompts
+
+    @property
     def reads_cache(self) -> bool:
         """Whether the engine looks for the prompt in its prefix cache: not where it tells the prompt's own logprobs.
 
@@ -89,6 +101,7 @@ FIELD: Final = "cache_hit_threshold"
 MESSAGE: Final = f"Parameter `{FIELD}` must be between 0.0 and 1.0 if provided."
 
 _number = msgspec.json.Decoder(float)
+_number_or_text = msgspec.json.Decoder(int | float | str)
 
 
 def own_threshold(fields: Fields) -> float | None:
@@ -117,6 +130,31 @@ def _refused() -> ApiError:
 APPLIED: Final[Header] = (b"preference-applied", b"if-available")
 _PREFER: Final = b"prefer"
 _IF_AVAILABLE: Final = b"if-available"
+
+
+def choices_of(fields: Fields) -> int:
+    """Return how many choices of each prompt are asked for, by ``n`` or ``best_of``. ApiError 400 over MAX_CHOICES."""
+    return max(1, *(_choices(fields, name) for name in ("n", "best_of")))
+
+
+def _choices(fields: Fields, name: str) -> int:
+    if is_null(fields, name):
+        return 1
+    try:
+        count = float(_number_or_text.decode(fields[name]))  # takes every way of writing a number that the engine takes
+    except (*READ_ERRORS, ValueError, OverflowError):
+        return 1  # no number: the engine refuses it
+    if not count <= MAX_CHOICES:
+        raise ApiError(400, f"`{name}` must be a whole number from 1 to {MAX_CHOICES}.", param=name)
+    return max(1, int(count))  # the engine refuses what is below 1
+
+
+def within_bounds(prompts: int, choices: int = 1, *, most: int = MAX_SEQUENCES, param: str) -> int:
+    """Return the number of prompts, which the member ``param`` lists. ApiError 400 where all of them are too many."""
+    if prompts * choices <= most:
+        return prompts
+    each = f", and with {choices} choices of each {most // choices}" if choices > 1 else ""
+    raise ApiError(400, f"`{param}` may have from 1 to {most} items{each}; it has {prompts}.", param=param)
 
 
 def wants_cached(headers: Iterable[Header]) -> bool:

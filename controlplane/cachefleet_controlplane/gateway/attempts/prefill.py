@@ -97,7 +97,7 @@ class Transfer:
             routing_input,
             duty=Duty.PREFILL,
             body=body,
-            prompt=replace(routing_input.prompt, max_tokens=1),
+            prompt=replace(routing_input.prompt, max_tokens=1, choices=1),
             preferred="",
             sent_to=lambda _: None,
         )

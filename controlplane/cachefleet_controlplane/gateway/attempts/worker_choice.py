@@ -54,7 +54,7 @@ class Placement:
         self._prefilled: Reason | None = None
         self.cached_only = False
         """The client wants it only where some of it is cached; applies to the first attempt."""
-        self._priority = routing_input.tenant.priority
+        self._priority, self._tenant = routing_input.tenant.priority, routing_input.tenant.name
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
         self.inflight: InFlightRequest | None = None
@@ -68,12 +68,15 @@ class Placement:
         decision = self.routing_input.decide(exclude=progress.excluded | progress.avoided)
         if progress.avoided and decision.verdict is not Verdict.ROUTE:
             decision = self.routing_input.decide(exclude=progress.excluded)
-        if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
+        if self._others_first():
             decision = held_back(decision)
         outcome = self._take(decision, progress)
         if self._trace.span is not None:
             self._trace.span.phase("decide", began, self._clock(), **{"cachefleet.outcome": outcome})
         return outcome
+
+    def _others_first(self) -> bool:
+        return self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived, tenant=self._tenant)
 
     def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
         """What is known of an attempt while it waits for the first byte of the worker chosen."""
@@ -82,7 +85,7 @@ class Placement:
 
     def _elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
         """Whether another worker than the one chosen would take the request now."""
-        if self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived):
+        if self._others_first():
             return False
         return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
 
@@ -93,7 +96,9 @@ class Placement:
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
         blocks = needed_blocks(self.routing_input.prompt)
-        ticket = self._queue.enter(self._line, priority=self._priority, arrived=self._arrived, blocks=blocks)
+        ticket = self._queue.enter(
+            self._line, priority=self._priority, arrived=self._arrived, blocks=blocks, tenant=self._tenant
+        )
         if ticket is None:
             return self._refuse(Reason.QUEUE_FULL)
         began = self._clock()
@@ -123,7 +128,8 @@ class Placement:
         """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""
         inflight, self.inflight = self.inflight, None
         if inflight is not None:
-            self._queue.ended(self._line, blocks=inflight.blocks)
+            sequences = inflight.sequences
+            self._queue.ended(self._line, blocks=inflight.blocks, tenant=self._tenant, sequences=sequences)
             inflight.finish(cached_tokens=cached_tokens)
 
     def _attempt(self, progress: Progress) -> Outcome | None:
@@ -170,7 +176,7 @@ class Placement:
         if kind.transferred:  # its blocks come from the Prefill worker
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
         self.inflight = self._fleet.begin(counted, self.routing_input.prompt)
-        self._queue.began(self._line)
+        self._queue.began(self._line, tenant=self._tenant, sequences=self.inflight.sequences)
         self.routing_input.sent_to(decision.full_name)
         return Outcome.PLACED
 

@@ -1,4 +1,8 @@
-"""The order of requests that wait for room, and Retry-After by the rate of finished requests. Pure."""
+"""The order of requests that wait for room, and Retry-After by the rate of finished requests. Pure.
+
+Within a priority the tenant goes first that has the fewest sequences running (max-min fairness), so that who asks for
+much holds up nobody else; requests of one tenant go by arrival.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ class Ticket:
     fleet: Fleet = field(compare=False)
     blocks: int = field(compare=False)
     """KV cache blocks that it needs."""
+    tenant: str = field(default="", compare=False)
 
 
 class WaitList:
@@ -34,18 +39,19 @@ class WaitList:
     def __init__(self, places: int) -> None:
         self._places = places
         self._lines: dict[Fleet, list[Ticket]] = {}
+        self._running: dict[Fleet, dict[str, int]] = {}
         self._count = 0
         self._numbers = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int) -> Ticket | None:
+    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int, tenant: str = "") -> Ticket | None:
         """Return a ticket; None where every place is taken."""
         if self._count >= self._places:
             return None
         self._numbers += 1
-        ticket = Ticket(priority, arrived, self._numbers, fleet, blocks)
+        ticket = Ticket(priority, arrived, self._numbers, fleet, blocks, tenant)
         insort(self._lines.setdefault(fleet, []), ticket)
         self._count += 1
         return ticket
@@ -65,12 +71,28 @@ class WaitList:
     def first(self, fleet: Fleet) -> Ticket | None:
         """Return the ticket whose turn it is; None where nobody waits."""
         line = self._lines.get(fleet)
-        return line[0] if line else None
+        if not line:
+            return None
+        running = self._running.get(fleet)
+        return min(line, key=lambda one: (one.priority, running.get(one.tenant, 0))) if running else line[0]
 
-    def before(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
+    def before(self, fleet: Fleet, *, priority: int, arrived: float, tenant: str = "") -> bool:
         """Whether a waiting ticket goes before such a request."""
         first = self.first(fleet)
-        return first is not None and (first.priority, first.arrived) <= (priority, arrived)
+        if first is None:
+            return False
+        running = self._running.get(fleet, {})
+        mine, theirs = running.get(tenant, 0), running.get(first.tenant, 0)
+        return (first.priority, theirs, first.arrived) <= (priority, mine, arrived)
+
+    def run(self, fleet: Fleet, tenant: str, sequences: int) -> None:
+        """Count a tenant's sequences that run from now on, or where negative no more."""
+        running = self._running.setdefault(fleet, {})
+        running[tenant] = running.get(tenant, 0) + sequences
+        if running[tenant] <= 0:
+            del running[tenant]
+        if not running:
+            del self._running[fleet]
 
     def fleets(self) -> Iterator[Fleet]:
         """Iterate over the fleets that have lines; lines may change meanwhile."""

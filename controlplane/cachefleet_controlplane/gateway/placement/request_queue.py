@@ -60,13 +60,13 @@ class Queue:
         """How many requests of a fleet wait."""
         return self._room.waiting(fleet)
 
-    def others_first(self, fleet: Fleet, *, priority: int, arrived: float) -> bool:
+    def others_first(self, fleet: Fleet, *, priority: int, arrived: float, tenant: str = "") -> bool:
         """Whether a request has to wait because others that go first do."""
-        return self._room.before(fleet, priority=priority, arrived=arrived)
+        return self._room.before(fleet, priority=priority, arrived=arrived, tenant=tenant)
 
-    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int) -> Ticket | None:
+    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int, tenant: str = "") -> Ticket | None:
         """Return a place, with which ``wait`` has to be called at once; None where there is none."""
-        return self._room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks)
+        return self._room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks, tenant=tenant)
 
     async def wait(self, ticket: Ticket, attempt: Callable[[], T | None], *, seconds: float) -> T | None:
         """Call ``attempt`` at each turn of the ticket, and return its first result; None after ``seconds``.
@@ -85,8 +85,9 @@ class Queue:
             self._leave(ticket)
             self._metrics.waited(outcome=how, seconds=self._clock() - began)
 
-    def began(self, fleet: Fleet) -> None:
-        """Count a request that is in flight now; ``ended`` has to follow."""
+    def began(self, fleet: Fleet, *, tenant: str = "", sequences: int = 1) -> None:
+        """Count a request that is in flight now; ``ended`` has to follow, for the same tenant and sequences."""
+        self._room.run(fleet, tenant, sequences)
         drain = self._drains.get(fleet)
         if drain is None:
             if len(self._drains) >= MAX_FLEETS:
@@ -94,8 +95,9 @@ class Queue:
             drain = self._drains[fleet] = ServiceRate()
         drain.began(self._clock())
 
-    def ended(self, fleet: Fleet, *, blocks: int) -> None:
+    def ended(self, fleet: Fleet, *, blocks: int, tenant: str = "", sequences: int = 1) -> None:
         """Count a request that has ended, and needed so many blocks, in the service rate."""
+        self._room.run(fleet, tenant, -sequences)
         if drain := self._drains.get(fleet):
             drain.ended(blocks, self._clock())
 

@@ -76,6 +76,11 @@ class RoutingInput(Struct, frozen=True):
         return self.model.namespace, name if self.duty is Duty.ANSWER else f"{name} {self.duty}"
 
     @property
+    def sequences(self) -> int:
+        """Answers that a worker computes for it."""
+        return self.prompt.prompts * self.prompt.choices
+
+    @property
     def who(self) -> str:
         """Role of the workers asked, for error messages; "" where all workers are alike."""
         if self.duty is Duty.PREFILL:
@@ -192,6 +197,9 @@ class RoutingInputBuilder:
         rendering, prompt = known_prompt(info, rendering, text, facts, longest=model.max_model_len)
         if model.is_adapter:
             prompt = replace(prompt, adapter=model.upstream)
+        if info.sequences > 1:
+            most = self._fleet.most_blocks(model.name)
+            prompt = replace(prompt, prompts=info.prompts, choices=info.choices, most_blocks=most)
         return replace(made, body=body, rendering=rendering, prompt=prompt, render_seconds=seconds, learn=learn)
 
     def _continuing(

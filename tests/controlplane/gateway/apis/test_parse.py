@@ -64,6 +64,43 @@ def test_text_that_is_not_unicode_is_the_engine_s_to_refuse_elsewhere() -> None:
     assert bytes(first_prompt(understood)["prompt"]) == b'"\xff"'
 
 
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
+@pytest.mark.parametrize("name", ["n", "best_of"])
+@pytest.mark.parametrize("count", ["9", "6000", "9.0", "1e1", '"9"', '" 1_0 "', "123456789012345678901234567890"])
+def test_more_choices_than_the_document_says_are_refused_however_they_are_written(
+    endpoint: Endpoint, name: str, count: str
+) -> None:
+    with pytest.raises(ApiError, match=f"`{name}` must be a whole number from 1 to 8") as error:
+        ask(b'{"prompt":"p","%s":%s}' % (name.encode(), count.encode()), endpoint)
+    assert (error.value.status, error.value.param) == (400, name)
+
+
+def test_choices_and_prompts_are_sequences() -> None:
+    several = {"prompt": ["a", "b", "c"], "n": "2", "best_of": 4}
+    assert ask(several, Endpoint.COMPLETIONS).sequences == 12
+    assert ask({"prompt": [1, 2, 3], "n": 8}, Endpoint.COMPLETIONS).sequences == 8
+    assert ask({"prompt": "a", "prompt_embeds": ["e", "e"]}, Endpoint.COMPLETIONS).sequences == 3
+    assert ask({"input": ["a"] * 2048}, Endpoint.EMBEDDINGS).sequences == 2048
+    assert ask({"messages": [], "n": 0}).sequences == 1  # the engine refuses it
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (Endpoint.COMPLETIONS, {"prompt": ["a"] * 129}, "prompt"),
+        (Endpoint.COMPLETIONS, {"prompt": [[1]] * 129}, "prompt"),
+        (Endpoint.COMPLETIONS, {"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        (Endpoint.COMPLETIONS, {"prompt_embeds": ["a"] * 129}, "prompt_embeds"),
+        (Endpoint.COMPLETIONS, {"prompt": ["a"] * 65, "prompt_embeds": ["a"] * 65}, "prompt"),
+        (Endpoint.EMBEDDINGS, {"input": ["a"] * 2049}, "input"),
+    ],
+)
+def test_too_many_prompts_are_refused_with_the_range(endpoint: Endpoint, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError, match=f"`{param}` may have from 1 to (128|2048) items") as error:
+        ask(body, endpoint)
+    assert (error.value.status, error.value.param) == (400, param)
+
+
 @pytest.mark.parametrize("model", [7, ["m"], {}, True])
 def test_a_model_is_text(model: object) -> None:
     with pytest.raises(ApiError) as error:

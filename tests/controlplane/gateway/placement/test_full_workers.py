@@ -105,6 +105,33 @@ async def test_they_are_served_in_order_and_a_large_one_is_not_starved() -> None
         assert sorted(asked(worker)[2:]) == ["small", "tiny"]
 
 
+async def test_lists_of_prompts_hold_up_nobody_else() -> None:
+    """A worker computes one at a time and leaves room beside it; who has nothing running goes before others."""
+
+    def listed(name: str) -> asyncio.Task[Answer]:
+        body = {"model": "fake", "prompt": [f"{name} {number}" for number in range(8)], "max_tokens": 60}
+        return asyncio.create_task(gate.post("/v1/completions", body, authorization=f"Bearer {KEYS[ACME.name]}"))
+
+    async def single() -> None:
+        given = {"authorization": f"Bearer {KEYS[UMBRELLA.name]}"}
+        assert (await gate.post(CHAT, chat("single", max_tokens=20), **given))[0] == 200
+
+    async with (
+        small(inter_token_seconds=0.02) as worker,
+        gate_before(worker, known=Known(directory(ACME, UMBRELLA))) as gate,
+    ):
+        lists = [listed("first")]
+        await until(lambda: len(worker.worker.scheduler.running) > 4)
+        for number in (1, 2):
+            lists.append(listed(f"list {number}"))
+            await until(lambda number=number: len(gate.queue) == number)  # type: ignore[misc]
+        await single()
+        assert len(gate.queue) == 2
+        assert not any(one.done() for one in lists)
+        assert [status for status, _, _ in await asyncio.gather(*lists)] == [200] * 3
+        assert len(gate.queue) == 0
+
+
 async def test_a_tenant_of_higher_priority_goes_first() -> None:
     urgent = TenantRecord(name=UMBRELLA.name, priority=0)
     async with (

@@ -24,6 +24,21 @@ def test_priority_goes_before_arrival_and_arrival_before_entering() -> None:
     assert served == [urgent, early, late]
 
 
+def test_a_tenant_with_fewer_sequences_running_goes_first() -> None:
+    room = WaitList(9)
+    hog = [room.enter(A, priority=50, arrived=float(number), blocks=1, tenant="hog") for number in range(2)]
+    late = room.enter(A, priority=50, arrived=9.0, blocks=1, tenant="other")
+    assert room.first(A) == hog[0]
+    room.run(A, "hog", 8)
+    assert room.first(A) == late
+    assert not room.before(A, priority=50, arrived=8.0, tenant="third")
+    assert room.before(A, priority=50, arrived=99.0, tenant="third")
+    assert room.before(A, priority=50, arrived=0.0, tenant="hog")
+    room.run(A, "hog", -8)
+    assert room.first(A) == hog[0]
+    assert not room._running
+
+
 def test_whoever_would_go_later_has_to_wait() -> None:
     room = WaitList(9)
     room.enter(A, priority=50, arrived=2.0, blocks=1)
