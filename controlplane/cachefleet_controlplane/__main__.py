@@ -1,7 +1,8 @@
 """``python -m cachefleet_controlplane``: one replica of the control plane, configured by CACHEFLEET_* variables.
 
 Exits with 2 and one line per problem on stderr where a setting is wrong. On SIGTERM or SIGINT it exits with 0: /readyz
-fails at once, new requests are still taken for ``withdraw_seconds``, then answers under way get ``drain_seconds``.
+fails at once, new requests are still taken for ``withdraw_seconds``, then answers under way get ``drain_seconds``;
+those that are not finished then end with an error that says so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ GARBAGE: Final = (10_000, 20, 20)
 """Objects after which the collector looks for cycles among new ones, and how often among older ones: requests under way
 are thousands of objects and no garbage, and hardly any leaves a cycle.
 """
+ENDING_SECONDS: Final = 3.0
+"""How long answers may take to end that are not finished after ``drain_seconds``: each ends with an error."""
 KNOWN_SECONDS: Final = 10.0
 """How long clients that wait at an inherited socket wait for the pools to be known."""
 
@@ -95,7 +98,9 @@ async def serve(
         logger.info("not ready any more; requests are taken for %g s", seconds)
         await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         gateway.stop()
+        ending = asyncio.get_running_loop().call_later(settings.drain_seconds, plane.gateway.end_answers)
         await running[0]
+        ending.cancel()
         # The internal port stays up while answers end, for probes and agents.
         internal.stop()
         await running[1]
@@ -132,7 +137,7 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, Http
     )
     bounds = ServerBounds(
         head_seconds=settings.request_head_seconds,
-        drain_seconds=settings.drain_seconds,
+        drain_seconds=settings.drain_seconds + ENDING_SECONDS,
         send_seconds=settings.reply_send_seconds,
         websocket_bytes=settings.request_max_bytes,
         websocket=client_websocket(messages),

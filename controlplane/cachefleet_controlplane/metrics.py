@@ -68,6 +68,7 @@ class Metrics:
         self._deaths = self._counter("engine_deaths", "Engines that ended while they answered requests, unforeseen")
         self._fatal = self._counter("fatal_requests", "Requests held to end engines, by what became of them", "outcome")
         self._gone = self._counter("client_disconnects", "Clients that went away before their answer ended")
+        self._stopped = self._counter("answers_stopped", "Answers ended unfinished because the replica stopped")
         inflight = self._gauge("requests_in_flight", "Requests being answered")
         inflight.set_function(lambda: self._under_way)
 
@@ -130,6 +131,10 @@ class Metrics:
     def fatal_request(self, outcome: str) -> None:
         """Count a request that is held to end engines; ``outcome`` is found, refused or doubted."""
         self._fatal.labels(outcome).inc()
+
+    def answer_stopped(self) -> None:
+        """Count an answer that was ended because the replica stops."""
+        self._stopped.inc()
 
     def queue(self, requests: int) -> None:
         """Set how many requests wait for room."""

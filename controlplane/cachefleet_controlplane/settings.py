@@ -129,8 +129,8 @@ class Settings(BaseSettings):
     """Workers tried for one request before its first byte."""
     withdraw_seconds: float = Field(5, ge=0, le=300)
     """How long new requests are taken after SIGTERM: whoever sends them here hears of it that late."""
-    drain_seconds: float = Field(25, ge=0, le=3600)
-    """How long answers under way may go on after that."""
+    drain_seconds: float = Field(300, ge=0, le=3600)
+    """How long answers under way may go on after that: turns of agents take minutes."""
     startup_seconds: float = Field(15, ge=0, le=300)
     """How long a replica that starts is not ready because agents of ready workers have not reported to it yet."""
     replicas: int = Field(1, ge=1, le=64)

@@ -12,6 +12,7 @@ from typing import TypeVar
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.fleet.backend import Backend, backend
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
@@ -255,6 +256,7 @@ def gateway_context(
         queue=queue,
         stalled=StalledAttempts(fleet.gone, clock=options.clock),
         deaths=EngineDeaths(upstream.ended, fleet.serves, metrics, clock=options.clock),
+        under_way=AnswersUnderWay(),
         max_attempts=options.max_attempts,
         tracer=options.tracer,
         clock=options.clock,

@@ -64,6 +64,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("report_rejected", {"reason": "unauthorized"}, "report_rejections_total", {"reason": "unauthorized"}),
     ("gate_refusal", {}, "gate_refusals_total", {}),
     ("engine_death", {}, "engine_deaths_total", {}),
+    ("answer_stopped", {}, "answers_stopped_total", {}),
     ("fatal_request", {"outcome": "found"}, "fatal_requests_total", {"outcome": "found"}),
     ("prefill_attempt", {"outcome": "prefilled"}, "prefill_attempts_total", {"outcome": "prefilled"}),
     ("divergence", {}, "report_divergence_total", {}),

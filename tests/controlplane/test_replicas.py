@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
 
 from cachefleet_core.report_frames import SUBPROTOCOL
 from tests.controlplane.gateway.harness import chat, engine
 from tests.controlplane.replicas import FakeService, Replica, Traffic, replica
+from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -99,6 +103,79 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
             assert (await agent.receive()).type is aiohttp.WSMsgType.CLOSE
         assert agent.close_code == 1012  # the server restarts: come again
         assert await one.process.wait() == 0
+
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+LONG: dict[str, dict[str, Any]] = {
+    CHAT: chat("a long one", max_tokens=3000, ignore_eos=True),
+    MESSAGES: {"model": "fake", "max_tokens": 3000, "messages": [{"role": "user", "content": "a long one"}]},
+    RESPONSES: {"model": "fake", "max_output_tokens": 3000, "input": "a long one"},
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_what_is_not_finished_in_time_ends_with_a_word(tmp_path: Path, transport: str) -> None:
+    """Streams with each API's error event, whole answers with a 503 in its shape, and all of them are on record."""
+    if reason := missing(transport):
+        pytest.skip(reason)
+    settings = {"withdraw_seconds": 0, "drain_seconds": 1, "transport": transport}
+    async with (
+        engine(inter_token_seconds=0.05, natural_tokens=3000, num_blocks=4096) as worker,
+        replica(tmp_path, "a", {"demo-0": worker}, **settings) as one,
+    ):
+        streams = {
+            path: asyncio.create_task(_asked(one.gateway + path, body, stream=True)) for path, body in LONG.items()
+        }
+        wholes = {path: asyncio.create_task(_asked(one.gateway + path, body)) for path, body in LONG.items()}
+        await until(lambda: len(worker.worker.scheduler.running) == 6)
+        await asyncio.sleep(0.5)  # so that streams have begun
+        one.end()
+        async with asyncio.timeout(60):
+            streamed = {path: await task for path, task in streams.items()}
+            whole = {path: await task for path, task in wholes.items()}
+            assert await one.process.wait() == 0
+    _refused(whole)
+    _broken(streamed)
+    recorded = _recorded(tmp_path / "a")
+    assert sorted(status for status, _ in recorded) == [200] * 3 + [503] * 3
+    assert all("restarted" in attempts and "cancelled" not in attempts for _, attempts in recorded)
+
+
+Answers = dict[str, tuple[int, dict[str, str], bytes]]
+
+
+def _refused(whole: Answers) -> None:
+    """Each has the shape of its API, and says when to ask again."""
+    for status, headers, _ in whole.values():
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert headers["content-type"] == "application/json"
+    said = {path: json.loads(body) for path, (_, _, body) in whole.items()}
+    assert said[CHAT]["error"]["code"] == said[RESPONSES]["error"]["code"] == "server_restarting"
+    assert said[MESSAGES]["error"]["type"] == "overloaded_error"
+
+
+def _broken(streamed: Answers) -> None:
+    """Each ends with the error event of its API."""
+    assert {status for status, _, _ in streamed.values()} == {200}
+    *_, error, done = streamed[CHAT][2].split(b"\n\n")[:-1]
+    assert (json.loads(error[6:])["error"]["code"], done) == ("server_restarting", b"data: [DONE]")
+    name, _, data = streamed[MESSAGES][2].split(b"\n\n")[-2].partition(b"\n")
+    assert (name, json.loads(data[6:])["error"]["type"]) == (b"event: error", "overloaded_error")
+    name, _, data = streamed[RESPONSES][2].split(b"\n\n")[-2].partition(b"\n")
+    last = json.loads(data[6:])
+    assert (name, last["code"]) == (b"event: error", "server_restarting")
+    assert last["sequence_number"] == len(streamed[RESPONSES][2].split(b"\n\n")) - 2
+
+
+def _recorded(folder: Path) -> list[tuple[int, str]]:
+    """Status and attempts of each decision in a replica's store."""
+    with closing(sqlite3.connect(folder / "controlplane.db")) as database:
+        return list(database.execute("select status, legs from decisions"))
+
+
+async def _asked(url: str, body: dict[str, Any], *, stream: bool = False) -> tuple[int, dict[str, str], bytes]:
+    async with aiohttp.ClientSession() as http, http.post(url, json=body | {"stream": stream}) as answer:
+        return answer.status, {name.lower(): value for name, value in answer.headers.items()}, await answer.read()
 
 
 async def _whole(url: str, *, max_tokens: int) -> tuple[int, bytes]:

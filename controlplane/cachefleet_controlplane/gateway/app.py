@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import without_history
@@ -92,7 +94,7 @@ OWN_NAME: Final = "cachefleet.name"
 
 
 class Gateway:
-    """ASGI application of the APIs, for all models and tenants; ``under_way`` counts open requests."""
+    """ASGI application of the APIs, for all models and tenants."""
 
     def __init__(
         self,
@@ -131,7 +133,6 @@ class Gateway:
         self.explain = Explainer(
             input_builder, context, admission, whole=self._whole, find=self._served, wall_clock=wall_clock
         )
-        self.under_way = 0
         self._socket = ResponsesSocket(self, admission, self.bodies, metrics=context.metrics, limits=sockets)
         self._routes: Mapping[str, Mapping[str, Handler]] = {
             **{endpoint: {"POST": self._ask} for endpoint in Endpoint},
@@ -151,14 +152,13 @@ class Gateway:
             return await self._socket(scope, receive, send)
         reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
         reply.names = scope[NAMES]
-        self.under_way += 1
         self._parts.metrics.request_started()
         try:
-            await self._serve(scope, receive, reply)
+            with self._parts.under_way.running():
+                await self._serve(scope, receive, reply)
         except ClientGoneError:
             self._parts.metrics.client_gone()
         finally:
-            self.under_way -= 1
             self._parts.metrics.request_ended()
 
     def _name(self, scope: Scope) -> None:
@@ -167,6 +167,16 @@ class Gateway:
         scope[OWN_NAME] = own = self._new_id()
         anthropic = path.startswith(ANTHROPIC_PATH) or (path.startswith(MODELS_PATH) and is_anthropic(scope))
         scope[NAMES] = answer_names(request_id(scope["headers"]) or own, anthropic=anthropic)
+
+    @property
+    def under_way(self) -> int:
+        """Open requests."""
+        return len(self._parts.under_way)
+
+    def end_answers(self) -> None:
+        """End the answers under way: the replica stops, and the time to finish them is over."""
+        if ended := self._parts.under_way.stop():
+            logger.warning("answers were still under way when the time to stop was over: %d", ended)
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:
@@ -183,6 +193,11 @@ class Gateway:
             await reply.error(error)
         except ClientGoneError:
             raise
+        except asyncio.CancelledError:
+            if not self._parts.under_way.ended():
+                raise
+            self._parts.metrics.answer_stopped()
+            await reply.cut_short(restarting())
         except Exception:  # the root of a request's task: a defect fails this request only
             logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
             self._parts.metrics.task_error("gateway")
@@ -190,6 +205,8 @@ class Gateway:
                 await reply.error(ApiError(500, "The gateway failed."))
 
     def _admit(self) -> None:
+        if self._parts.under_way.stopped:
+            raise restarting()
         if self.under_way > self._bounds.requests:
             raise ApiError(503, "Too many requests are under way.", headers={"retry-after": str(RETRY_AFTER_SECONDS)})
 

@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.cache_accounts import request_recorder
 from cachefleet_controlplane.gateway.cache_accounts.left_answers import LeftAnswers
@@ -32,7 +33,7 @@ Record = Callable[[LaterRecord], None]
 
 _WHOLE: Final = frozenset({Outcome.ANSWERED, Outcome.FINISHED})
 """Outcomes of a last attempt whose worker has sent all of its answer."""
-_OURS: Final = frozenset({Outcome.STOPPED})
+_OURS: Final = frozenset({Outcome.STOPPED, Outcome.RESTARTED})
 
 
 def ended_by(attempts: Sequence[AttemptRecord], error: BaseException | None) -> EndedBy | None:
@@ -66,6 +67,8 @@ class AccountedRequest:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
             self._trace.status = error.status if isinstance(error, ApiError) else 500
+        elif isinstance(error, asyncio.CancelledError) and self._account.stopped:
+            self._trace.status = restarting().status
         self._trace.ended_by = ended_by(self._trace.attempts, error)
         self._account.settle(self._trace, self._reply, self._admitted)
 
@@ -89,6 +92,11 @@ class RequestAccount:
         self._lost = lost
         self._recorded = recorded
         self._left = LeftAnswers(context)
+
+    @property
+    def stopped(self) -> bool:
+        """The replica stops, and ends the answers under way."""
+        return self._context.under_way.stopped
 
     def begin_span(self, trace: DecisionTrace, scope: Scope, began: float) -> None:
         """Decide whether a request is traced, and have its workers continue the trace; to be called first."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
 from cachefleet_controlplane.wire.headers import Header
@@ -30,6 +30,12 @@ class ClientGoneError(Exception):
     """The client disconnected before its answer ended."""
 
 
+class Numbered(Protocol):
+    """Events of a stream; ``sequence`` is the number of the next one, where the API numbers them."""
+
+    sequence: int
+
+
 class Reply:
     """The answer to one request; ``started`` and ``ended`` tell how far it is.
 
@@ -50,6 +56,11 @@ class Reply:
         self.started = False
         self.ended = False
         self.status = 0
+        self._events: Numbered | None = None
+
+    def numbered(self, events: Numbered) -> None:
+        """Number the event of an error by those before it."""
+        self._events = events
 
     @property
     def seconds(self) -> float:
@@ -80,9 +91,17 @@ class Reply:
         """Send a whole answer that is an error, with its own headers and ``headers``."""
         await self.whole(error.status, [JSON, *error.headers, *headers], error_body(self.path, error))
 
-    async def broken(self, error: ApiError, *, sequence: int) -> None:
-        """End a stream with an error event, whose number is ``sequence``."""
+    async def broken(self, error: ApiError) -> None:
+        """End a stream with an error event."""
+        sequence = 0 if self._events is None else self._events.sequence
         await self.end(error_event(self.path, error, sequence=sequence))
+
+    async def cut_short(self, error: ApiError) -> None:
+        """End an answer with an error, however far it is."""
+        if not self.started:
+            await self.error(error)
+        elif not self.ended:
+            await self.broken(error)
 
     async def _send(self, message: Message) -> None:
         try:

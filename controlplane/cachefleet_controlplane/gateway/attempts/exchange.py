@@ -218,6 +218,7 @@ class Exchange:
                 self._routing_input.info, self._context.fingerprints.of(chosen.url)
             )
             self._transformer.omits_zero = self._omits_zero
+            self._reply.numbered(self._transformer)
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
             self._forget()
         transformer = self._transformer
@@ -283,7 +284,7 @@ class Exchange:
         await self._fail(error)
 
     async def _broken(self, error: ApiError) -> None:
-        await self._reply.broken(error, sequence=self._transformer.sequence if self._transformer else 0)
+        await self._reply.broken(error)
 
     async def _fail(self, error: ApiError) -> None:
         await self._reply.error(error, self._told())
@@ -309,7 +310,7 @@ class Exchange:
             stream.close()
         if self._progress.state in _SENT:
             # A client may disconnect between the last event and the end of the worker's connection.
-            self._note_attempt(Outcome.FINISHED if stream and stream.done else Outcome.CANCELLED)
+            self._note_attempt(Outcome.FINISHED if stream and stream.done else self._context.cancelled)
         if self._trace.usage is not None:
             self._routing_input.learn(self._trace.usage.prompt_tokens)
         else:
@@ -328,7 +329,7 @@ class Exchange:
                 prompts=info.prompts, choices=info.choices, known_prompt=decision.prompt_tokens
             )
             return _possible(so_far, self._routing_input)
-        if attempts[-1].outcome != Outcome.CANCELLED:
+        if attempts[-1].outcome not in {Outcome.CANCELLED, Outcome.RESTARTED}:
             return None
         self._may_tell(self._placement.chosen or decision)
         return Usage(decision.prompt_tokens)  # the worker has the prompt, and is at work on it

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths, Subject
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
@@ -34,6 +35,7 @@ class GatewayContext:
     queue: Queue
     stalled: StalledAttempts
     deaths: EngineDeaths
+    under_way: AnswersUnderWay
     max_attempts: int
     tracer: Tracer | None = None
     """None where traces are off."""
@@ -43,6 +45,11 @@ class GatewayContext:
         """Begin to watch what engines that end have to do with a request."""
         subject = Subject(trace.model, routing_input.tenant.name, trace.id)
         return ExposedRequest(self.deaths, routing_input.info.endpoint, routing_input.body, subject, arrived=arrived)
+
+    @property
+    def cancelled(self) -> Outcome:
+        """Outcome of an attempt that is cancelled now: the client has left, or the replica stops."""
+        return Outcome.RESTARTED if self.under_way.stopped else Outcome.CANCELLED
 
     def blame(self, chosen: Decision, outcome: Outcome, *, excluded: bool, retried: bool) -> None:
         """Note a worker's failed attempt; ``excluded``: it is not asked again, ``retried``: another one is."""

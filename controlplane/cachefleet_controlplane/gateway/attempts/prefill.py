@@ -132,7 +132,7 @@ class Transfer:
             return found
         finally:
             if self._progress.state is State.WAITING:
-                self._note(Outcome.CANCELLED)
+                self._note(self._context.cancelled)
             self._placement.free()
             self._trace.queued_seconds = self._aside.queued_seconds
 

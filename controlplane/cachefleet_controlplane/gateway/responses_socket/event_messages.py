@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_controlplane.gateway.answers_under_way import RESTARTING
+from cachefleet_controlplane.gateway.engine_deaths.exposed_request import DOUBTED_REQUEST, FATAL_REQUEST
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_EVENT_BYTES
 from cachefleet_controlplane.wire.errors import openai_type
 from cachefleet_controlplane.wire.headers import Header
@@ -22,6 +24,9 @@ _EVENTS: Final = b"text/event-stream"
 _TOLD: Final = frozenset({b"retry-after", b"www-authenticate", b"x-request-id"})
 _TOLD_PREFIX: Final = b"x-cachefleet-"
 _UNREADABLE: Final = {"type": "server_error", "message": "The worker's answer could not be read.", "param": None}
+
+_STATUSES: Final = {RESTARTING: 503, FATAL_REQUEST: 422, DOUBTED_REQUEST: 503}
+"""Of errors within a stream that have a code."""
 
 _any = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
@@ -104,6 +109,6 @@ def _stream_error(data: bytes) -> bytes:
     if "error" in flat:
         return data
     code = str(flat.get("code") or "")
-    status = int(code) if code.isdigit() else 500
+    status = int(code) if code.isdigit() else _STATUSES.get(code, 500)
     error = {"type": openai_type(status)} | {name: flat.get(name) for name in ("code", "message", "param")}
     return _encode({"type": "error", "status": status, "error": error, "sequence_number": flat.get("sequence_number")})

@@ -45,6 +45,8 @@ class Outcome(StrEnum):
     """The gateway ended the answer before its worker did: a stop string was found across two workers' texts."""
     ERROR_EVENT = "error_event"
     """The worker ended its stream with an error."""
+    RESTARTED = "restarted"
+    """The replica stopped, and the time to finish its answers was over."""
     CANCELLED = "cancelled"
     """The client left before the answer's end."""
     HANDED_BACK = "handed_back"

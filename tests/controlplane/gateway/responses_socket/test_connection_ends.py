@@ -157,6 +157,30 @@ async def test_a_server_that_stops_ends_the_answer_under_way_and_closes() -> Non
         assert len(gate.records) == 2
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_answer_that_is_not_finished_in_time_ends_with_an_error_and_the_connection_with_1012(
+    *, begun: bool
+) -> None:
+    async with engine(inter_token_seconds=0.2) as worker, front([worker], drain_seconds=60) as gate:
+        assert gate.server is not None
+        async with connected(gate) as socket:
+            if begun:
+                await socket.send(create("slow", max_output_tokens=500))
+                while json.loads(await socket.recv())["type"] != "response.output_text.delta":
+                    pass
+            else:
+                await under_way(gate, worker, socket)
+            gate.server.stop()
+            gate.gateway.end_answers()
+            last = (await answer(socket))[-1]
+            assert (last["type"], last["status"], last["error"]["code"]) == ("error", 503, "server_restarting")
+            assert (await closed(socket))[0] == 1012
+            worker.worker.going.set()
+        told = [(record.status, [attempt.outcome for attempt in record.attempts]) for record in gate.records]
+        assert told == ([(200, ["restarted"])] if begun else [])  # nothing was decided on
+        assert value(gate.metrics, "answers_stopped_total") == 1
+
+
 async def test_an_answer_that_takes_longer_than_the_server_has_is_broken_off() -> None:
     async with engine() as worker, front([worker]) as gate, connected(gate) as socket:
         assert gate.server is not None
