@@ -164,7 +164,7 @@ class WorkerClient:
         connect_seconds: float,
         idle_seconds: float,
         keep_alive_seconds: float,
-        max_answer_bytes: int,
+        max_whole_bytes: int,
     ) -> WorkerClient: ...
     def post(
         self,

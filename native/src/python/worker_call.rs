@@ -41,19 +41,19 @@ pub struct WorkerClient {
 #[pymethods]
 impl WorkerClient {
     #[new]
-    #[pyo3(signature = (transport, *, connect_seconds, idle_seconds, keep_alive_seconds, max_answer_bytes))]
+    #[pyo3(signature = (transport, *, connect_seconds, idle_seconds, keep_alive_seconds, max_whole_bytes))]
     fn new(
         transport: Py<Transport>,
         connect_seconds: f64,
         idle_seconds: f64,
         keep_alive_seconds: f64,
-        max_answer_bytes: usize,
+        max_whole_bytes: usize,
     ) -> PyResult<Self> {
         let bounds = Bounds {
             connect: seconds(connect_seconds)?,
             idle: seconds(idle_seconds)?,
             keep_alive: seconds(keep_alive_seconds)?,
-            whole: max_answer_bytes,
+            whole: max_whole_bytes,
         };
         Ok(Self { client: Arc::new(Client::new(bounds)), transport })
     }
@@ -285,7 +285,7 @@ fn begun(opened: Result<Opened, Failure>) -> Step {
     match opened {
         Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true, false)),
         Ok(Opened::Stream(head, first, answer)) => {
-            let (ended, ordinary) = (answer.ended(), begins(&first));
+            let (ended, ordinary) = (answer.ended(), head.is_stream() && begins(&first));
             ((!ended).then_some(answer), answered(head, first, ended, ordinary))
         }
         Err(failure) => (None, failed(failure)),

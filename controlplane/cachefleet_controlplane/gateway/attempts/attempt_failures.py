@@ -16,6 +16,9 @@ _COMPRESSED: Final = (
     "compression off between this gateway and the workers."
 )
 
+_CROWDED: Final = "Too many bytes of answers are under way. Ask for a stream, or try again."
+RETRY_AFTER_SECONDS: Final = 2
+
 
 def failure(outcome: Outcome, opened: Opened) -> ApiError:
     """Return the error after ``outcome``, the last of any action; ``opened`` is what the last attempt brought."""
@@ -29,4 +32,6 @@ def failure(outcome: Outcome, opened: Opened) -> ApiError:
         return ApiError(502, "No Prefill worker could be reached that computes the prompt.")
     if opened.outcome is Outcome.SILENT:
         return ApiError(504, "The worker did not answer in time.")
+    if opened.outcome is Outcome.CROWDED:
+        return ApiError(503, _CROWDED, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
     return ApiError(502, "The worker's answer could not be relayed.")

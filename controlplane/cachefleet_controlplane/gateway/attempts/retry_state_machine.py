@@ -102,6 +102,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.SILENT: (State.ENDED, Action.FAIL),
             Outcome.OVERSIZED: (State.ENDED, Action.FAIL),
             Outcome.UNDECODABLE: (State.ENDED, Action.FAIL),
+            Outcome.CROWDED: (State.ENDED, Action.FAIL),
             Outcome.ANSWERED: (State.ENDED, Action.DELIVER),
             Outcome.FIRST_EVENT: (State.RELAYING, Action.RELAY),
             Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),

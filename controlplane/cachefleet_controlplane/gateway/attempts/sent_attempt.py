@@ -47,5 +47,5 @@ async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url
     if attempt.hooked or not held.serves(url, attempt.path, attempt.body):
         held.answer.close()
         return None
-    opened = await upstream.go(held.answer, watch=attempt.watch)
+    opened = await upstream.go(held.answer, url=url, watch=attempt.watch)
     return None if opened.outcome is Outcome.LOST else opened

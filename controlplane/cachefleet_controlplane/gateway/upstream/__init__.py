@@ -7,6 +7,7 @@ client               sends one attempt
 aiohttp_sender       over aiohttp
 native_sender        by native code
 worker_answer        what it brings: a whole answer, or a stream with its first event
+answer_budget        bytes of all whole answers that are held at once
 credentials          the key that each worker accepts, by URL
 held_answer          a request that a worker has rendered and holds
 gate_refusals        whether a worker's gate refused the request

@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol, Self
 import aiohttp
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import AiohttpSender
+from cachefleet_controlplane.gateway.upstream.answer_budget import AnswerBudget, HeldAnswerBytes, NoRoomError
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
-    MAX_ANSWER_BYTES,
     MAX_EVENT_BYTES,
     Answer,
     Opened,
@@ -72,6 +72,7 @@ class Upstream:
         self._http = AiohttpSender(**bounds, tls=tls)
         self._native = None if native is None else NativeSender(native, self._http, **bounds, tls=tls)
         self._sender: Sender = self._native or self._http
+        self.answers = AnswerBudget()
 
     async def __aenter__(self) -> Self:
         self._http.start()
@@ -102,7 +103,7 @@ class Upstream:
         response: WorkerResponse | None = None
         try:
             response = await self._sender.post(url, path, body, headers=headers, beside=beside)
-            return await _read(response, watch)
+            return await _read(response, self.answers.begin(url), watch)
         except asyncio.CancelledError:
             _cut(response)
             raise
@@ -118,18 +119,18 @@ class Upstream:
         try:
             async with asyncio.timeout(seconds):
                 response = await self._http.post(url, path, parts, headers=headers)
-                return await _held(response, parts)
+                return await _held(response, parts, self.answers.begin(url))
         except asyncio.CancelledError:
             _cut(response)
             raise
         except _FAILURES as error:
             return _failed(error, response)
 
-    async def go(self, held: HeldAnswer, *, watch: Watch | None = None) -> Opened:
-        """Have a worker answer the request that it holds; as ``open``."""
+    async def go(self, held: HeldAnswer, *, url: str, watch: Watch | None = None) -> Opened:
+        """Have the worker at a URL answer the request that it holds; as ``open``."""
         try:
             await held.answered()
-            return await _read(held, watch)
+            return await _read(held, self.answers.begin(url), watch)
         except asyncio.CancelledError:
             _cut(held)
             raise
@@ -157,12 +158,14 @@ class Upstream:
 
 
 _TOO_LARGE: Final = (StreamTooLargeError, HoldError)
-_FAILURES: Final = (*_TOO_LARGE, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
+_FAILURES: Final = (*_TOO_LARGE, NoRoomError, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
 
 
 def _failed(error: Exception, response: WorkerResponse | None) -> Opened:
     """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
     _cut(response)
+    if isinstance(error, NoRoomError):
+        return Opened(Outcome.CROWDED)
     if isinstance(error, UndecodableError):
         return Opened(Outcome.UNDECODABLE)
     return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
@@ -173,31 +176,29 @@ def _cut(response: WorkerResponse | None) -> None:
         response.close()
 
 
-async def _read(response: WorkerResponse, watch: Watch | None = None) -> Opened:
+async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None = None) -> Opened:
     """Read a whole answer, or a stream up to its first event."""
     response = readable(response)
     if response.content_type == _EVENT_STREAM and response.status == 200:
-        return await _open_stream(response, watch)
-    return await _whole(response)
+        return await _open_stream(response, held, watch)
+    return await _whole(response, held)
 
 
-async def _held(response: aiohttp.ClientResponse, parts: HeldBody) -> Opened:
+async def _held(response: aiohttp.ClientResponse, parts: HeldBody, own: HeldAnswerBytes) -> Opened:
     """Read the keys of a held request; its answer where it has one already."""
     if response.content_type != MEDIA_TYPE:
-        return await _read(response)
-    if (
-        readable(response) is not response
-    ):  # it is read as it comes, or held: somebody between keeps back what we wait for
+        return await _read(response, own)
+    if readable(response) is not response:  # whoever compresses it keeps back the keys that we wait for
         raise UndecodableError("a held request that is compressed")
     held = HeldAnswer(response, parts)
     keys = await held.keys()
     if keys is None:
         await held.answered()
-        return await _read(held)
+        return await _read(held, own)
     return Opened(Outcome.ANSWERED, held=held, keys=keys)
 
 
-async def _open_stream(response: WorkerResponse, watch: Watch | None) -> Opened:
+async def _open_stream(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None) -> Opened:
     stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
     if isinstance(response, NativeResponse) and response.begins and (watch is None or watch.choices == 1):
         return Opened(Outcome.FIRST_EVENT, stream=stream)  # which is no refusal
@@ -205,7 +206,7 @@ async def _open_stream(response: WorkerResponse, watch: Watch | None) -> Opened:
         outcome = await stream.hold(watch)
         if outcome is Outcome.FIRST_EVENT:
             return Opened(outcome, stream=stream)
-        answer = await _rest(stream) if outcome is Outcome.SERVER_ERROR else None
+        answer = await _rest(stream, held) if outcome is Outcome.SERVER_ERROR else None
     except asyncio.CancelledError:
         stream.close()
         raise
@@ -213,25 +214,29 @@ async def _open_stream(response: WorkerResponse, watch: Watch | None) -> Opened:
     return Opened(outcome, answer=answer)
 
 
-async def _rest(stream: Stream) -> Answer:
+async def _rest(stream: Stream, held: HeldAnswerBytes) -> Answer:
     """Read a stream that is only an error to its end; return it as a whole answer."""
     events = stream.first
+    held.grow(sum(map(len, events)))
     while more := await stream.more():
+        held.grow(sum(map(len, more)))
         events += more
-    return Answer(stream.status, stream.headers, b"".join(events))
+    return Answer(stream.status, stream.headers, b"".join(events), held=held)
 
 
-async def _whole(response: WorkerResponse) -> Opened:
+async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> Opened:
+    headers = answer_headers(response.raw_headers)
+    prompt, kept = told(response, PROMPT_HEADER), told(response, CONVERSATION_HEADER)
+    length = response.headers.get("content-length", "")
+    held.grow(0, announced=int(length) if length.isdecimal() else 0)
+    if isinstance(response, NativeResponse):
+        response.begin()
     pieces: list[bytes] = []
-    size = 0
     while piece := await response.content.readany():
+        held.grow(len(piece))
         pieces.append(piece)
-        size += len(piece)
-        if size > MAX_ANSWER_BYTES:
-            raise StreamTooLargeError("an answer that is too long")
     response.release()
-    headers, kept = answer_headers(response.raw_headers), told(response, CONVERSATION_HEADER)
-    answer = Answer(response.status, headers, b"".join(pieces), told(response, PROMPT_HEADER), kept)
+    answer = Answer(response.status, headers, b"".join(pieces), prompt, kept, held)
     return Opened(_judged(response.status), answer=answer)
 
 

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
-from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_ANSWER_BYTES, MAX_EVENT_BYTES, WorkerResponse
+from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES
+from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_EVENT_BYTES, WorkerResponse
 from cachefleet_controlplane.gateway.upstream.worker_tls import NativeTrust, WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
@@ -46,7 +47,7 @@ class NativeSender:
             connect_seconds=connect_seconds,
             idle_seconds=idle_seconds,
             keep_alive_seconds=KEEP_ALIVE_SECONDS,
-            max_answer_bytes=MAX_ANSWER_BYTES,
+            max_whole_bytes=COUNTED_BYTES,
         )
 
     def close(self) -> None:
@@ -64,7 +65,8 @@ class NativeSender:
     ) -> WorkerResponse:
         """Send a request; return its response once it is whole or, of a stream, the first bytes are here.
 
-        It is sent on the thread of the client ``beside``. OSError; StreamTooLargeError.
+        It is sent on the thread of the client ``beside``. A body over COUNTED_BYTES is read on demand. OSError;
+        StreamTooLargeError.
         """
         told = _Told(self._completions)
         try:

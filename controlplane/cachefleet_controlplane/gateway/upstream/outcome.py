@@ -32,6 +32,8 @@ class Outcome(StrEnum):
     """Connected, but no byte for longer than the bound."""
     STALLED = "stalled"
     """The worker is not ready any more, and no byte came for longer than it usually takes; another one is asked."""
+    CROWDED = "crowded"
+    """A whole answer for which there is no room: too many bytes of answers are held."""
     OVERSIZED = "oversized"
     """An answer or event longer than the bound."""
     UNDECODABLE = "undecodable"

@@ -10,6 +10,7 @@ import aiohttp
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.answer_budget import HeldAnswerBytes
 from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -21,7 +22,6 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
-MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 MAX_TOLD: Final = 1024
 """Longest header of the plugin's."""
 _SUCCESS: Final = 200
@@ -110,6 +110,8 @@ class Answer(Struct, frozen=True):
     """Handle of the prompt that the worker keeps; "" for none."""
     kept: str = ""
     """What the worker keeps of the conversation, as its header says; "" for nothing."""
+    held: HeldAnswerBytes | None = None
+    """What it takes of the budget of answers, for as long as anything refers to it."""
 
 
 class Stream:
@@ -132,11 +134,12 @@ class Stream:
 
         With a ``watch``: until it has decided, which may be that the worker's gate refused the request.
         """
-        held, begun = list[bytes](), False
-        while self.outcome is None and not begun and len(held) < MAX_HELD_EVENTS:
+        held, begun, size = list[bytes](), False, 0
+        while self.outcome is None and not begun and len(held) < MAX_HELD_EVENTS and size <= MAX_EVENT_BYTES:
             events = await self.more()
             begun = _begun(events, watch)
             held += events
+            size += sum(map(len, events))
         self.first = held
         if any(error_code(event) >= 500 for event in self.first):
             return Outcome.SERVER_ERROR

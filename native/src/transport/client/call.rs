@@ -22,7 +22,7 @@ const MAX_RESERVED: u64 = 1024 * 1024;
 /// What a worker answers.
 pub enum Opened {
     Whole(Whole),
-    /// With its first bytes: `FIRST_EVENTS` or fewer, as a rule.
+    /// With its first bytes: `FIRST_EVENTS` or fewer, as a rule. Also a long body that is no stream of events.
     Stream(Head, Vec<u8>, Box<Answer>),
 }
 
@@ -65,6 +65,9 @@ pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Fail
         return Ok(Opened::Stream(head, first, Box::new(answer)));
     }
     let body = answer.rest(head.framing).await?;
+    if !answer.ended() {
+        return Ok(Opened::Stream(head, body, Box::new(answer)));
+    }
     Ok(Opened::Whole(Whole { head, body }))
 }
 
@@ -138,18 +141,16 @@ impl Answer {
         self.held = body;
     }
 
+    /// All of a body, or of a long one its beginning; of one that is said to be long nothing.
     async fn rest(&mut self, framing: Framing) -> Result<Vec<u8>, Failure> {
-        let limit = self.client.bounds.whole;
+        let most = self.client.bounds.whole;
         let mut body = match framing {
-            Framing::Length(length) if length > limit as u64 => return Err(Failure::Oversized),
+            Framing::Length(length) if length > most as u64 => return Ok(Vec::new()),
             Framing::Length(length) => Vec::with_capacity(length.min(MAX_RESERVED) as usize),
             Framing::Chunked | Framing::Close => Vec::new(),
         };
-        while !self.ended() {
+        while !self.ended() && body.len() <= most {
             self.more(&mut body).await?;
-            if body.len() > limit {
-                return Err(Failure::Oversized);
-            }
         }
         Ok(body)
     }
@@ -325,6 +326,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_long_body_is_read_on_demand() {
+        let (worker, long) = (worker().await, "x".repeat(1001));
+        for (framing, begun) in [("connection: close\r\n", 1001), ("content-length: 1001\r\n", 0)] {
+            let (opened, connection) = worker.answers(&format!("HTTP/1.1 200 OK\r\n{framing}\r\n{long}")).await;
+            let (mut body, mut answer) = stream(opened);
+            assert_eq!(body.len(), begun);
+            drop(connection);
+            while !answer.ended() {
+                answer.more(&mut body).await.unwrap();
+            }
+            assert_eq!(body, long.as_bytes());
+        }
+    }
+
+    #[tokio::test]
     async fn a_stream_begins_with_few_events_however_many_have_come() {
         let worker = worker().await;
         let (opened, _connection) =
@@ -351,8 +367,6 @@ mod tests {
             assert_eq!(worker.fails(lost).await, Failure::Lost, "{lost}");
         }
         assert_eq!(worker.fails(&"HTTP/1.1 103 x\r\n\r\n".repeat(40)).await, Failure::Lost);
-        assert_eq!(worker.fails("HTTP/1.1 200 OK\r\ncontent-length: 1001\r\n\r\n").await, Failure::Oversized);
-        assert_eq!(worker.fails(&format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(1001))).await, Failure::Oversized);
         let request = worker.request(b"{}");
         drop(worker.listener);
         assert_eq!(open(&worker.client, request).await.err(), Some(Failure::Unreachable));

@@ -32,7 +32,7 @@ pub enum Failure {
     Silent,
     /// The connection broke or ended too soon, or what came is no HTTP answer.
     Lost,
-    /// The answer is longer than the bound.
+    /// An event is longer than the bound.
     Oversized,
 }
 
@@ -59,7 +59,7 @@ pub struct Bounds {
     pub idle: Duration,
     /// How long a connection may wait for its next request.
     pub keep_alive: Duration,
-    /// Bytes of a whole answer's body.
+    /// Bytes of a body that is given whole; a longer one is read on demand, so that whoever reads can bound it.
     pub whole: usize,
 }
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES, AnswerBudget
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from tests.controlplane.gateway.harness import Front, Worker, chat, engine, events, front, pool
 from tests.controlplane.waiting import until, value
@@ -295,3 +296,21 @@ async def test_idle_connections_that_a_worker_closed_cost_nothing() -> None:
 def test_scripted_workers_are_workers() -> None:
     worker: Worker = Reset()
     assert worker.url == ""
+
+
+class Long(Scripted):
+    """Answers with more than is counted of one answer."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b'{"choices":[' + b" " * 2 * COUNTED_BYTES + b"]}", content_type="application/json")
+
+
+async def test_an_answer_for_which_there_is_no_room_is_a_503_and_is_not_asked_for_again() -> None:
+    async with serving(Long()) as worker, front([worker]) as gate:
+        assert (await gate.chat("hello"))[0] == 200
+        upstream = gate.gateway._parts.upstream
+        assert upstream.answers.held == 0
+        upstream.answers = AnswerBudget(3 * COUNTED_BYTES)
+        status, headers, _ = await gate.chat("hello again")
+        assert (status, headers["retry-after"], worker.asked) == (503, "2", 2)
+    assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["crowded"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream import native_sender, worker_answer
+from cachefleet_controlplane.gateway.upstream import answer_budget
+from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES, AnswerBudget
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
@@ -206,10 +207,44 @@ async def test_silence_is_bounded(code: str, begun: bytes) -> None:
 
 @BOTH
 async def test_a_long_answer_is_refused(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (worker_answer, native_sender):
-        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
-    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_ANSWER_BYTES", 1000)
-    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001
+    monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1_000_000)
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_001
+    announced = b"HTTP/1.1 200 OK\r\ncontent-length: 1000001\r\n\r\n"  # of which nothing need come
+    for answer in (endless, announced):
+        assert (await opened_from(code, once(answer))).outcome is Outcome.OVERSIZED
+
+
+@BOTH
+async def test_all_whole_answers_have_one_budget(code: str) -> None:
+    """It is given back with the last reference to an answer, or where one is given up."""
+    size = 2 * COUNTED_BYTES
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
+    async with client(code) as http, worker(always(large)) as made:
+        http.answers = AnswerBudget(5 * size)
+
+        async def opened() -> Opened:
+            return await http.open(made.url, "/", b"", headers=())
+
+        kept = [await opened(), await opened()]
+        assert [one.outcome for one in kept] == [Outcome.ANSWERED] * 2
+        assert http.answers.held == 2 * size
+        assert (await opened()).outcome is Outcome.CROWDED
+        assert http.answers.held == 2 * size
+        kept.pop()
+        assert http.answers.held == size
+        again = await opened()
+        assert again.answer is not None
+        assert again.answer.body == b"x" * size
+        del again
+        kept.clear()
+        assert http.answers.held == 0
+
+
+@BOTH
+async def test_a_stream_that_is_nothing_but_an_error_is_bounded_too(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1_000_000)
+    error = chunk(b'data: {"error":{"message":"dead","code":500}}\n\n')
+    endless = CHUNKED + error + chunk(b": " + b"x" * 100_000 + b"\n\n") * 11 + LAST
     assert (await opened_from(code, once(endless))).outcome is Outcome.OVERSIZED
 
 
