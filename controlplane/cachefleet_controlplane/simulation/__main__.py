@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.simulation.job_stream import read_job
+from cachefleet_controlplane.simulation.run_result import TooMuchWorkError
 from cachefleet_controlplane.simulation.simulate import simulate
-from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY
+from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY, TOO_MUCH_WORK
 
 NICENESS: Final = 10
 """Requests go first."""
@@ -30,6 +31,8 @@ def main() -> None:
         figures = simulate(read_job(sys.stdin.buffer))
     except MemoryError:
         sys.exit(NO_MEMORY)
+    except TooMuchWorkError:
+        sys.exit(TOO_MUCH_WORK)
     sys.stdout.buffer.write(msgspec.msgpack.encode(figures))
 
 

@@ -20,3 +20,7 @@ class Setup:
     state_every: float = 1.0
     budget_blocks: int | None = None
     """Idle blocks that a worker keeps; None for all."""
+
+    def longest(self, block_size: int) -> int:
+        """Tokens of prompt and answer that a worker takes when it has nothing else."""
+        return min(self.model_len, self.blocks * block_size)

@@ -10,7 +10,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.protocol import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.simulation.run_result import Result, SimulationError
+from cachefleet_controlplane.simulation.run_result import Result, SimulationError, WorkBudget
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario, percentile
@@ -32,8 +32,10 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         pool: PrefixCachePool,
         contract: IndexContract,
         scenario: Scenario,
+        budget: WorkBudget,
     ) -> None:
         super().__init__(requests, scenario.setup)
+        self._budget = budget
         self._size = contract.block_size
         self._pool = pool
         self._model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
@@ -50,7 +52,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         names = [f"simulated-{number}" for number in range(scenario.setup.workers)]
         endpoints = tuple(WorkerEndpoint(name, f"http://{name}", ready=True) for name in names)
         fleet.update_pools([PoolView(pool, endpoints)])
-        self.join(fleet, {name: SimulatedWorker(name, pool.key, contract, scenario.setup) for name in names})
+        self.join(fleet, {name: SimulatedWorker(name, pool.key, contract, scenario.setup, budget) for name in names})
         self.result = Result()
         self._queues: dict[int, float] = {}
         self._refused: set[int] = set()
@@ -77,6 +79,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
     def _placed(self, request: Request) -> tuple[Placed, Generation] | Unplaced:
         if not self._servable(request):
             return self._refuse(request)
+        self._budget.spend(len(self._workers) + len(request.keys))
         prompt = Prompt(
             tokens=request.tokens,
             keys=request.packed,
@@ -96,8 +99,7 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
 
     def _servable(self, request: Request) -> bool:
         """Whether an engine takes it when it has nothing else."""
-        tokens = request.tokens + request.outputs
-        return tokens <= min(self._setup.model_len, self._setup.blocks * self._size)
+        return request.tokens + request.outputs <= self._setup.longest(self._size)
 
     def _refuse(self, request: Request) -> Unplaced:
         self._refused.add(request.number)

@@ -6,6 +6,7 @@ from typing import Final
 
 from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import WorkBudget
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler, Step
 from cachefleet_core.index_contract import IndexContract
@@ -19,9 +20,10 @@ MAX_OPERATIONS: Final = 8192
 class SimulatedWorker:
     """One engine with its agent; see ``ModelledWorker``."""
 
-    def __init__(self, name: str, pool: str, contract: IndexContract, setup: Setup) -> None:
+    def __init__(self, name: str, pool: str, contract: IndexContract, setup: Setup, budget: WorkBudget) -> None:
         self.name = name
         self.stepping = False
+        self._budget = budget
         self.pool = SimulatedBlocks(setup.blocks, setup.budget_blocks)
         self.scheduler = SimulatedScheduler(
             self.pool,
@@ -59,6 +61,7 @@ class SimulatedWorker:
         """The next step, and how long it takes."""
         self.stepping = True
         step = self.scheduler.schedule()
+        self._budget.spend(1 + len(step.work))
         seconds = step.prefill_tokens / self._setup.prefill_tokens_per_second
         seconds += self._setup.inter_token_seconds if step.decoding else 0.0
         return step, seconds
@@ -70,6 +73,7 @@ class SimulatedWorker:
 
     def state(self) -> bytes:
         """The report of this moment, as a frame."""
+        self._budget.spend(1)
         scheduler, pool, setup = self.scheduler, self.pool, self._setup
         return encode(
             State(

@@ -14,6 +14,10 @@ from cachefleet_controlplane.simulation.workload import TraceLine
 MAX_REQUESTS: Final = 20_000
 NO_MEMORY: Final = 3
 """Exit status of a simulation that needs more memory than it may take."""
+TOO_MUCH_WORK: Final = 4
+"""Exit status of one that has done more than twice the work that was foreseen at most."""
+WORK_PER_SECOND: Final = 100_000
+"""Steps of requests and blocks that a slow core simulates in a second."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: int = 0
     """Of the requests, how many only fill the caches: the first ones."""
     scenarios: tuple[Scenario, ...]
+    most_work: int = 0
+    """Steps of requests, blocks, reports and looks at a worker that all scenarios may take together."""
+
+    def work(self, block_size: int) -> int:
+        """The steps of requests and blocks that all scenarios take at least; what no engine takes has none."""
+        lengths = [(line.input_length, line.output_length) for line in self.trace]
+        lengths += [(record.prompt_tokens, record.completion_tokens) for record in self.records]
+        longest = [scenario.setup.longest(block_size) for scenario in set(self.scenarios)]
+        return sum(
+            outputs + (tokens + outputs) // block_size
+            for most in longest
+            for tokens, outputs in lengths
+            if tokens + outputs <= most
+        )
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,15 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes, FleetModel, fleet_model
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.job_stream import pieces
-from cachefleet_controlplane.simulation.simulation_job import NO_MEMORY, Figures, Job, Scenario, happened
+from cachefleet_controlplane.simulation.simulation_job import (
+    NO_MEMORY,
+    TOO_MUCH_WORK,
+    WORK_PER_SECOND,
+    Figures,
+    Job,
+    Scenario,
+    happened,
+)
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
@@ -87,7 +95,7 @@ class Simulated:
 
 
 class Simulator:
-    """Runs simulations for the admin API; each may take ``seconds`` and ``memory`` bytes."""
+    """Runs simulations for the admin API; each may take ``seconds``, the work that fits in, and ``memory`` bytes."""
 
     def __init__(
         self,
@@ -102,6 +110,7 @@ class Simulator:
         self._recorded = recorded
         self._seconds = seconds
         self._memory = memory
+        self._most_work = math.ceil(seconds * WORK_PER_SECOND)
         self._command = (*command, str(math.ceil(seconds)), str(memory))
         self._busy = False
 
@@ -130,7 +139,10 @@ class Simulator:
             trace_block=wanted.trace_block,
             warm_up=warm_up,
             scenarios=(Scenario(setup=model.setup, policy=model.policy), changed),
+            most_work=2 * self._most_work,
         )
+        if (work := job.work(model.contract.block_size)) > self._most_work:
+            raise _too_large(f"{self._most_work:,} steps and blocks, namely {work:,}")
         today, then = await self._run(job)
         budget = model.budget_mib if wanted.changes.budget_mib is None else wanted.changes.budget_mib
         return Simulated(
@@ -179,6 +191,8 @@ class Simulator:
                 await asyncio.shield(process.wait())
         if process.returncode in _NO_MEMORY:
             raise _too_large(f"{self._memory / 2**20:.0f} MiB (CACHEFLEET_SIMULATION_MEMORY_BYTES)")
+        if process.returncode == TOO_MUCH_WORK:
+            raise _too_large(f"{job.most_work:,} steps, blocks and reports")
         if process.returncode != 0:
             fault = said[-_FAULT_BYTES:].decode(errors="replace").strip()
             logger.error("a simulation failed: %s", fault)

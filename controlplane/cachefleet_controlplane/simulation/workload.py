@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -71,14 +72,22 @@ def from_records(records: Sequence[RecordedRequest], block_size: int) -> list[Re
     ]
 
 
-def from_trace(lines: Sequence[TraceLine], *, block_size: int, trace_block: int) -> list[Request]:
-    """Requests of a trace whose blocks have ``trace_block`` tokens, a multiple of ``block_size``."""
+def from_trace(
+    lines: Sequence[TraceLine], *, block_size: int, trace_block: int, longest: int | None = None
+) -> list[Request]:
+    """Requests of a trace whose blocks have ``trace_block`` tokens, a multiple of ``block_size``.
+
+    Those that are longer than ``longest``, prompt and answer, are served by nobody, and get no keys.
+    """
     ordered = sorted(lines, key=lambda line: line.timestamp)
     known: dict[tuple[int, int], tuple[int, ...]] = {}
     parts = trace_block // block_size
     found = []
     for number, line in enumerate(ordered):
-        keys = tuple(_chain(line.hash_ids, parts, known))[: line.input_length // block_size]
+        served = longest is None or line.input_length + line.output_length <= longest
+        blocks = line.input_length // block_size if served else 0
+        ids = line.hash_ids[: -(-blocks // parts)]
+        keys = tuple(islice(_chain(ids, parts, known), blocks))
         found.append(
             Request(
                 number=number,

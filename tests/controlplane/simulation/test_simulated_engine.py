@@ -12,6 +12,7 @@ from bench.replay_work import Request as Replayed
 from bench.replay_worker import CONTRACT
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.run_result import WorkBudget
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulation_job import Scenario
 from cachefleet_controlplane.simulation.workload import Request
@@ -30,7 +31,9 @@ def requests(work: list[Replayed]) -> list[Request]:
 
 
 def simulated(work: list[Replayed], setup: Setup, policy: str) -> SimulatedRun:
-    run = SimulatedRun(requests(work), pool_view(setup, []).pool, CONTRACT, Scenario(setup=setup, policy=policy))
+    run = SimulatedRun(
+        requests(work), pool_view(setup, []).pool, CONTRACT, Scenario(setup=setup, policy=policy), WorkBudget(10**9)
+    )
     run.run()
     return run
 

@@ -23,7 +23,6 @@ SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 FAILS = (sys.executable, "-c", "raise SystemExit('out of luck')")
 ABORTS = (sys.executable, "-c", "import os; os.abort()")
 LINE = TraceLine(timestamp=0, input_length=64, output_length=4, hash_ids=(1, 2, 3, 4))
-LONG = TraceLine(timestamp=0, input_length=2**24, output_length=4, hash_ids=tuple(range(2000)))
 TRACE = Wanted(trace=(LINE,) * 3, trace_block=16)
 
 
@@ -124,7 +123,6 @@ async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
             422,
             r"more than 0.1 s \(CACHEFLEET_SIMULATION_SECONDS\): simulate fewer",
         ),
-        ({"memory": 1 << 26}, Wanted(trace=(LONG,), trace_block=65536), 422, "more than 64 MiB"),
         ({"command": ABORTS}, TRACE, 422, r"more than 1024 MiB \(CACHEFLEET_SIMULATION_MEMORY_BYTES\)"),
         ({"command": FAILS}, TRACE, 500, "failed: out of luck"),
         ({}, Wanted(recorded=5), 409, "answered no request .* lack the block keys"),
@@ -151,3 +149,30 @@ async def test_of_several_pools_one_is_named() -> None:
 async def test_without_memory_it_says_which_setting() -> None:
     with pytest.raises(ApiError, match="CACHEFLEET_RECORDED_REQUEST_BYTES"):
         await Simulator(reporting(), RecordedRequests(0), **BOUNDS)(Wanted(recorded=5))
+
+
+async def test_more_work_than_fits_into_its_time_is_refused_before_it_begins() -> None:
+    """A trace of few bytes with long answers held the one simulation for all its time."""
+    hostile = Wanted(trace=(TraceLine(timestamp=0, input_length=16, output_length=4000),) * 8000, trace_block=16)
+    simulate = simulator(reporting(blocks_total=1000), command=SLEEPS)
+    with pytest.raises(ApiError, match="more than 6,000,000 steps and blocks, namely 34,008,000") as error:
+        await simulate(hostile)
+    assert error.value.status == 422
+
+
+async def test_work_that_was_not_foreseen_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As reports in long pauses, and what is computed again after preemptions."""
+    spread = tuple(TraceLine(timestamp=1e6 * number, input_length=64, output_length=4) for number in range(200))
+    monkeypatch.setattr("cachefleet_controlplane.simulation.simulator.WORK_PER_SECOND", 60)
+    with pytest.raises(ApiError, match="more than 7,200 steps, blocks and reports") as error:
+        await simulator()(Wanted(trace=spread, trace_block=16, changes=Changes(workers=64)))
+    assert error.value.status == 422
+
+
+async def test_more_memory_than_it_may_take_is_refused() -> None:
+    many = tuple(
+        TraceLine(timestamp=0, input_length=4000, output_length=1, hash_ids=(number,)) for number in range(4000)
+    )
+    with pytest.raises(ApiError, match="more than 64 MiB") as error:
+        await simulator(reporting(blocks_total=1000), memory=1 << 26)(Wanted(trace=many, trace_block=4000))
+    assert error.value.status == 422

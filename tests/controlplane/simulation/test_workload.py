@@ -93,3 +93,11 @@ def test_a_block_of_a_trace_becomes_several_with_a_prefix_in_common() -> None:
     assert (len(one.keys), len(two.keys), len(three.keys)) == (6, 4, 8)
     assert one.keys[:4] == three.keys[:4]
     assert len({*one.keys, *two.keys, *three.keys}) == 6 + 4 + 4  # the same block after others is another
+
+
+def test_keys_are_made_of_what_an_engine_takes_alone() -> None:
+    """However many blocks a line names, and however large these are said to be."""
+    named = TraceLine(timestamp=0, input_length=64, output_length=1, hash_ids=tuple(range(50_000)))
+    long = TraceLine(timestamp=1, input_length=2**24, output_length=1, hash_ids=tuple(range(50_000)))
+    short, refused = from_trace((named, long), block_size=16, trace_block=65_536, longest=4096)
+    assert (len(short.keys), refused.keys) == (4, ())
