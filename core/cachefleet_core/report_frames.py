@@ -48,6 +48,18 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
+class Suspension(StrEnum):
+    """Why an engine serves nothing though it answers its health checks."""
+
+    ASLEEP = "asleep"
+    """Its memory was given back (vLLM's ``/sleep``), or is being."""
+    PAUSED = "paused"
+    """Its scheduler takes no requests (``/pause``, or ``/sleep`` of level 0)."""
+    UPDATING_WEIGHTS = "updating_weights"
+    STUCK = "stuck"
+    """Requests wait, and it has made no step for a long time."""
+
+
 class Stored(Struct, tag=0, array_like=True, frozen=True):
     """A chain of keys now held, in order; ``parent`` is the key before the first, 0 where they begin a prompt."""
 
@@ -149,6 +161,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     phase: Phase
     reason: Text = ""
     """Why the worker takes no traffic, or took it before it was warm: words of a fixed set, comma separated."""
+    suspended: Text = ""
+    """A Suspension, or a later agent's word for another one; "" where the engine serves."""
     running: Count
     waiting: Count
     waiting_tokens: Count | None = None

@@ -156,6 +156,24 @@ class FakeEngine:
         self.worker.going.set()
         self.worker.publisher.unhold()
 
+    def sleep(self, level: int = 1, *, mode: str = "abort") -> None:
+        """Fall asleep, as by ``POST /sleep``: nothing is stepped, health checks are answered, the cache is dropped."""
+        self.worker.metrics.slept(level)
+        self.worker.suspend("asleep" if level else "paused", mode=mode, clear=level > 0)
+
+    def wake_up(self) -> None:
+        """As ``POST /wake_up``."""
+        self.worker.metrics.woke()
+        self.worker.serve()
+
+    def pause(self, *, mode: str = "abort", clear: bool = True) -> None:
+        """As ``POST /pause``, of which metrics say nothing."""
+        self.worker.suspend("paused", mode=mode, clear=clear)
+
+    def unpause(self) -> None:
+        """As ``POST /resume``."""
+        self.worker.serve()
+
     def drop_events(self, count: int, *, lose: bool = False) -> None:
         """Keep the next batches off the wire; their numbers are used up. ``lose``: out of the replay buffer too."""
         self.worker.publisher.drop(count, lose=lose)

@@ -257,4 +257,5 @@ class FleetRoutes:
             "generation": self.policy.generation if self.policy else -1,
             "counts": {},
             "flushed": self._flushed,
+            "suspended": worker.suspended,
         }

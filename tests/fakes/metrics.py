@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -122,8 +122,37 @@ class EngineMetrics:
         reasons.labels(*self._values, "deferred")
         self._gauge("kv_cache_usage_perc", lambda: scheduler.pool.usage)
         sleep = self._labelled("engine_sleep_state", "sleep_state")
-        for state, value in _SLEEP.items():
-            sleep.labels(*self._values, state).set(value)
+        self._sleep = {state: sleep.labels(*self._values, state) for state in _SLEEP}
+        self._show_sleep(_SLEEP)
+
+    def _show_sleep(self, states: Mapping[str, int]) -> None:
+        for state, value in states.items():
+            self._sleep[state].set(value)
+
+    def slept(self, level: int) -> None:
+        """It was put to sleep."""
+        self._show_sleep({"awake": 0, "weights_offloaded": int(level == 1), "discard_all": int(level == 2)})
+        self._sleep_operations.labels("sleep").observe(0.01)
+
+    def woke(self) -> None:
+        """It was woken."""
+        self._show_sleep(_SLEEP)
+        self._sleep_operations.labels("wake").observe(0.01)
+
+    @cached_property
+    def _sleep_operations(self) -> Histogram:
+        """There from the first such operation on, as in vLLM."""
+        name = "vllm:sleep_mode_operation_duration_seconds"
+        return Histogram(name, "As vLLM.", ("operation",), registry=self._registry)
+
+    def weight_operation(self, *, under_way: int) -> None:
+        """A call that updates weights begins or ends."""
+        self._weight_operations.labels("update").set(under_way)
+
+    @cached_property
+    def _weight_operations(self) -> Gauge:
+        name = "vllm:rl_weight_update_operations_in_flight"
+        return Gauge(name, "As vLLM.", ("operation",), registry=self._registry)
 
     def _mirrors(self) -> None:
         """Counters that the scheduler keeps itself."""

@@ -17,6 +17,7 @@ from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
 from tests.fakes.embeddings_api import embeddings
 from tests.fakes.failures import Refusal, as_anthropic, not_json
+from tests.fakes.finish import Finish
 from tests.fakes.gate import HOOK, details, new_engine_id, transfer_params
 from tests.fakes.messages_api import MessageChunks, counted, message
 from tests.fakes.responses_api import ResponseChunks, response
@@ -60,6 +61,7 @@ class Routes:
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
             web.post("/reset_prefix_cache", self.reset_prefix_cache),
+            web.get("/is_paused", self.is_paused, allow_head=False),
         ]
         pooling = [web.post("/v1/embeddings", self.embeddings)] if self._options.pooling else []
         return routes + pooling + self.adapters.table() + (self._scale_out() if self._options.scale_out else [])
@@ -95,6 +97,9 @@ class Routes:
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         return reply({"success": self.worker.pool.clear()})
+
+    async def is_paused(self, _: web.Request) -> web.Response:
+        return reply({"is_paused": bool(self.worker.suspended)})
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = await self._body(request)
@@ -242,7 +247,7 @@ class Routes:
             ids, text = telling.take()
             if ids and telling.matched is not None:
                 self.worker.stop_at(generation, telling.matched, telling.length)
-            if ids or generation.refused_for:
+            if ids or generation.refused_for or generation.finish is Finish.ABORT:
                 open_ones -= generation.finish is not None
                 yield index, ids, text
 

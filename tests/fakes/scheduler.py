@@ -127,6 +127,11 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._finish(sequence, Finish.ABORT)
 
+    def preempt_all(self) -> None:
+        """Have every running sequence computed again."""
+        while self.running:
+            self._preempt(self.running.pop())
+
     def schedule(self) -> Step:
         step = Step()
         before = self.counters.preemptions

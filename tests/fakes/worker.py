@@ -55,6 +55,10 @@ class Worker:
         self.metrics = EngineMetrics(options, self.scheduler, self.started)
         self.going = asyncio.Event()
         self.going.set()
+        self.suspended = ""
+        """Why it makes no step, as the plugin says it: "asleep" or "paused"."""
+        self._stepping = asyncio.Event()
+        self._stepping.set()
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._due = 0.0
@@ -92,10 +96,34 @@ class Worker:
             self.scheduler.abort(sequence)
             self.metrics.finished(sequence, clock())
 
+    def suspend(self, why: str, *, mode: str = "abort", clear: bool = True) -> None:
+        """Make no step from now on, as vLLM's ``/sleep`` and ``/pause``; ``mode`` is abort or keep."""
+        self.suspended = why
+        self._stepping.clear()
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting] if mode == "abort" else ():
+            self.scheduler.abort(sequence)
+            self.metrics.finished(sequence, clock())
+            sequence.on_output(sequence)
+        if clear:
+            self.scheduler.preempt_all()
+            self.pool.clear()
+        self.publish_cleared()
+
+    def publish_cleared(self) -> None:
+        """Publish what an idle engine would not: the plugin does."""
+        if self.options.plugin and self.options.events and (events := self.pool.take_events()):
+            self.publisher.publish(events)
+
+    def serve(self) -> None:
+        """Make steps again, as after ``/wake_up`` and ``/resume``."""
+        self.suspended = ""
+        self._stepping.set()
+
     async def _run(self) -> None:
         while True:
             await self._work.wait()
             await self.going.wait()
+            await self._stepping.wait()
             if not self.scheduler.busy:
                 self._work.clear()
                 continue

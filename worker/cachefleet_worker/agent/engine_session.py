@@ -15,7 +15,8 @@ from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.adapter_use import UNUSED
 from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
-from cachefleet_worker.agent.engine.load_metrics import Load, LoadMeter, Scrape
+from cachefleet_worker.agent.engine.load_metrics import AWAKE, Load, LoadMeter, LoadMetrics, Scrape
+from cachefleet_worker.agent.engine.suspension import UNPOLLED, Poll, Serving, step
 from cachefleet_worker.agent.events.epoch import Limits
 from cachefleet_worker.agent.events.follower import Follower
 from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, SnapshotLimits
@@ -36,6 +37,7 @@ SNAPSHOT: Final = "snapshot"
 class _Rank:
     stream: Stream
     meter: LoadMeter
+    serving: Serving = UNPOLLED
 
 
 class Session:
@@ -62,6 +64,8 @@ class Session:
         self._polled = polled
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._refused = 0
+        self._operations = AWAKE
+        self._tells_paused = facts.fleet is None
         self.answering = True
         self.adapter_use = UNUSED
         """Of adapters, by the last poll that was answered."""
@@ -106,6 +110,10 @@ class Session:
     def load(self, rank: int) -> Load:
         """Load of a rank by the last poll; zeros before the first."""
         return self._ranks[rank].meter.load
+
+    def suspended(self, rank: int) -> str:
+        """Why a rank serves nothing though its engine answers, by the last poll; "" where it serves."""
+        return self._ranks[rank].serving.suspended
 
     async def run(self) -> str:
         """Poll and follow events until the epoch ends; returns the reason. A source's failure is raised."""
@@ -156,10 +164,14 @@ class Session:
             snapshots=snapshots,
         )
 
+    @property
+    def _snapshots_served(self) -> bool:
+        return self._facts.fleet is not None and self._facts.fleet.mode(SNAPSHOT) != OFF
+
     def _snapshots(self, rank: int) -> SnapshotClient | None:
         """Client of the plugin's snapshots for a rank; None where there are none."""
         fleet = self._facts.fleet
-        if fleet is None or rank not in fleet.ranks or fleet.mode(SNAPSHOT) == OFF:
+        if fleet is None or rank not in fleet.ranks or not self._snapshots_served:
             return None
         limits = SnapshotLimits(
             seconds=self._settings.snapshot_seconds,
@@ -176,7 +188,7 @@ class Session:
     async def _poll(self) -> None:
         while True:
             try:
-                self._scraped(await self._client.scrape(), await self._stats())
+                self._scraped(await self._client.scrape(), await self._stats(), paused=await self._paused())
             except EngineError as error:
                 self._unanswered(error)
             self._polled()
@@ -194,7 +206,20 @@ class Session:
             self._metrics.polls.labels("no_stats").inc()
             return {}
 
-    def _scraped(self, scrape: Scrape, stats: Mapping[int, RankStats]) -> None:
+    async def _paused(self) -> bool:
+        """Whether an engine without the plugin says that it is paused; asked no more where it has no such route."""
+        if not self._tells_paused:
+            return False
+        try:
+            paused = await self._client.paused()
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            return False
+        self._tells_paused = paused is not None
+        return bool(paused)
+
+    def _scraped(self, scrape: Scrape, stats: Mapping[int, RankStats], *, paused: bool = False) -> None:
         self._metrics.polls.labels("answered").inc()
         self._refused = 0
         if not self.answering:
@@ -213,8 +238,36 @@ class Session:
             if load_metrics is None:
                 continue
             each.meter.add(load_metrics, stats.get(rank))
-            if load_metrics.asleep:
-                each.stream.residents.forget()  # sleeping drops the cache; an idle engine does not publish that
+            self._look_for_sleep(each, load_metrics, scrape)
+            self._judge(
+                rank,
+                each,
+                Poll(
+                    asyncio.get_running_loop().time(),
+                    load_metrics,
+                    scrape.operations,
+                    stats.get(rank),
+                    plugin=self._facts.fleet is not None,
+                    paused=paused,
+                ),
+            )
+        self._operations = scrape.operations
+
+    def _look_for_sleep(self, each: _Rank, load_metrics: LoadMetrics, scrape: Scrape) -> None:
+        """Sleeping drops the cache, which an idle engine does not publish; the plugin does, at once."""
+        slept = load_metrics.asleep or scrape.operations.sleeps > self._operations.sleeps
+        if slept and not self._snapshots_served:
+            each.stream.residents.forget()
+
+    def _judge(self, rank: int, each: _Rank, poll: Poll) -> None:
+        before, each.serving = each.serving, step(each.serving, poll, stuck_seconds=self._settings.stuck_seconds)
+        if each.serving.suspended != before.suspended:
+            now = each.serving.suspended
+            log.log(
+                logging.WARNING if now else logging.INFO,
+                "the engine serves nothing, so it gets no requests" if now else "the engine serves again",
+                extra={"rank": rank, "why": now or before.suspended, "epoch": self.epoch},
+            )
 
     def _unanswered(self, error: EngineError) -> None:
         gone = isinstance(error, EngineUnreachableError)

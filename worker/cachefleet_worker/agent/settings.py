@@ -77,6 +77,8 @@ class AgentSettings(BaseSettings):
     """Refused connections in a row after which the engine counts as gone."""
     key_refusals: Positive = 5
     """Refusals of the worker key in a row, by an engine that is awaited, after which the agent ends and says so."""
+    stuck_seconds: Annotated[float, Field(ge=0)] = 60.0
+    """An engine with requests that shows no change for this long is stuck: it gets no others. 0: never."""
     failed_seconds: Seconds = 120.0
     """A lost engine that stays away this long makes the worker failed."""
     registration_seconds: Seconds = 30.0

@@ -110,9 +110,11 @@ class WorkerController:
 
     def worker_state(self, rank: int) -> WorkerState:
         """What a State of this rank reports besides its stream."""
+        suspended = self._session.suspended(rank) if self._session else ""
         return WorkerState(
             phase=self.phase,
-            reason=",".join(self.unready) or self.note,
+            reason=",".join(self.unready) or suspended or self.note,
+            suspended=suspended,
             load=self._session.load(rank) if self._session else Load(),
             generation=self.enforcer.generation(rank),
             warmth=self._warm_up.warmth,

@@ -33,6 +33,7 @@ def _cachefleet_call(self: Any, name: str, payload: bytes) -> bytes:
     state = getattr(self.scheduler, "cachefleet", None)
     if state is None:
         return STOCK
+    state.executor = getattr(self, "model_executor", None)
     answer: bytes = state.call(name, bytes(payload))
     return answer
 

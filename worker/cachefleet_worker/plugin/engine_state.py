@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cachefleet_core.hit_rule import CacheGroup
-from cachefleet_core.report_frames import Policy
+from cachefleet_core.report_frames import Policy, Suspension
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.live_policy import STOCK, LivePolicy, succeed
 from cachefleet_worker.plugin.plugin_faults import Faults
@@ -29,6 +29,8 @@ class EngineState:
 
     def __init__(self, scheduler: Any, settings: PluginSettings, *, rank: int, block_bytes: int = 0) -> None:
         self.scheduler = scheduler
+        self.executor: Any = None
+        """What runs the model; known from the first call on."""
         self.settings = settings
         self.rank = rank
         self.block_bytes = block_bytes
@@ -138,12 +140,19 @@ class EngineState:
             "blocks_total": pool.num_gpu_blocks,
             "blocks_free": pool.get_num_free_blocks(),
             "block_bytes": self.block_bytes,
+            "suspended": self._suspended(),
             "counts": dict(self.counts),
             "faults": dict(self.faults.counts),
         }
         for reading in self._readings:
             stats |= reading()
         return msgspec.msgpack.encode(stats)
+
+    def _suspended(self) -> str:
+        """Why this engine makes no step though requests may wait; "" where it would."""
+        if getattr(self.executor, "is_sleeping", False):
+            return Suspension.ASLEEP
+        return Suspension.PAUSED if int(getattr(self.scheduler, "pause_state", 0)) else ""
 
     def _audit(self, _payload: bytes) -> bytes:
         found: dict[str, Any] = {"boot": self.boot}

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from cachefleet_core.report_frames import Phase, State
-from cachefleet_worker.agent.engine.load_metrics import CacheConfig, LoadMeter, LoadMetrics, Rate, read_scrape
+from cachefleet_worker.agent.engine.load_metrics import (
+    CacheConfig,
+    LoadMeter,
+    LoadMetrics,
+    Operations,
+    Rate,
+    read_scrape,
+)
 
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -70,6 +77,22 @@ def test_the_configuration_of_the_cache_is_read_where_it_is_told() -> None:
 
 def test_sleep_is_seen() -> None:
     assert read_scrape(TEXT.replace('awake"} 1.0', 'awake"} 0.0')).ranks[0].asleep
+
+
+def test_operations_of_sleep_and_weights_are_seen() -> None:
+    assert read_scrape(TEXT).operations == Operations()
+    told = read_scrape(
+        """
+vllm:sleep_mode_operation_duration_seconds_count{operation="sleep"} 2.0
+vllm:sleep_mode_operation_duration_seconds_count{operation="release_kv_cache_memory"} 1.0
+vllm:sleep_mode_operation_duration_seconds_count{operation="wake"} 2.0
+vllm:sleep_mode_operations_in_flight{operation="sleep"} 1.0
+vllm:rl_weight_update_operations_in_flight{operation="init"} 1.0
+"""
+    )
+    assert told.operations == Operations(sleeping=True, updating=False, sleeps=3)
+    assert not told.ranks
+    assert read_scrape('vllm:rl_weight_update_operations_in_flight{operation="update"} 1.0\n').operations.updating
 
 
 def test_an_empty_or_odd_text_says_nothing() -> None:

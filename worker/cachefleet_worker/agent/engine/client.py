@@ -109,6 +109,10 @@ class _Source(Struct):
     replay_endpoint: str | None = None
 
 
+class _Paused(Struct):
+    is_paused: bool
+
+
 class _Tokens(Struct):
     tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
 
@@ -170,6 +174,13 @@ class EngineClient:
     async def fleet_stats(self) -> Mapping[int, RankStats]:
         """Each rank's statistics, from the plugin."""
         return _understood(read_stats, await self._fleet_request("GET", STATS_PATH))
+
+    async def paused(self) -> bool | None:
+        """Whether its scheduler is paused; None where it has no such route, as outside of vLLM's development mode."""
+        try:
+            return _decode(await self.request("GET", "/is_paused"), _Paused).is_paused
+        except EngineRefusalError:
+            return None
 
     async def put_policy(self, policy: Policy) -> Mapping[int, int]:
         """Give the plugin a policy; returns the generation then in force at each rank."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -33,10 +34,15 @@ _WANTED: Final = (
     "vllm:cache_config_info{",
     "vllm:request_success_total{",
     "vllm:corrupted_requests_total{",
+    "vllm:sleep_mode_operations_in_flight{",
+    "vllm:sleep_mode_operation_duration_seconds_count{",
+    "vllm:rl_weight_update_operations_in_flight{",
     "process_start_time_seconds",
 )
 _TELLING: Final = ("source", "sleep_state", "finished_reason", "transfer_type")
 """Labels by whose values samples of one name are kept apart."""
+_OPERATION: Final = "operation"
+_UPDATES: Final = frozenset({"start", "start_draft", "update", "finish"})
 _CACHED: Final = "prompt_tokens_cached_by_source_total"
 _NOT_LOADED: Final = ("device", "p2p")
 MOST_RATE: Final = 1e9
@@ -88,6 +94,21 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Operations:
+    """Calls of vLLM's routes for sleep and weights, which its API server counts for all ranks."""
+
+    sleeping: bool = False
+    """It is being put to sleep or woken."""
+    updating: bool = False
+    """Its weights are being updated."""
+    sleeps: int = 0
+    """How often its memory was given back, since its start; 0 where it does not tell."""
+
+
+AWAKE: Final = Operations()
+
+
+@dataclass(frozen=True, slots=True)
 class Scrape:
     """One answer of ``/metrics``. ``process`` identifies the process by its start times, None where unknown."""
 
@@ -95,6 +116,7 @@ class Scrape:
     caches: dict[int, CacheConfig]
     process: str | None = None
     adapters: AdapterUse = UNUSED
+    operations: Operations = AWAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +164,7 @@ class _Samples:
 def read_scrape(text: str) -> Scrape:
     """The known samples in an exposition; others, and malformed lines, are ignored."""
     ranks: dict[int, _Samples] = {}
+    operations: dict[tuple[str, str], float] = {}
     caches: dict[int, CacheConfig] = {}
     starts: set[str] = set()
     for line in text.splitlines():
@@ -157,11 +180,26 @@ def read_scrape(text: str) -> Scrape:
             continue
         if name == "vllm:cache_config_info":
             _add_cache(caches, rank, labels)
+        elif _OPERATION in labels:
+            operations[str(name).removeprefix("vllm:"), labels[_OPERATION]] = value
         else:
             key = next((labels[label] for label in _TELLING if label in labels), "")
             ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
     load_metrics = {rank: _load_metrics(samples) for rank, samples in ranks.items()}
-    return Scrape(load_metrics, caches, " ".join(sorted(starts)) or None, read_adapter_use(text))
+    process = " ".join(sorted(starts)) or None
+    return Scrape(load_metrics, caches, process, read_adapter_use(text), _operations(operations))
+
+
+def _operations(samples: Mapping[tuple[str, str], float]) -> Operations:
+    def under_way(name: str, operations: Iterable[str]) -> bool:
+        return any(samples.get((name, operation), 0.0) > 0 for operation in operations)
+
+    finished = "sleep_mode_operation_duration_seconds_count"
+    return Operations(
+        sleeping=under_way("sleep_mode_operations_in_flight", ("sleep", "release_kv_cache_memory", "wake")),
+        updating=under_way("rl_weight_update_operations_in_flight", _UPDATES),
+        sleeps=int(samples.get((finished, "sleep"), 0) + samples.get((finished, "release_kv_cache_memory"), 0)),
+    )
 
 
 def _load_metrics(samples: _Samples) -> LoadMetrics:

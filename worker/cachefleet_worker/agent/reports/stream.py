@@ -41,6 +41,7 @@ class WorkerState:
     phase: Phase
     load: Load
     reason: str = ""
+    suspended: str = ""
     generation: int = 0
     warmth: Warmth = NOT_WARMED
     adapters: AdapterReport | None = None
@@ -103,6 +104,7 @@ class Stream:
                 unkeyed=self.residents.unkeyed,
                 phase=worker_state.phase,
                 reason=worker_state.reason,
+                suspended=worker_state.suspended,
                 running=load.running,
                 waiting=load.waiting,
                 waiting_tokens=load.waiting_tokens,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.hit_rule import CacheGroup
-from cachefleet_core.report_fields import IdleBySalt, Rank
+from cachefleet_core.report_fields import IdleBySalt, Rank, Text
 from cachefleet_core.report_frames import Capability
 
 CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
@@ -84,6 +84,8 @@ class RankStats(Struct, frozen=True):
     """-1 before any policy was applied."""
     flushed: Count = 0
     """Blocks that somebody had flushed, since the engine's start."""
+    suspended: Text | None = None
+    """A Suspension, "" where it serves; None from an older plugin."""
 
 
 class _Document(ServerFacts, frozen=True, kw_only=True):

@@ -1,0 +1,83 @@
+"""Why an engine that answers its health checks serves nothing: asleep, paused, updating weights, or stuck. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_core.report_frames import Suspension
+from cachefleet_worker.agent.engine.load_metrics import AWAKE, LoadMetrics, Operations
+from cachefleet_worker.agent.wire.plugin_api import RankStats
+
+SERVING: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What one poll of an engine showed of a rank; ``at`` is monotonic, in seconds."""
+
+    at: float
+    metrics: LoadMetrics
+    operations: Operations = AWAKE
+    stats: RankStats | None = None
+    """None without the plugin, and where its engine did not answer in time."""
+    plugin: bool = False
+    paused: bool = False
+    """What ``/is_paused`` says, where the plugin does not."""
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the engine itself, which answers the plugin between its steps, did not."""
+        return self.plugin and self.stats is None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Whether one rank serves, as of its last poll."""
+
+    suspended: str = SERVING
+    """A Suspension, or "" where it serves."""
+    told: str = SERVING
+    """What the plugin said last."""
+    shown: LoadMetrics | None = None
+    still_since: float | None = None
+    """Since when there is work, and every poll has shown the same metrics; None where there is none."""
+
+
+UNPOLLED: Final = Serving()
+
+
+def step(before: Serving, poll: Poll, *, stuck_seconds: float) -> Serving:
+    """The state after another poll; a rank with requests that shows no change for ``stuck_seconds`` is stuck, 0: never.
+
+    An engine that gives its memory back answers nothing meanwhile, so what it said last stands until it says more.
+    """
+    told = _told(before, poll)
+    since = _still_since(before, poll)
+    stuck = stuck_seconds > 0 and since is not None and poll.at - since >= stuck_seconds
+    suspended = _under_way(poll.operations) or told or (Suspension.STUCK if stuck else SERVING)
+    return Serving(suspended, told, poll.metrics, since)
+
+
+def _still_since(before: Serving, poll: Poll) -> float | None:
+    """An engine that does not answer the plugin has work, whatever its metrics said before it."""
+    if not poll.unanswered and poll.metrics.running + poll.metrics.waiting == 0:
+        return None
+    moved = before.still_since is None or before.shown != poll.metrics
+    return poll.at if moved else before.still_since
+
+
+def _told(before: Serving, poll: Poll) -> str:
+    if poll.stats is not None and poll.stats.suspended is not None:
+        return poll.stats.suspended
+    if poll.unanswered and before.told:
+        return before.told
+    if poll.metrics.asleep:
+        return Suspension.ASLEEP
+    return Suspension.PAUSED if poll.paused else SERVING
+
+
+def _under_way(operations: Operations) -> str:
+    if operations.updating:
+        return Suspension.UPDATING_WEIGHTS
+    return Suspension.ASLEEP if operations.sleeping else SERVING
