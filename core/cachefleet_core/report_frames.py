@@ -60,6 +60,11 @@ class Suspension(StrEnum):
     """Requests wait, and it has made no step for a long time."""
 
 
+def suspension_words(suspended: str) -> str:
+    """A Suspension, or a later agent's word, as people read it."""
+    return suspended.replace("_", " ")
+
+
 class Stored(Struct, tag=0, array_like=True, frozen=True):
     """A chain of keys now held, in order; ``parent`` is the key before the first, 0 where they begin a prompt."""
 

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     NOTHING_WRONG = "NothingWrong"
     FIELD_CONFLICT = "FieldConflict"
     WORKER_FAILED = "WorkerFailed"
+    ENGINE_STUCK = "EngineStuck"
     CLAIMS_NOT_SERVED = "ClaimsNotServed"
     FOREIGN_PODS = "ForeignPods"
     WARM_PREFIX_TOO_LONG = "WarmPrefixTooLong"
@@ -86,4 +87,5 @@ class Reason(StrEnum):
     # An event alone
     POD_RELEASED = "PodReleased"
     # Ready
+    ENGINES_SUSPENDED = "EnginesSuspended"
     WORKERS_READY = "WorkersReady"

@@ -199,6 +199,10 @@ class Worker(Schema):
     """The source of pools calls it ready."""
     vouched: bool = True
     """An agent has proved by a token of its pod that it is a worker; it gets no requests without that."""
+    suspended: str = ""
+    """Why its engine serves nothing though it answers: asleep, paused, updating_weights or stuck; it gets no requests.
+    "" where it serves.
+    """
     connected: bool
     stream: str
     """unknown, awaiting, assembling, live, adrift or forgotten."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -119,6 +120,12 @@ class Fleet:
     def ready_in(self, model: str) -> int:
         """After how many seconds a worker of a model that has none may be ready."""
         return self._arrivals.seconds(self._registry.fleet(model))
+
+    def suspended(self, model: str, duty: Duty = Duty.ANSWER) -> Counter[str]:
+        """How many ready workers of a model serve nothing, by the reason (a ``Suspension``)."""
+        now, pools = self._clock(), on_duty(self._registry.fleet(model), duty)
+        ready = (worker for pool in pools for worker in pool.workers.values() if worker.ready)
+        return Counter(why for worker in ready if (why := worker.suspended(now)))
 
     def renderers(self, model: str, guess: Prompt | None = None) -> list[WorkerEndpoint]:
         """Ready workers that may render for a model: who will probably serve ``guess``, then least busy first."""
@@ -239,9 +246,10 @@ class Fleet:
             known.failed(self._clock())
 
     def gone(self, workers: AbstractSet[str]) -> AbstractSet[str]:
-        """Those, by full names, of which no rank is ready, nor says that it ends its requests before it leaves."""
+        """Those, by full names, of which no rank is ready and serves, or says that it ends its requests and leaves."""
         now = self._clock()
-        return workers - {known.full_name for known in self._registry.workers() if known.ready or known.draining(now)}
+        serving = (one for one in self._registry.workers() if one.draining(now) or one.serves(now))
+        return workers - {worker.full_name for worker in serving}
 
     def serves(self, worker: str) -> bool:
         """Whether any rank of a worker, by full name, is ready and does not say that it leaves."""

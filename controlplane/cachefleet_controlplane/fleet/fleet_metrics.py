@@ -38,7 +38,7 @@ _POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {
     "pool_hit_ratio_sampled": ("1 where enough was looked up to judge it", lambda pool: pool.hit_ratio.sampled),
 }
 _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]] = {
-    "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready),
+    "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready and not worker.suspended),
     "worker_stale": ("1 where its reports are too old to trust", lambda worker: worker.stale),
     "worker_excluded": ("1 where its contract differs", lambda worker: worker.excluded),
     "worker_key_refused": ("1 where it refuses the gateway's key", lambda worker: worker.key_refused),
@@ -61,6 +61,7 @@ _REPORT: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
     "worker_free_blocks": ("Blocks a request may take", lambda report: report.blocks_free),
     "worker_idle_blocks": ("Idle cached blocks", lambda report: report.blocks_idle),
 }
+_SUSPENDED: Final = "1 while its engine answers and serves nothing: asleep, paused, updating_weights, stuck"
 _TENANT_IDLE: Final = "Idle cached blocks of a tenant over a pool's workers, as far as they tell"
 _REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
     "worker_preemptions": ("Requests its engine preempted", lambda report: report.preemptions),
@@ -91,6 +92,8 @@ class FleetCollector(Collector):
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
         for name, (text, of) in _WORKER.items():
             yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in view.workers))
+        suspended = (((*_rank(w), w.suspended), 1.0) for w in view.workers if w.suspended)
+        yield _family(GaugeMetricFamily, "worker_suspended", _SUSPENDED, (*_RANK, "state"), suspended)
         told_of = tenant_idle(view.tenants)
         yield _family(GaugeMetricFamily, "tenant_idle_blocks", _TENANT_IDLE, ("pool", "tenant"), told_of)
         for kind, table in ((GaugeMetricFamily, _REPORT), (CounterMetricFamily, _REPORT_TOTALS)):

@@ -52,12 +52,14 @@ def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
 
 def preference(worker: Worker, now: float) -> tuple[object, ...]:
     """All properties of a worker that ``eligible`` looks at, and its rule of hits."""
-    return worker.rule, worker.ready, *(rule(worker, now) for rule in _PREFERENCES)
+    return worker.rule, worker.ready, worker.suspended(now), *(rule(worker, now) for rule in _PREFERENCES)
 
 
 def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
-    """Ready workers not excluded by full name or id; only preferred ones (see _PREFERENCES) where there are any."""
-    ready = [worker for pool in pools for worker in pool.workers.values() if worker.ready]
+    """Workers that are ready, whose engines serve, and that are not excluded by full name or id; only preferred ones
+    (see _PREFERENCES) where there are any.
+    """
+    ready = [one for pool in pools for one in pool.workers.values() if one.serves(now)]
     if exclude:
         ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
     for kept in range(len(_PREFERENCES), 0, -1):

@@ -149,6 +149,8 @@ class WorkerStatus:
     """Whether the pool source lists it as ready."""
     vouched: bool
     """Whether an agent has proved by a token of its pod that it is a worker; without that it gets no requests."""
+    suspended: str = ""
+    """Why its engine serves nothing though it answers (a ``Suspension``), so that it gets no requests; "" otherwise."""
     connected: bool
     stream: str
     """Its StreamState."""

@@ -121,6 +121,17 @@ class Worker:
         """Whether its agent reports that it takes no new work."""
         return self.load is not None and self.load.state.phase in (Phase.DRAINING, Phase.FAILED)
 
+    def suspended(self, now: float) -> str:
+        """Why its engine serves nothing though it answers, as its agent said lately (a ``Suspension``); "" where it
+        serves, or nobody says.
+        """
+        load = self.known_load(now)
+        return load.state.suspended if load else ""
+
+    def serves(self, now: float) -> bool:
+        """Whether it may be sent anything, and its engine is not known to serve nothing."""
+        return self.ready and not self.suspended(now)
+
     def draining(self, now: float) -> bool:
         """Whether its agent says, just now, that it answers what it has and leaves."""
         load = self.load

@@ -93,7 +93,9 @@ class WorkerStatus(Observed):
     epoch: Text | None = None
     """Life of its engine's cache; a new one begins empty."""
     state: Annotated[str, Field(max_length=64)] | None = None
-    """Where it is in its life: starting, warming, ready, draining or failed."""
+    """Where it is in its life: starting, warming, ready, draining or failed; or why its engine serves nothing: asleep,
+    paused, updating_weights or stuck.
+    """
     warmed: bool | None = None
     """Whether all warm prefixes are cached."""
     held_blocks: Count | None = None

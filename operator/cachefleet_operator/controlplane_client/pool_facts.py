@@ -108,6 +108,7 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     phase_reason: str | None = None
     ready: bool = False
     vouched: bool = True
+    suspended: str = ""
     stream: str = ""
     stale: bool = True
     indexed: bool = True
@@ -217,7 +218,7 @@ def essence(facts: Facts) -> object:
 def _life(member: Member) -> object:
     cold = tuple((problem.name, problem.kind) for problem in member.warmth.problems)
     said = (member.phase, member.epoch, member.warmed, cold, member.differences, member.configuration, member.adapters)
-    wrong = (member.doubted, member.key_refused, member.blind, member.not_indexed, member.vouched)
+    wrong = (member.doubted, member.suspended, member.key_refused, member.blind, member.not_indexed, member.vouched)
     return (member.name, member.rank, member.ready, member.fresh, *said, *wrong)
 
 
@@ -225,6 +226,11 @@ def failed(facts: Facts) -> Member | None:
     """The first worker whose phase is Failed, None where there is none."""
     members = facts.known.members if facts.known else ()
     return next((member for member in members if member.phase == Phase.FAILED), None)
+
+
+def suspended(facts: Facts) -> list[Member]:
+    """The workers whose engines answer and serve nothing."""
+    return [member for member in (facts.known.members if facts.known else ()) if member.suspended]
 
 
 def key_refusing(facts: Facts) -> list[Member]:

@@ -17,7 +17,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     unloaded,
 )
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.degraded import degraded, key_refused_words
+from cachefleet_operator.status.degraded import degraded, key_refused_words, suspended_words
 from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, Workers
 
@@ -45,7 +45,12 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         keys,
         progressing,
         degraded(workers, observations),
-        _ready((config, budget, *_all_refuse(keys, observations.facts)), available, progressing, workers),
+        _ready(
+            (config, budget, *_all_refuse(keys, observations.facts), *_all_suspended(observations.facts)),
+            available,
+            progressing,
+            workers,
+        ),
     )
 
 
@@ -70,12 +75,21 @@ def _available(workers: Workers, observations: Observations) -> Finding:
     if workers.wanted == 0:
         return Finding("WorkersAvailable", "False", Reason.NO_WORKERS_WANTED, "no worker is wanted")
     if workers.ready >= workers.wanted:
-        return Finding("WorkersAvailable", "True", Reason.ALL_READY, count)
+        return Finding("WorkersAvailable", "True", Reason.ALL_READY, count + suspended_words(observations.facts))
     if observations.trouble:
         trouble = observations.trouble
         return Finding("WorkersAvailable", status, trouble.reason, f"{count}: {trouble.message}")
     words = f"{count}; {observations.ended}" if observations.ended else count
     return Finding("WorkersAvailable", status, Reason.SOME_READY if workers.ready else Reason.NONE_READY, words)
+
+
+def _all_suspended(facts: Facts) -> tuple[Finding, ...]:
+    """An obstacle, where every ready worker's engine serves nothing."""
+    ready = [member for member in (facts.known.members if facts.known else ()) if member.ready]
+    if not ready or not all(member.suspended for member in ready):
+        return ()
+    words = f"no worker serves{suspended_words(facts)}: requests are refused until one does"
+    return (Finding("Ready", "False", Reason.ENGINES_SUSPENDED, words),)
 
 
 def _contract(observations: Observations) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cachefleet_core.report_frames import Suspension, suspension_words
 from cachefleet_core.warmth import REFUSED, TOO_LONG
 from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import (
@@ -13,6 +14,7 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     excluded,
     failed,
     key_refusing,
+    suspended,
     unwarmed,
 )
 from cachefleet_operator.reasons import Reason
@@ -27,6 +29,7 @@ def degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
     distrusted, refusing = doubted(observations.facts), key_refusing(observations.facts)
+    stuck = next((one for one in suspended(observations.facts) if one.suspended == Suspension.STUCK), None)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
         (observations.contested, Reason.FIELD_CONFLICT, observations.contested),
@@ -38,6 +41,7 @@ def degraded(workers: Workers, observations: Observations) -> Finding:
         (trouble, trouble.reason if trouble else "", trouble.message if trouble else ""),
         (workers.stalled and not workers.settled, Reason.STALLED, workers.stalled),
         (member, Reason.WORKER_FAILED, _failed_words(member)),
+        (stuck, Reason.ENGINE_STUCK, _stuck_words(stuck)),
         (refusing, Reason.KEYS_REFUSED, key_refused_words(refusing[0]) if refusing else ""),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
@@ -72,6 +76,19 @@ def _failed_words(member: Member | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
+
+
+def _stuck_words(member: Member | None) -> str:
+    if member is None:
+        return ""
+    return f"the engine of worker {member.name} answers health checks, but requests wait there and nothing moves"
+
+
+def suspended_words(facts: Facts) -> str:
+    """Which workers' engines serve nothing, and why, to be added to a message; "" where all serve."""
+    found = [f"{member.name} is {suspension_words(member.suspended)}" for member in suspended(facts)]
+    more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
+    return f"; {', '.join(found[:MAX_SHOWN])}{more}" if found else ""
 
 
 def _distrusted_words(member: Member | None) -> str:

@@ -22,6 +22,7 @@ from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Ve
 
 MAX_MESSAGE: Final = 1024
 MAX_EPOCH: Final = 1024
+MAX_STATE: Final = 64
 CLOCKS: Final = 60.0
 """Tolerated clock skew in seconds; a last write further in the future is ignored."""
 
@@ -215,6 +216,8 @@ def _state(pod: Pod, ranks: Sequence[Member] | None) -> str:
     if pod.trouble is not None and pod.trouble.lasting:
         return Phase.FAILED
     phase = next((member.phase for member in ranks or () if member.phase), None)
+    if pod.ready and (suspended := next((member.suspended for member in ranks or () if member.suspended), "")):
+        return suspended[:MAX_STATE]
     if pod.ready:
         return Phase.READY if phase in {None, Phase.STARTING, Phase.WARMING} else str(phase)
     return str(phase) if phase in {Phase.WARMING, Phase.DRAINING, Phase.FAILED} else Phase.STARTING

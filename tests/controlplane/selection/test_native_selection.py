@@ -206,6 +206,12 @@ class BoardMachine(RuleBasedStateMachine):
         """What it served of what it claimed."""
         self.fleet.served(wid(one), claimed, served)
 
+    @rule(one=who, why=st.sampled_from(["", "asleep"]))
+    def suspend(self, one: Who, why: str) -> None:
+        """Its engine falls asleep, or wakes."""
+        digest = self.fleet.index.digest(wid(one))
+        self.say(one, state(self.sequences[one], rank=one[2], digest=digest, suspended=why))
+
     @rule(one=who)
     def hang_up(self, one: Who) -> None:
         if one in self.links:

@@ -128,6 +128,12 @@ def test_a_worker_that_never_reported_has_dashes() -> None:
     assert row.split() == ["demo-0", "default/demo", "unknown", "live", "-", "-", "-", "84", "-"]
 
 
+def test_a_worker_that_serves_nothing_says_why() -> None:
+    rows = [item(WORKER.model_copy(update={"suspended": why})) for why in ("asleep", "updating_weights")]
+    shown = listing(rows, WORKERS, Output.TABLE).splitlines()[1:]
+    assert ["asleep" in shown[0], "updating weights" in shown[1]] == [True, True]
+
+
 def test_an_excluded_worker_says_so() -> None:
     row = listing([item(WORKER.model_copy(update={"excluded": True}))], WORKERS, Output.TABLE).splitlines()[1]
     assert row.split()[2] == "excluded"

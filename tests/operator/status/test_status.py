@@ -218,6 +218,15 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
             facts(member(key_refused=True), member("demo-b", ready=False)),
             {"KeysBroken": ("True", "KeysRefused"), "Ready": ("False", "KeysRefused")},
         ),
+        (
+            facts(member(suspended="asleep"), member("demo-b")),
+            {"Degraded": ("False", "NothingWrong"), "Ready": ("True", "WorkersReady")},
+        ),
+        (
+            facts(member(suspended="asleep"), member("demo-b", suspended="paused")),
+            {"Ready": ("False", "EnginesSuspended"), "Degraded": ("False", "NothingWrong")},
+        ),
+        (facts(member(suspended="stuck"), member("demo-b")), {"Degraded": ("True", "EngineStuck")}),
         (facts(member()), {"KeysBroken": ("False", "KeysHeld")}),
         (SILENT, {"KeysBroken": ("False", "KeysHeld"), "Ready": ("True", "WorkersReady")}),
         (facts(cold("too_long")), {"Degraded": ("True", "WarmPrefixTooLong"), "Ready": ("True", "WorkersReady")}),

@@ -105,8 +105,11 @@ class WorkerController:
 
     @property
     def note(self) -> str:
-        """A remark for ``/readyz`` (warm-up late or partial); "" for none."""
-        return self._warm_up.note if self._session else ""
+        """A remark for ``/readyz`` (an engine that serves nothing, warm-up late or partial); "" for none."""
+        if self._session is None:
+            return ""
+        suspended = (self._session.suspended(rank) for rank in self._session.streams)
+        return next(filter(None, suspended), "") or self._warm_up.note
 
     def worker_state(self, rank: int) -> WorkerState:
         """What a State of this rank reports besides its stream."""

@@ -8,7 +8,7 @@ from typing import Final
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
 from cachefleet_controlplane.workers.views import WorkerStatus
 from cachefleet_core.index_contract import Difference
-from cachefleet_core.report_frames import Phase
+from cachefleet_core.report_frames import Phase, Suspension, suspension_words
 
 DOUBTED: Final = 0.5
 """A trust below this is told: less than a quarter of what the worker claims is served."""
@@ -82,6 +82,26 @@ def _age(worker: WorkerStatus) -> str:
 
 _STALE: Final = troubleshooting("reports-are-stale")
 _GROUPS: Final[tuple[tuple[Fault[WorkerStatus], ...], ...]] = (
+    (
+        Fault(
+            lambda worker: worker.suspended == Suspension.STUCK,
+            Severity.WARNING,
+            "EngineStuck",
+            lambda _: "its engine answers health checks, but requests wait there and nothing moves: it gets no others",
+            "read the engine's log; restart the engine where it does not go on by itself",
+            troubleshooting("engines-that-serve-nothing"),
+        ),
+        Fault(
+            lambda worker: worker.suspended,
+            Severity.INFO,
+            "EngineSuspended",
+            lambda worker: (
+                f"its engine is {suspension_words(worker.suspended)}, so it gets no requests until it serves"
+            ),
+            "nothing is broken: somebody called /sleep or /pause, and /wake_up or /resume ends it",
+            troubleshooting("engines-that-serve-nothing"),
+        ),
+    ),
     (
         Fault(
             _failed,

@@ -9,7 +9,7 @@ from typing import Final
 
 from cachefleet_controlplane.console.live.token_rates import Rates
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
-from cachefleet_core.report_frames import Phase
+from cachefleet_core.report_frames import Phase, suspension_words
 
 MIB: Final = 1 << 20
 _EPOCH: Final = 8
@@ -53,7 +53,7 @@ class WorkerRow:
     name: str
     pool: str
     state: str
-    """A word or two: ready, not counted (its blocks), left out, starting, draining, away."""
+    """A word or two: ready, not counted (its blocks), left out, starting, draining, away; asleep and the like."""
     running_blocks: int | None
     """Used by requests; None before its first report."""
     idle_blocks: int | None
@@ -161,6 +161,8 @@ def _no_requests(status: WorkerStatus) -> Iterator[str]:
     elif not status.ready:
         told = status.report.reason if status.report else ""
         yield f"It is not ready{f': {told}' if told else ''}."
+    elif status.suspended:
+        yield f"Its engine serves nothing ({suspension_words(status.suspended)}): it gets nothing."
     if phase not in {None, Phase.READY} and status.ready:
         yield f"Its agent says: {phase}."
     if not status.vouched:
@@ -194,6 +196,8 @@ def _state(status: WorkerStatus) -> str:
         return "draining"
     if not status.ready:
         return "starting" if status.report is None or phase != Phase.READY else "left out"
+    if status.suspended:
+        return suspension_words(status.suspended)
     if any(_no_requests(status)):
         return "left out"
     return "not counted" if any(_no_hits(status)) else "ready"

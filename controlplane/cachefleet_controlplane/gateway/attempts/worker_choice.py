@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, Atte
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Waiting
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.placement.refusals import refusal
+from cachefleet_controlplane.gateway.placement.refusals import NOBODY, refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -117,12 +117,12 @@ class Placement:
         # The last attempt's decision says nothing of why there is no other.
         decision = None if self._latest is self.chosen else self._latest
         reason = decision.reason if decision else Reason.NO_READY_WORKER
-        if reason is Reason.NO_READY_WORKER:
-            retry_after = self._fleet.ready_in(self.routing_input.model.name)
-        else:
-            retry_after = self._queue.retry_after(self._line, blocks=needed_blocks(prompt))
-        who, info = self.routing_input.who, self.routing_input.info
-        return reason, refusal(info.model, prompt, decision, retry_after=retry_after, who=who, path=info.endpoint)
+        info, who, model = self.routing_input.info, self.routing_input.who, self.routing_input.model.name
+        refused = partial(refusal, info.model, prompt, decision, who=who, path=info.endpoint)
+        if reason is not Reason.NO_READY_WORKER:
+            return reason, refused(retry_after=self._queue.retry_after(self._line, blocks=needed_blocks(prompt)))
+        suspended = self._fleet.suspended(model, self.routing_input.duty)
+        return reason, refused(retry_after=self._fleet.ready_in(model), suspended=suspended)
 
     def free(self, cached_tokens: int | None = None) -> None:
         """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from cachefleet_controlplane.gateway.upstream.context_overflow import Overflow
@@ -10,9 +11,14 @@ from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, no_ready_worker
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.report_frames import suspension_words
 
 RETRY_AFTER_SECONDS: Final = 2
 """Retry-After where too many requests are under way."""
+SUSPENDED: Final = "workers_suspended"
+SUSPENDED_RETRY_SECONDS: Final = 10
+"""Retry-After where the engines of all ready workers serve nothing: somebody has to wake them, as a rule."""
+NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 MODELS_NAMED: Final = 16
 """Names in the error for an unknown model."""
 
@@ -35,12 +41,20 @@ def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
 
 
 def refusal(
-    model: str, prompt: Prompt, decision: Decision | None, *, retry_after: int, who: str = "", path: str = ""
+    model: str,
+    prompt: Prompt,
+    decision: Decision | None,
+    *,
+    retry_after: int,
+    who: str = "",
+    path: str = "",
+    suspended: Mapping[str, int] = NOBODY,
 ) -> ApiError:
     """Return the error for a decision without a worker: 400, 412, 429 with its reason as code, or 503.
 
     ``retry_after``, in seconds, is for requests without room, or without a worker. ``decision`` None: every ready
-    worker was tried. ``who`` names the workers' role where roles differ, ``path`` is the request's.
+    worker was tried. ``who`` names the workers' role where roles differ, ``path`` is the request's. ``suspended``:
+    workers that serve nothing though they answer, by reason.
     """
     reason = decision.reason if decision else Reason.NO_READY_WORKER
     if decision and reason is Reason.TOO_LARGE:
@@ -50,9 +64,19 @@ def refusal(
         return ApiError(429, message, code=reason, headers={"retry-after": str(retry_after)})
     if reason is Reason.NOT_CACHED:
         return ApiError(412, _NOT_CACHED, code=reason)
+    if suspended:
+        return _suspended(model, suspended, who)
     if who:
         return _not_ready(who, model, retry_after)
     return no_ready_worker(model, retry_after=retry_after)
+
+
+def _suspended(model: str, suspended: Mapping[str, int], who: str) -> ApiError:
+    told = ", ".join(f"{count} {suspension_words(why)}" for why, count in sorted(suspended.items()))
+    role = f"{who} worker" if who else "worker"
+    seconds = SUSPENDED_RETRY_SECONDS
+    message = f"No {role} of model `{model}` serves now ({told}). When one will is not known: try again in {seconds} s."
+    return ApiError(503, message, code=SUSPENDED, headers={"retry-after": str(seconds)})
 
 
 def _not_ready(who: str, model: str, retry_after: int) -> ApiError:

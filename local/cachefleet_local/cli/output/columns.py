@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from cachefleet_core.report_frames import suspension_words
 from cachefleet_local.cli.listing import Column, Item
 
 
@@ -19,9 +20,11 @@ def _free(item: Item) -> object:
 
 
 def worker_state(item: Item) -> object:
-    """Whether a worker is excluded or ready, else its phase."""
+    """Whether a worker is excluded, or why it serves nothing, or whether it is ready, else its phase."""
     if item["excluded"]:
         return "excluded"
+    if item["ready"] and item.get("suspended"):
+        return suspension_words(item["suspended"])
     return ("ready" if item["ready"] else item["phase"]) or "unknown"
 
 

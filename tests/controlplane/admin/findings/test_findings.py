@@ -65,6 +65,7 @@ def test_a_clash_of_an_adapters_name_is_told_with_the_name_that_is_left(conflict
 @pytest.mark.parametrize(
     ("fault", "reason", "words"),
     [
+        ({"suspended": "stuck"}, "EngineStuck", "nothing moves: it gets no others"),
         ({"key_refused": True}, "KeysRefused", "gateway's key"),
         ({"backing_off": True}, "BackingOff", "http://127.0.0.1:9001"),
         ({"vouched": False}, "AgentAbsent", "no requests"),
@@ -85,6 +86,12 @@ def test_a_fault_of_a_worker(fault: dict[str, Any], reason: str, words: str) -> 
     assert found.subject == "worker default/demo/b#0"
     assert found.severity is Severity.WARNING
     assert words in found.message
+
+
+def test_an_engine_that_somebody_suspended_is_told_and_is_no_fault() -> None:
+    found = told(view(worker_status("a"), worker_status("b", suspended="updating_weights")))["EngineSuspended"]
+    assert (found.severity, found.subject) == (Severity.INFO, "worker default/demo/b#0")
+    assert "its engine is updating weights, so it gets no requests" in found.message
 
 
 def test_a_worker_that_failed_says_why() -> None:
