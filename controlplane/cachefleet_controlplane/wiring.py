@@ -254,7 +254,7 @@ def gateway_context(
         metrics=metrics,
         fingerprints=Fingerprints(),
         queue=queue,
-        stalled=StalledAttempts(fleet.gone, clock=options.clock),
+        stalled=StalledAttempts(fleet.troubles, clock=options.clock),
         deaths=EngineDeaths(upstream.ended, fleet.serves, metrics, clock=options.clock),
         under_way=AnswersUnderWay(),
         max_attempts=options.max_attempts,

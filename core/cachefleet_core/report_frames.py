@@ -48,6 +48,10 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
+ENGINE_LOST: Final = "engine_lost"
+"""Among the reasons of a State: the engine was there, and its process has ended."""
+
+
 class Suspension(StrEnum):
     """Why an engine serves nothing though it answers its health checks."""
 

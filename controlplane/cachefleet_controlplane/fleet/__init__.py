@@ -11,4 +11,5 @@ startup_readiness  not ready until every ready worker's agent has reported, or a
 tenant_frames      tenants' shares and warm prefixes, sent to agents
 view_builders      live state to frozen views
 worker_arrivals    when a worker may be ready, by how long starts took
+worker_troubles    what speaks against the answers of a worker, for requests that wait on it
 """

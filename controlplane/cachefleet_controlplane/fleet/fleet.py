@@ -22,6 +22,7 @@ from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
+from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
@@ -37,6 +38,7 @@ from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.pool.model_names import Claim, NameRules
 from cachefleet_core.report_frames import DownFrame, Hello, State
@@ -245,11 +247,15 @@ class Fleet:
         for known in self._registry.named(worker):
             known.failed(self._clock())
 
-    def gone(self, workers: AbstractSet[str]) -> AbstractSet[str]:
-        """Those, by full names, of which no rank is ready and serves, or says that it ends its requests and leaves."""
+    def troubles(self, workers: AbstractSet[str]) -> dict[str, Trouble]:
+        """Of these, by full names, those whose answers may never come, and what is known of each."""
+        ranks: dict[str, list[Worker]] = {name: [] for name in workers}
+        for worker in self._registry.workers() if workers else ():
+            if (found := ranks.get(worker.full_name)) is not None:
+                found.append(worker)
         now = self._clock()
-        serving = (one for one in self._registry.workers() if one.draining(now) or one.serves(now))
-        return workers - {worker.full_name for worker in serving}
+        troubles = ((name, trouble_of(found, now)) for name, found in ranks.items())
+        return {name: trouble for name, trouble in troubles if trouble is not None}
 
     def serves(self, worker: str) -> bool:
         """Whether any rank of a worker, by full name, is ready and does not say that it leaves."""

@@ -54,6 +54,7 @@ class Registry:
         self.version = 0
         """Raised whenever a pool, its workers or their contracts change."""
         self.wall = wall
+        self._clock = clock
         self._created: dict[tuple[str, str], int] = {}
         self._name_rules = name_rules
         self._names = ModelNames((), name_rules)
@@ -261,7 +262,7 @@ class Registry:
     def _list(self, pool: Pool, endpoints: Iterable[WorkerEndpoint]) -> None:
         listed = {endpoint.name: endpoint for endpoint in endpoints}
         for worker in list(pool.workers.values()):
-            worker.endpoint = listed.get(worker.name)
+            worker.list_at(listed.get(worker.name), self._clock())
             if worker.endpoint is None and worker.hello is None:
                 self.remove(worker)
         for endpoint in listed.values():

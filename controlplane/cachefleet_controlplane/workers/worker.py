@@ -25,7 +25,7 @@ from cachefleet_controlplane.workers.unindexed_hits import UnindexedHits, expect
 from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PoolSpec
-from cachefleet_core.report_frames import Hello, Phase, State
+from cachefleet_core.report_frames import ENGINE_LOST, Hello, Phase, State
 from cachefleet_runtime.backoff import backoff
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,10 @@ class Worker:
     """The uid of the pod whose agent has announced it, "" outside of Kubernetes; None before."""
     stream: Stream = field(default_factory=Stream)
     load: Load | None = None
+    lost_since: float | None = None
+    """Since when its agent has said that its engine has ended; None where the last report does not."""
+    unlisted_since: float | None = None
+    """Since when the pool source, which knew it, does not list it; None where it does."""
     samples: int = 0
     differences: tuple[Difference, ...] = ()
     unindexed: bool = False
@@ -131,6 +135,22 @@ class Worker:
     def serves(self, now: float) -> bool:
         """Whether it may be sent anything, and its engine is not known to serve nothing."""
         return self.ready and not self.suspended(now)
+
+    def dead_since(self, now: float) -> float | None:
+        """Since when nothing can come of it: its engine has ended, or neither pool source nor agent knows it."""
+        if self.unlisted_since is None:
+            return self.lost_since
+        reported = self.load.at if self.load else self.unlisted_since
+        silent = max(self.unlisted_since, reported) if now - reported > STALE_AFTER_SECONDS else None
+        return silent if self.lost_since is None else self.lost_since
+
+    def list_at(self, endpoint: WorkerEndpoint | None, now: float) -> None:
+        """The pool source lists it at this endpoint, or not any more."""
+        if endpoint is not None:
+            self.unlisted_since = None
+        elif self.endpoint is not None:
+            self.unlisted_since = now
+        self.endpoint = endpoint
 
     def draining(self, now: float) -> bool:
         """Whether its agent says, just now, that it answers what it has and leaves."""
@@ -237,6 +257,8 @@ class Worker:
         if self.trust != WHOLE:
             self._believe(faded(self.evidence, now))
         own.ended_blocks = 0
+        lost = ENGINE_LOST in state.reason.split(",")
+        self.lost_since = (now if self.lost_since is None else self.lost_since) if lost else None
         self.adapters.reported(state.adapters)
         self.load = Load(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
@@ -249,7 +271,7 @@ class Worker:
     def restarted(self) -> None:
         """A new epoch: drop load and measurements of the one before."""
         self._touch()
-        self.load, self.unindexed_hits = None, NO_HITS
+        self.load, self.lost_since, self.unindexed_hits = None, None, NO_HITS
         self.samples, self.most_blocks, self.unindexed, self.key_refused = 0, 0, False, False
         self.adapters.restarted()
         self.inflight_requests.recent.clear()

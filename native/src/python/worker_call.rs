@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
-use crate::transport::client::{Answer, Bounds, Client, Failure, Head, Opened, Request, Trust as Authorities, open};
+use crate::transport::client::{Answer, Bounds, Client, Cut, Failure, Head, Opened, Request, Trust as Authorities, open};
 use crate::transport::panics::Panics;
 use crate::transport::relay::{Beginning, Counted, Heard, Passing, Relay, Relayed, Stop, begins};
 
@@ -88,6 +88,7 @@ impl WorkerClient {
             event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
             heard: Heard::now(),
             counted: Counted::default(),
+            cut: request.cut.clone(),
             state: Mutex::new(State::Over),
         });
         let client = Arc::clone(&self.client);
@@ -191,6 +192,11 @@ impl WorkerCall {
         self.call.counted.now()
     }
 
+    /// Cuts the connection of a stream that has begun: what reads or relays it is told that it is lost.
+    fn cut(&self) {
+        self.call.cut.make();
+    }
+
     /// Cuts the connection, unless the answer has ended.
     fn cancel(&self) {
         self.call.cancel();
@@ -213,6 +219,7 @@ struct Call {
     event_loop: Handle,
     heard: Heard,
     counted: Counted,
+    cut: Cut,
     state: Mutex<State>,
 }
 

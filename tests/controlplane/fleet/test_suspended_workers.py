@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.fleet.worker_troubles import Trouble
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty
@@ -30,7 +31,8 @@ def test_it_gets_nothing_and_is_asked_again_once_it_serves(why: str) -> None:
     assert [one.name for one in fleet.renderers(MODEL)] == ["demo-1"]
     assert (fleet.worker("demo-0").suspended, fleet.worker("demo-1").suspended) == (why, "")
     assert (fleet.pool().workers, fleet.pool().ready) == (2, 1)
-    assert fleet.gone({"default/demo/demo-0", "default/demo/demo-1"}) == {"default/demo/demo-0"}
+    troubles = fleet.troubles({"default/demo/demo-0", "default/demo/demo-1"})
+    assert troubles == {"default/demo/demo-0": Trouble(suspended=True)}
     says(fleet, link)
     assert route(fleet).worker == "demo-0"
     assert fleet.pool().ready == 2

@@ -102,9 +102,9 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
         transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=True)
         await reply.start(200, [])
         try:
-            stalled = StalledAttempts(lambda _: frozenset())
+            stalled = StalledAttempts(lambda _: {})
             running = StreamRelay(reply, PlainTurn(None), resuming, stalled)  # type: ignore[arg-type] # not asked for
-            outcome = await running.run(opened.stream, transformer, worker="w")
+            outcome = await running.run(opened.stream, transformer, worker="w", elsewhere=bool)
             await reply.end()
             joiner = resuming.joiner
             attempt, sent = (joiner._attempt, joiner._sent) if joiner else (None, None)
@@ -281,7 +281,7 @@ async def test_another_beginning_is_read_by_python(first: bytes, relays: list[Re
 
 async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(StalledAttempts, "heard", lambda _, worker: heard.append(worker))
+    monkeypatch.setattr(StalledAttempts, "heard", lambda _, answer: heard.append(answer.worker))
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
     async with side_of("native") as side:

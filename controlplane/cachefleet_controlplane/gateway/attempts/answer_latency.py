@@ -1,14 +1,21 @@
-"""How long a worker usually takes until its first byte, and from when on it is overdue. Pure."""
+"""How long a worker usually takes until its first byte, and for how long its answers are waited for. Pure."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from cachefleet_controlplane.fleet.worker_troubles import Trouble
 
 LEAST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 60.0
 UNLEARNT_SECONDS: Final = 10.0
 """Patience with a worker that has answered nothing yet."""
+STREAM_SECONDS: Final = 10.0
+"""Patience with an answer that has begun, whose worker is not ready or serves nothing."""
+SUSPENDED_SECONDS: Final = 60.0
+"""How long an engine that serves nothing is waited for where no other worker would take the request."""
 _MEAN_SHARE: Final = 1 / 8
 _DEVIATION_SHARE: Final = 1 / 4
 _DEVIATIONS: Final = 4
@@ -37,3 +44,19 @@ def patience(latency: AnswerLatency | None, *, predicted: float) -> float:
     """Seconds without a byte after which a worker is overdue; ``predicted`` are those of the request's decision."""
     usual = UNLEARNT_SECONDS if latency is None else latency.mean + _DEVIATIONS * latency.deviation
     return min(MOST_SECONDS, max(LEAST_SECONDS, usual, 2 * predicted))
+
+
+class Limits(NamedTuple):
+    """Seconds of silence after which an answer is asked of another worker that would take it, or waited for no more."""
+
+    move: float
+    end: float
+
+
+def limits(trouble: Trouble, usual: float, *, begun: bool) -> Limits:
+    """The limits for a worker in trouble that is not known to be dead; ``usual`` is the patience with its first byte.
+
+    One that is merely not ready may still answer what it has, and its connection tells where it cannot.
+    """
+    move = STREAM_SECONDS if begun else LEAST_SECONDS if trouble.suspended else usual
+    return Limits(move, SUSPENDED_SECONDS if trouble.suspended else math.inf)

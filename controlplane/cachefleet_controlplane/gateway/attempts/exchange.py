@@ -175,9 +175,9 @@ class Exchange:
             resumed=self._resuming.resumed,
             beside=self._reply.native,
         )
-        if self._progress.attempts < self._context.max_attempts:
-            work = self._context.stalled.bounded(self._placement.waiting(chosen, self._progress.excluded), work)
-        self._opened = await work
+        last = self._progress.attempts >= self._context.max_attempts
+        waiting = self._placement.waiting(chosen, None if last else self._progress.excluded)
+        self._opened = await self._context.stalled.bounded(waiting, work)
         outcome, refusal = self._planner.outcome(self._opened)
         if refusal is not None:
             self._placement.free()
@@ -224,7 +224,8 @@ class Exchange:
         transformer = self._transformer
         try:
             relay = StreamRelay(self._reply, self._turn, self._resuming, self._context.stalled)
-            outcome = await relay.run(stream, transformer, worker=chosen.full_name)
+            elsewhere = partial(self._placement.elsewhere, chosen, self._progress.excluded)
+            outcome = await relay.run(stream, transformer, worker=chosen.full_name, elsewhere=elsewhere)
             if outcome is Outcome.FINISHED:
                 if self._resuming.failed:
                     await self._died(outcome)

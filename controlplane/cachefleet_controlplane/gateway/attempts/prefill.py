@@ -161,7 +161,10 @@ class Transfer:
         told = self._trace.leg(list(headers), self._began, chosen.url)
         given = upstream_headers(told, key=self._context.credentials.of(chosen.url))
         self.opened = Opened(Outcome.LOST)
-        self.opened = await self._context.upstream.open(chosen.url, self._path, self._routing_input.body, headers=given)
+        work = self._context.upstream.open(chosen.url, self._path, self._routing_input.body, headers=given)
+        last = self._progress.attempts >= self._context.max_attempts
+        waiting = self._placement.waiting(chosen, None if last else self._progress.excluded)
+        self.opened = await self._context.stalled.bounded(waiting, work)
         if self.opened.stream is not None:  # nobody asked for one
             self.opened.stream.close()
             return Outcome.OVERSIZED

@@ -1,9 +1,16 @@
-"""Ends attempts that wait for the first byte of a worker that has stopped answering, so that another one is asked.
+"""Ends the wait for answers of workers that the fleet knows not to answer, so that another one is asked.
 
-An attempt is stalled where its worker is not ready any more and does not say that it only drains, nothing has come of
-it to anybody for longer than it usually takes (``answer_latency``), and another worker would take the request now.
-Those that have a byte are never touched. Looks every LOOK_SECONDS while any attempt waits, asks for a few at a time
-whether another worker would take them, since that is a decision each, and ends fewer, since each takes room elsewhere.
+Three rules, by what the fleet knows of a worker (``worker_troubles``) and how long nothing has come of it:
+
+- Its engine has ended, or worker and agent are gone, and nothing has come since: all its attempts end. Answers that
+  have begun break off, and are resumed elsewhere where they can be.
+- It is not ready and does not say that it only drains, or its engine serves nothing: where another worker would take
+  the request now, an attempt moves there. One without a byte does once the worker is silent for longer than it usually
+  takes (``answer_latency``), one that has begun once it can be resumed and is silent for STREAM_SECONDS.
+- Its engine serves nothing, and no other worker takes the request: the attempt ends after SUSPENDED_SECONDS.
+
+Looks every LOOK_SECONDS while any attempt is under way. Of those that could move it asks for a few at a time whether
+another worker would take them, since that is a decision each, and moves fewer, since each takes room elsewhere.
 """
 
 from __future__ import annotations
@@ -11,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.gateway.attempts.answer_latency import LEAST_SECONDS, AnswerLatency, patience
+from cachefleet_controlplane.fleet.worker_troubles import Trouble
+from cachefleet_controlplane.gateway.attempts.answer_latency import AnswerLatency, Limits, limits, patience
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_runtime.lru import LruMap
@@ -68,20 +77,47 @@ class Waiting:
             self.task.cancel()
 
 
-Gone = Callable[[AbstractSet[str]], AbstractSet[str]]
-"""Those of some workers, by full names, that are not ready nor drain."""
+@dataclass(slots=True, eq=False)
+class Relaying:
+    """An answer that has begun; ``cut`` has it break off for whoever reads it."""
+
+    worker: str
+    cut: Callable[[], None]
+    elsewhere: Callable[[], bool]
+    """Whether another worker could go on with it now."""
+    heard: float = 0.0
+    """When something came of it last."""
+    silent_seconds: Callable[[], float] | None = None
+    """How long nothing has come, while native code relays it."""
+    ended: bool = False
+    """It was cut."""
+
+    def end(self) -> None:
+        """Cut it, once."""
+        if not self.ended:
+            self.ended = True
+            self.cut()
+
+    def silence(self, now: float) -> float:
+        """Seconds since something came of it."""
+        return now - self.heard if self.silent_seconds is None else self.silent_seconds()
+
+
+Troubles = Callable[[AbstractSet[str]], Mapping[str, Trouble]]
+"""Those of some workers, by full names, whose answers may never come."""
+_Attempt = Waiting | Relaying
 
 
 class StalledAttempts:
-    """All attempts of a gateway that wait."""
+    """All attempts of a gateway that are under way."""
 
-    def __init__(self, gone: Gone, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gone = gone
+    def __init__(self, troubles: Troubles, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._troubles = troubles
         self._clock = clock
         self._known: LruMap[str, _Known] = LruMap(MAX_WORKERS)
         self._waiting: dict[Waiting, None] = {}
-        self._asked: dict[str, dict[object, Callable[[], float]]] = {}
-        """How long nothing has come of each worker whose answers native code relays, one for each answer."""
+        self._relayed: defaultdict[str, dict[Relaying, None]] = defaultdict(dict)
+        """Answers that have begun, by worker."""
         self._look_again: asyncio.TimerHandle | None = None
 
     async def bounded(self, attempt: Waiting, work: Awaitable[Opened]) -> Opened:
@@ -107,20 +143,25 @@ class StalledAttempts:
         return opened
 
     @contextmanager
-    def listening(self, worker: str, silent_seconds: Callable[[], float]) -> Iterator[None]:
-        """Ask ``silent_seconds`` meanwhile how long nothing has come of a worker, by full name."""
-        asked = self._asked.setdefault(worker, {})
-        asked[key := object()] = silent_seconds
+    def relaying(self, answer: Relaying) -> Iterator[None]:
+        """Watch an answer that has begun, meanwhile."""
+        answer.heard = self._clock()
+        self._relayed[answer.worker][answer] = None
+        self._schedule()
         try:
             yield
         finally:
-            del asked[key]
-            if not asked:
-                self._asked.pop(worker, None)
+            del self._relayed[answer.worker][answer]
+            if not self._relayed[answer.worker]:
+                del self._relayed[answer.worker]
 
-    def heard(self, worker: str) -> None:
-        """Note that something came of a worker, by full name: the next events of an answer that has begun."""
-        self._heard(worker)
+    def heard(self, answer: Relaying) -> None:
+        """Note that something came of an answer that has begun."""
+        answer.heard = self._heard(answer.worker).heard
+
+    def relayed(self, answer: Relaying) -> None:
+        """Note that native code does not relay an answer any more: it has told what came of it."""
+        answer.heard, answer.silent_seconds = self._clock(), None
 
     def _heard(self, worker: str) -> _Known:
         now = self._clock()
@@ -136,35 +177,65 @@ class StalledAttempts:
 
     def _look(self) -> None:
         self._look_again = None
-        if not self._waiting:
+        if not self._waiting and not self._relayed:
             return
+        troubles = self._troubles({attempt.worker for attempt in self._waiting} | self._relayed.keys())
+        if troubles:
+            self._judge(troubles, self._clock())
+        self._schedule()
+
+    def _judge(self, troubles: Mapping[str, Trouble], now: float) -> None:
+        """End what waits in vain; move what others would take, a few at a time."""
+        movable = list[_Attempt]()
+        for attempt, silence in self._silences(troubles, now):
+            trouble = troubles[attempt.worker]
+            bound = self._limits(attempt, trouble)
+            dead = trouble.dead_since is not None and silence >= now - trouble.dead_since
+            if dead or silence >= bound.end:
+                attempt.end()
+            elif silence >= bound.move:
+                movable.append(attempt)
+        self._move(movable[:ASKED_AT_ONCE])
+
+    def _move(self, movable: Iterable[_Attempt]) -> None:
         ended = 0
-        for attempt in self._overdue()[:ASKED_AT_ONCE]:
-            del self._waiting[attempt]
-            self._waiting[attempt] = None  # behind those that were not asked for
+        for attempt in movable:
+            self._behind_others(attempt)
             if ended < ENDED_AT_ONCE and attempt.elsewhere():
                 attempt.end()
                 ended += 1
-        self._schedule()
 
-    def _overdue(self) -> list[Waiting]:
-        now = self._clock()
-        workers = {attempt.worker for attempt in self._waiting}
-        relayed = {worker: now - self._unheard(worker) for worker in workers & self._asked.keys()}
-        silent = {one: self._silence(one, now, relayed.get(one.worker, one.began)) for one in self._waiting}
-        silent = {attempt: seconds for attempt, seconds in silent.items() if seconds >= LEAST_SECONDS}
-        gone = self._gone({attempt.worker for attempt in silent}) if silent else frozenset()
-        return [one for one, seconds in silent.items() if one.worker in gone and seconds >= self._patience(one)]
+    def _behind_others(self, attempt: _Attempt) -> None:
+        """Those that were not asked for come first at the next look."""
+        if isinstance(attempt, Waiting):
+            del self._waiting[attempt]
+            self._waiting[attempt] = None
+        else:
+            answers = self._relayed[attempt.worker]
+            del answers[attempt]
+            answers[attempt] = None
 
-    def _unheard(self, worker: str) -> float:
-        return min((seconds() for seconds in self._asked[worker].values()), default=math.inf)
+    def _silences(self, troubles: Mapping[str, Trouble], now: float) -> list[tuple[_Attempt, float]]:
+        """The attempts of workers in trouble that were not ended, and for how long nothing has come."""
+        relayed = {worker: self._last_relayed(worker, now) for worker in troubles}
+        waiting = [one for one in self._waiting if one.worker in troubles and not one.ended]
+        begun = [one for worker in troubles for one in self._relayed.get(worker, ()) if not one.ended]
+        silent = [(one, self._silence(one, now, relayed[one.worker])) for one in waiting]
+        return [*silent, *((one, one.silence(now)) for one in begun)]
+
+    def _last_relayed(self, worker: str, now: float) -> float:
+        """When something came of any answer of a worker that native code relays."""
+        answers = self._relayed.get(worker, ())
+        return now - min((one.silent_seconds() for one in answers if one.silent_seconds), default=math.inf)
 
     def _silence(self, attempt: Waiting, now: float, relayed: float) -> float:
-        """Seconds since anything came of its worker, which was ``relayed`` last; 0 where it is being ended."""
+        """Seconds since anything came of its worker, which was ``relayed`` last."""
         known = self._known.get(attempt.worker)
-        return 0.0 if attempt.ended else now - max(attempt.began, relayed, known.heard if known else attempt.began)
+        return now - max(attempt.began, relayed, known.heard if known else attempt.began)
 
-    def _patience(self, attempt: Waiting) -> float:
+    def _limits(self, attempt: _Attempt, trouble: Trouble) -> Limits:
+        if isinstance(attempt, Relaying):
+            return limits(trouble, 0.0, begun=True)
         known = self._known.get(attempt.worker)
         latency = (known.stream if attempt.stream else known.whole) if known else None
-        return patience(latency, predicted=attempt.predicted())
+        return limits(trouble, patience(latency, predicted=attempt.predicted()), begun=False)

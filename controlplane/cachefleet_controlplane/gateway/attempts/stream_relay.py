@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
-from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import Relaying, StalledAttempts
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, error_code
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
@@ -35,15 +36,22 @@ class StreamRelay:
     resuming: Resumption
     stalled: StalledAttempts
 
-    async def run(self, stream: Stream, transformer: StreamTransformer, *, worker: str) -> Outcome:
-        """Send the events held back, then those that follow, each once the client has taken the one before."""
+    async def run(
+        self, stream: Stream, transformer: StreamTransformer, *, worker: str, elsewhere: Callable[[], bool]
+    ) -> Outcome:
+        """Send the events held back, then those that follow, each once the client has taken the one before.
+
+        ``elsewhere``: whether another worker than this one would take the rest of the answer now.
+        """
+        answer = Relaying(worker, stream.cut, lambda: self.resuming.survives and elsewhere())
         try:
-            return await self._run(stream, transformer, worker)
+            with self.stalled.relaying(answer):
+                return await self._run(stream, transformer, answer)
         finally:  # also where the client has left
             if isinstance(stream.response, NativeResponse):
                 transformer.count.add(*stream.response.counted())
 
-    async def _run(self, stream: Stream, transformer: StreamTransformer, worker: str) -> Outcome:
+    async def _run(self, stream: Stream, transformer: StreamTransformer, answer: Relaying) -> Outcome:
         resuming, events, written, failed = self.resuming, stream.first, False, False
         if isinstance(stream.response, NativeResponse):
             stream.response.begin()
@@ -58,9 +66,9 @@ class StreamRelay:
             stream.first, events, data = [], [], b""  # not kept while others come
             if resuming.stopped:
                 return Outcome.STOPPED
-            events = [] if ends is None else await self._left(ends, stream, worker)
+            events = [] if ends is None else await self._left(ends, stream, answer)
             if events := events or await stream.more():
-                self.stalled.heard(worker)
+                self.stalled.heard(answer)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
         outcome = Outcome.ERROR_EVENT if failed and outcome is Outcome.FINISHED else outcome
         if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
@@ -106,10 +114,13 @@ class StreamRelay:
             send_seconds=reply.seconds,
         )
 
-    async def _left(self, ends: _NativeEnds, stream: Stream, worker: str) -> list[bytes]:
+    async def _left(self, ends: _NativeEnds, stream: Stream, answer: Relaying) -> list[bytes]:
         """The next events that native code has not passed on."""
-        with self.stalled.listening(worker, ends.response.silent_seconds):
+        answer.silent_seconds = ends.response.silent_seconds
+        try:
             relayed = await ends.response.relayed()
+        finally:
+            self.stalled.relayed(answer)
         if relayed.gone:
             raise ClientGoneError
         if relayed.beginning is not None:
@@ -117,6 +128,6 @@ class StreamRelay:
             self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
         if relayed.usage:  # the client has all
-            self.stalled.heard(worker)
+            self.stalled.heard(answer)
             ends.transformer.feed(relayed.usage)
         return stream.left(relayed.events, relayed.rest)

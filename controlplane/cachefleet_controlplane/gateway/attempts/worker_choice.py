@@ -78,12 +78,15 @@ class Placement:
     def _others_first(self) -> bool:
         return self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived, tenant=self._tenant)
 
-    def waiting(self, chosen: Decision, excluded: frozenset[str]) -> Waiting:
-        """What is known of an attempt while it waits for the first byte of the worker chosen."""
-        stream, elsewhere = self.routing_input.info.stream, partial(self._elsewhere, chosen, excluded)
+    def waiting(self, chosen: Decision, excluded: frozenset[str] | None) -> Waiting:
+        """What is known of an attempt while it waits for the first byte of the worker chosen; ``excluded`` None: it is
+        the last one.
+        """
+        stream = self.routing_input.info.stream
+        elsewhere = _nowhere if excluded is None else partial(self.elsewhere, chosen, excluded)
         return Waiting(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
 
-    def _elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
+    def elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
         """Whether another worker than the one chosen would take the request now."""
         if self._others_first():
             return False
@@ -179,6 +182,10 @@ class Placement:
         self._queue.began(self._line, tenant=self._tenant, sequences=self.inflight.sequences)
         self.routing_input.sent_to(decision.full_name)
         return Outcome.PLACED
+
+
+def _nowhere() -> bool:
+    return False
 
 
 def predicted_seconds(chosen: Decision) -> float:

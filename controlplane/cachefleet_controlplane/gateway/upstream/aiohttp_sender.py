@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import socket
 from collections.abc import Sequence
 from errno import ECONNREFUSED
 from typing import Any, Final
@@ -22,10 +23,22 @@ MAX_REFUSED: Final = 1024
 """Workers whose certificate was refused that are remembered, so that each is logged once."""
 HEALTH_PATH: Final = "/health"
 _UNAVAILABLE: Final = 503
+_PROBES: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""A connection on which nothing comes is probed after 10 s, and lost 15 s later where its host does not reply."""
 _STATUSES: Final = range(200, 600)
 _READ_BYTES: Final = 64 * 1024
 _LARGE_BYTES: Final = 1024 * 1024
 """Longer bodies are passed as a file, which aiohttp writes piece by piece."""
+
+
+def _probed_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket whose connection breaks where its host is gone, though nothing is sent on it."""
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _PROBES:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 class AiohttpSender:
@@ -43,7 +56,7 @@ class AiohttpSender:
     def start(self) -> None:
         """Make the session, on the running event loop."""
         # The gateway bounds its requests, and so its connections; a second bound here would only be a hidden queue.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=_probed_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             timeout=self._timeout,

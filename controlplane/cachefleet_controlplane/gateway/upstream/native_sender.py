@@ -280,6 +280,11 @@ class NativeResponse:
         """How long nothing has come of the worker while this is relayed."""
         return self._told.call.silent_seconds if self._told.call is not None else math.inf
 
+    def cut(self) -> None:
+        """Cut the connection, also while the answer is relayed: whoever reads it is told that it broke off."""
+        if self._told.call is not None:
+            self._told.call.cut()
+
     def release(self) -> None:
         """Nothing: the connection was given back when the answer ended."""
 

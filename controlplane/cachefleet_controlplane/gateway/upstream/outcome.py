@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     SILENT = "silent"
     """Connected, but no byte for longer than the bound."""
     STALLED = "stalled"
-    """The worker is not ready any more, and no byte came for longer than it usually takes; another one is asked."""
+    """The fleet knows that its worker is gone or serves nothing, and no byte came for so long; another one is asked."""
     CROWDED = "crowded"
     """A whole answer for which there is no room: too many bytes of answers are held."""
     OVERSIZED = "oversized"

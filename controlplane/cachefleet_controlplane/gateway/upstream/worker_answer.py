@@ -183,6 +183,10 @@ class Stream:
         self.outcome = Outcome.FINISHED
         return [self._splitter.rest] if self._splitter.rest else []
 
+    def cut(self) -> None:
+        """Cut the connection of an answer that is being read: to whoever reads it, it breaks off."""
+        getattr(self.response, "cut", self.response.close)()
+
     def close(self) -> None:
         """Release the connection where the stream has ended, else cut it: that frees the worker at once."""
         if self.outcome is Outcome.FINISHED:

@@ -4,6 +4,8 @@ use std::mem::take;
 use std::sync::Arc;
 
 use memchr::memchr_iter;
+use tokio::select;
+use tokio::sync::Notify;
 
 use super::body::BodyDecoder;
 use super::connection::Connection;
@@ -32,11 +34,26 @@ pub struct Whole {
     pub body: Vec<u8>,
 }
 
+/// Has an answer that has begun break off, from any thread: to whoever reads it, its connection is lost.
+#[derive(Debug, Clone, Default)]
+pub struct Cut(Arc<Notify>);
+
+impl Cut {
+    pub fn make(&self) {
+        self.0.notify_one();
+    }
+
+    async fn made(&self) {
+        self.0.notified().await;
+    }
+}
+
 /// The body of an answer that has begun. To drop it before its end cuts the connection.
 pub struct Answer {
     client: Arc<Client>,
     origin: Arc<str>,
     connection: Option<Connection>,
+    cut: Cut,
     decoder: BodyDecoder,
     reusable: bool,
     /// Read, and not decoded yet.
@@ -57,8 +74,9 @@ pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Fail
     connection.send(request.head, request.body);
     let (head, raw) = read_heads(client, &mut connection).await?;
     let decoder = BodyDecoder::new(head.framing);
-    let (client, origin, reusable) = (Arc::clone(client), request.origin, head.reusable);
-    let mut answer = Answer { client, origin, connection: Some(connection), decoder, reusable, raw, held: Vec::new() };
+    let (client, origin, cut, reusable) = (Arc::clone(client), request.origin, request.cut, head.reusable);
+    let connection = Some(connection);
+    let mut answer = Answer { client, origin, connection, cut, decoder, reusable, raw, held: Vec::new() };
     if head.is_stream() {
         let mut first = Vec::new();
         answer.events(&mut first, FIRST_EVENTS).await?;
@@ -157,7 +175,12 @@ impl Answer {
 
     async fn read(&mut self) -> Result<(), Failure> {
         let connection = self.connection.as_mut().ok_or(Failure::Lost)?;
-        if connection.read(&mut self.raw, self.client.bounds.idle).await? == 0 && !self.decoder.cut() {
+        let read = select! {
+            biased;
+            read = connection.read(&mut self.raw, self.client.bounds.idle) => read?,
+            () = self.cut.made() => return Err(Failure::Lost),
+        };
+        if read == 0 && !self.decoder.cut() {
             return Err(Failure::Lost);
         }
         Ok(())
@@ -395,6 +418,29 @@ mod tests {
         let (opened, _connection) = worker.answers(&format!("{EVENTS}1\r\nx\r\n")).await;
         let (_, mut answer) = stream(opened);
         assert_eq!(answer.more(&mut Vec::new()).await, Err(Failure::Silent));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_cut_breaks_off_whoever_reads_it() {
+        let worker = worker().await;
+        let request = worker.request(b"{}");
+        let cut = request.cut.clone();
+        let served = async {
+            let mut connection = worker.accepted().await;
+            read_request(&mut connection).await;
+            connection.write_all(format!("{EVENTS}1\r\nx\r\n").as_bytes()).await.unwrap();
+            connection
+        };
+        let (opened, mut connection) = tokio::join!(open(&worker.client, request), served);
+        let (_, mut answer) = stream(opened);
+        let mut rest = Vec::new();
+        let cutting = async {
+            tokio::task::yield_now().await;
+            cut.make();
+        };
+        assert_eq!(tokio::join!(answer.more(&mut rest), cutting).0, Err(Failure::Lost));
+        drop(answer);
+        assert_eq!(connection.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]

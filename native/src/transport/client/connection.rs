@@ -9,12 +9,23 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::Failure;
 use super::stream::{Stream, Verified};
+
+/// A connection on which nothing comes is probed after so long, so that one to a host that is gone breaks.
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// Probes without a reply after which it is lost.
+const PROBES: u32 = 3;
+
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES)
+}
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -48,6 +59,7 @@ impl Connection {
     async fn connect(address: SocketAddr, verified: Option<&Verified>) -> Result<Self, Failure> {
         let socket = TcpStream::connect(address).await.map_err(|_| Failure::Unreachable)?;
         let _ = socket.set_nodelay(true); // slower without, no more
+        let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive());
         Ok(Self::of(Stream::begin(socket, verified).await?))
     }
 

@@ -14,7 +14,7 @@ mod stream;
 use std::time::Duration;
 
 pub use body::BodyDecoder;
-pub use call::{Answer, Opened, Whole, open};
+pub use call::{Answer, Cut, Opened, Whole, open};
 pub use head::{Framing, Head, read_head};
 pub use request::{Request, Unsupported};
 pub use stream::{Trust, Verified};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::call::Cut;
 use super::stream::Verified;
 
 /// What this client does not send: another scheme than http, or https where it is told how to verify it; a URL or header that is not plain.
@@ -21,6 +22,8 @@ pub struct Request {
     pub verified: Option<Verified>,
     pub head: Bytes,
     pub body: Bytes,
+    /// Has its answer break off.
+    pub cut: Cut,
 }
 
 const OWN: [&str; 4] = ["host", "content-length", "transfer-encoding", "connection"];
@@ -54,7 +57,7 @@ impl Request {
         let address = address(authority, port);
         let origin =
             verified.as_ref().map_or_else(|| Arc::clone(&address), |how| format!("{address}{}", how.mark()).into());
-        Ok(Self { origin, address, verified, head: head.into(), body })
+        Ok(Self { origin, address, verified, head: head.into(), body, cut: Cut::default() })
     }
 }
 

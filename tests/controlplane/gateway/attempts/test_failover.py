@@ -69,8 +69,9 @@ class Breaks(Scripted):
 class Stalls(Breaks):
     """Says nothing more after the first event, or after ``said``, or from the start."""
 
-    def __init__(self, *, first: bool, said: bytes = b"") -> None:
+    def __init__(self, *, first: bool, said: bytes = b"", seconds: float = 60) -> None:
         super().__init__()
+        self._seconds = seconds
         self._first = first
         self._said = said
         self.left = asyncio.Event()
@@ -81,7 +82,7 @@ class Stalls(Breaks):
             if self._first:
                 await response.prepare(request)
                 await response.write(self._said or FIRST)
-            await asyncio.sleep(60)
+            await asyncio.sleep(self._seconds)
         except asyncio.CancelledError:
             self.left.set()
             raise

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -243,3 +245,38 @@ async def test_a_stream_that_nobody_reads_is_not_held_whole(transport: str) -> N
         assert begun.stream is not None
         begun.stream.close()
     server.close()
+
+
+def _probed_after(port: int) -> list[int]:
+    """Seconds until the kernel probes each silent connection to this local port (``/proc/net/tcp``: timer 2)."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        kind, _, left = fields[5].partition(":")
+        if int(fields[2].rpartition(":")[2], 16) == port and kind == "02":
+            found.append(int(left, 16) // os.sysconf("SC_CLK_TCK"))
+    return found
+
+
+async def test_a_connection_on_which_nothing_comes_is_probed(transport: str) -> None:
+    """So it breaks where its host is gone, which sends no reset."""
+    async with fake_raw_worker([head(STREAM, CHUNKED), End.SILENCE]) as worker, upstream_of(transport) as upstream:
+        asking = asyncio.create_task(came(upstream, worker))
+        port = int(worker.url.rpartition(":")[2])
+        await until(lambda: bool(_probed_after(port)))
+        assert max(_probed_after(port)) <= 10
+        asking.cancel()
+        await asyncio.wait({asking})
+
+
+async def test_an_answer_that_is_cut_breaks_off_for_whoever_reads_it(transport: str) -> None:
+    steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENT), End.SILENCE]
+    async with fake_raw_worker(steps) as worker, upstream_of(transport) as upstream:
+        begun = await opened(upstream, worker)
+        reading = asyncio.create_task(rest(begun))
+        await asyncio.sleep(0.02)  # it reads
+        assert begun.stream is not None
+        begun.stream.cut()
+        assert (await reading).end is Outcome.LOST
+        begun.stream.close()
+        await until(lambda: not worker.open)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachefleet_core.report_frames import Phase
+from cachefleet_core.report_frames import ENGINE_LOST, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def unready(condition: Condition, *, registration_seconds: float) -> list[str]:
     if condition.refused:
         reasons.append("engine_refuses_key")
     elif not condition.known:
-        reasons.append("engine_starting" if condition.lost_for is None else "engine_lost")
+        reasons.append("engine_starting" if condition.lost_for is None else ENGINE_LOST)
     elif not condition.answering:
         reasons.append("engine_not_answering")
     if condition.finding:
