@@ -25,6 +25,7 @@ from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
+from cachefleet_controlplane.gateway.upstream.produced_tokens import aborts
 from cachefleet_controlplane.gateway.upstream.usage import LONGEST, Usage, within
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import omitting, without_zero
@@ -187,9 +188,12 @@ class Exchange:
         if _prefilled(self._opened) and self._placement.inflight is not None:
             self._placement.inflight.first_token()
             self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.routing_input.prompt.keys)
+        answer = self._opened.answer
+        if answer is not None and answer.status == 200 and aborts(answer.body) and not self._resuming.takes_back(answer):
+            return Outcome.ABORTED
         if outcome is Outcome.ANSWERED or (outcome is Outcome.FIRST_EVENT and self._resuming.resumed):
             self._exposed.ended()
-        return Outcome.HANDED_BACK if self._resuming.takes_back(self._opened.answer) else outcome
+        return Outcome.HANDED_BACK if self._resuming.takes_back(answer) else outcome
 
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, Strea
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answer import error_code
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name
+from cachefleet_controlplane.gateway.upstream.produced_tokens import Name, aborts, may_give_up
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
@@ -25,7 +25,8 @@ from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_runtime.known_results import known_of_tuples
 
-_GIVEN_UP: Final = HANDED_BACK.encode()
+MAX_ABORTS: Final = 3
+"""How often another worker goes on with an answer whose engine gave it up."""
 _texts = msgspec.json.Decoder(str | list[str] | None)
 _number = msgspec.json.Decoder(int | None, strict=False)
 
@@ -75,6 +76,8 @@ class Resumption:
         self._times = 0
         self.failed = False
         """A worker has reported a failure within its stream."""
+        self._aborted = False
+        """Its engine gave it up, and nobody can resume it."""
         self._whole = b""
         self._joiner: StreamJoiner | None = None
         self.routing_input = self._with_mark(routing_input)
@@ -109,7 +112,17 @@ class Resumption:
     def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Return the events to relay for a worker's events."""
         joiner = self.joiner
-        return events if joiner is None else [each for event in events for each in joiner.feed(event)]
+        if joiner is None:
+            return self._before_abort(events)
+        return [each for event in events for each in joiner.feed(event)]
+
+    def _before_abort(self, events: Sequence[bytes]) -> Sequence[bytes]:
+        """The events before the one by which an engine gives up an answer that nobody can resume."""
+        if not self._aborted and not any(map(aborts, events)):
+            return events
+        kept = 0 if self._aborted else next(at for at, event in enumerate(events) if aborts(event))
+        self._aborted = True
+        return events[:kept]
 
     @property
     def passes(self) -> bool:
@@ -140,13 +153,15 @@ class Resumption:
 
     def outcome(self, of: Outcome) -> Outcome:
         """Return the outcome for the end of a worker's stream, which ended as ``of`` says."""
+        if of is Outcome.FINISHED and (self._aborted or (self._handed_back and not self._goes_on)):
+            return Outcome.ABORTED
         if of is Outcome.FINISHED and self._handed_back:
             return Outcome.HANDED_BACK
         return Outcome.CUT_OFF if of is Outcome.LOST and self.survives else of
 
     def takes_back(self, answer: Answer | None) -> bool:
         """Note a whole answer; return whether its worker hands it back unfinished."""
-        if answer is None or answer.status != 200 or (not self._times and _GIVEN_UP not in answer.body):
+        if answer is None or answer.status != 200 or (not self._times and not may_give_up(answer.body)):
             return False  # as nearly all: nothing is to be joined
         joiner = self.joiner
         if joiner is None:
@@ -155,7 +170,12 @@ class Resumption:
             self._whole = joiner.whole(answer.body)
         except (msgspec.DecodeError, KeyError, ValueError):  # not vLLM's shape: it is not resumed
             return False
-        return joiner.handed_back and not joiner.stopped
+        return joiner.handed_back and not joiner.stopped and self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether another worker may be asked to go on with what one gave up."""
+        return self._times < max(MAX_ABORTS, self._allowed)
 
     def joined(self, answer: Answer) -> Answer:
         """Return the last worker's whole answer, joined with what others produced before it."""

@@ -98,6 +98,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.SERVER_ERROR: _RETRY,
             Outcome.KEY_REFUSED: _RETRY,
             Outcome.STALLED: _RETRY,
+            Outcome.ABORTED: _RETRY,
             # The worker may be at work on it: asking another one would double the load where it is highest.
             Outcome.SILENT: (State.ENDED, Action.FAIL),
             Outcome.OVERSIZED: (State.ENDED, Action.FAIL),
@@ -123,6 +124,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.SILENT: (State.ENDED, Action.BREAK),
             Outcome.OVERSIZED: (State.ENDED, Action.BREAK),
             Outcome.UNDECODABLE: (State.ENDED, Action.BREAK),
+            Outcome.ABORTED: (State.ENDED, Action.BREAK),
             Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
             Outcome.CUT_OFF: (State.RESUMING, Action.RESUME),
         },

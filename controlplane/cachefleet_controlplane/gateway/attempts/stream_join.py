@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answer import error_code
-from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK, Name, Produced
+from cachefleet_controlplane.gateway.upstream.produced_tokens import ABORTED, HANDED_BACK, Name, Produced, may_give_up
 from cachefleet_controlplane.gateway.upstream.usage import count
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, event_data
@@ -24,7 +24,6 @@ Json = dict[str, Any]
 _decode = msgspec.json.Decoder(Json).decode
 _encode = msgspec.json.Encoder().encode
 _LAST: Final = b"data: " + DONE + b"\n\n"
-_GIVEN_UP: Final = HANDED_BACK.encode()
 _TRANSFER: Final = "kv_transfer_params"
 
 
@@ -61,8 +60,8 @@ class StreamJoiner:
 
     @property
     def handed_back(self) -> bool:
-        """The present worker hands the answer back."""
-        return self._attempt.finish == HANDED_BACK
+        """The present worker hands the answer back, or its engine gave it up."""
+        return self._attempt.finish in {HANDED_BACK, ABORTED}
 
     @property
     def can_resume(self) -> bool:
@@ -132,7 +131,7 @@ class StreamJoiner:
 
     def whole(self, body: bytes) -> bytes:
         """Return what to deliver for a whole answer of the present worker, unless it is handed back."""
-        if self._guard is None and _GIVEN_UP not in body:
+        if self._guard is None and not may_give_up(body):
             return body  # the only worker's whole answer: no need to parse it
         answer = _decode(body)
         text = self._attempt.note(body)

@@ -71,7 +71,7 @@ class StreamRelay:
                 self.stalled.heard(answer)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)
         outcome = Outcome.ERROR_EVENT if failed and outcome is Outcome.FINISHED else outcome
-        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF} and (data := transformer.end()):
+        if outcome not in {Outcome.HANDED_BACK, Outcome.CUT_OFF, Outcome.ABORTED} and (data := transformer.end()):
             await self.reply.write(data)
         return outcome
 

@@ -53,6 +53,8 @@ class Outcome(StrEnum):
     """The client left before the answer's end."""
     HANDED_BACK = "handed_back"
     """The worker handed the answer back; another one is to continue it."""
+    ABORTED = "aborted"
+    """The engine gave the answer up for reasons of its own, and nobody can resume it."""
     CUT_OFF = "cut_off"
     """The connection broke within a stream; another worker can continue it."""
     RESUMABLE = "resumable"
@@ -77,7 +79,7 @@ class Outcome(StrEnum):
 RETRIES: Final = frozenset(
     {
         *(Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.DIED, Outcome.KEY_REFUSED),
-        Outcome.STALLED,
+        *(Outcome.STALLED, Outcome.ABORTED),
     }
 )
 """Outcomes after which another worker is asked."""

@@ -10,6 +10,9 @@ from msgspec import Raw, Struct
 
 HANDED_BACK: Final = "cache_threshold"
 """Finish reason of an answer that its worker hands back unfinished, or that its gate refuses."""
+ABORTED: Final = "abort"
+"""Finish reason of an answer that its engine gave up for reasons of its own: it falls asleep, is paused, or ends."""
+_MARKS: Final = (HANDED_BACK.encode(), b'"finish_reason":"abort"')
 _CHAT_CHUNK: Final = "chat.completion.chunk"
 _NO_IDS: Final = Raw(b"null")
 _NOT_TOLD: Final = (b"null", b"[]")
@@ -39,6 +42,16 @@ class _Chunk(Struct, frozen=True):
 
 _chunk = msgspec.json.Decoder(_Chunk)
 _ids = msgspec.json.Decoder(list[int])
+
+
+def may_give_up(body: bytes) -> bool:
+    """Whether a whole answer, or an event, may say that its worker gave the answer up: cheap, and never wrong in No."""
+    return any(mark in body for mark in _MARKS)
+
+
+def aborts(body: bytes) -> bool:
+    """Whether a whole answer, or an event, says that its engine gave it up."""
+    return _MARKS[1] in body
 
 
 @dataclass(frozen=True, slots=True)
