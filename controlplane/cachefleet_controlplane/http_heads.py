@@ -3,6 +3,9 @@
 uvicorn and its parser take a head of any size, before anything knows who sends it. Here a head (or the trailer of a
 chunked body) over MAX_HEAD_BYTES or MAX_HEAD_FIELDS is answered with 431, or cut off where an answer is under way.
 A part that the parser only collects, such as one long value, counts while it arrives.
+
+A head that others may read differently is a 400: one of HTTP/1.1 without a host or with several (RFC 9112, 3.2), and a
+WebSocket's handshake that announces a body.
 """
 
 from __future__ import annotations
@@ -26,6 +29,21 @@ _ANSWER: Final = (
 
 class HeadTooLargeError(Exception):
     """A request's head is over its bounds; the parser's caller answers."""
+
+
+class AmbiguousHeadError(Exception):
+    """Two servers might read a request's head differently; the parser's caller answers 400."""
+
+
+def _check(headers: list[tuple[bytes, bytes]], version: str) -> None:
+    """AmbiguousHeadError; names are in lower case."""
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (not hosts and version == "1.1"):
+        raise AmbiguousHeadError
+    fields = dict(headers)
+    bodied = b"transfer-encoding" in fields or fields.get(b"content-length", b"0") != b"0"
+    if bodied and fields.get(b"upgrade", b"").lower() == b"websocket":
+        raise AmbiguousHeadError
 
 
 class BoundedHeads(HttpToolsProtocol):
@@ -64,8 +82,9 @@ class BoundedHeads(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """What follows is another part."""
+        """What follows is another part. AmbiguousHeadError."""
         self._untold_bytes = 0
+        _check(self.headers, self.parser.get_http_version())
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

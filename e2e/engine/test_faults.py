@@ -23,13 +23,18 @@ from e2e.engine.traffic import SYSTEM, Traffic
 
 POOL_FILE = Path("examples/cpu-two-workers.yaml")
 MODEL = "tiny"
+DEVELOPMENT = '{name: VLLM_SERVER_DEV_MODE, value: "1"}'
+"""Opens vLLM's routes for sleep and pause."""
 GONE_SECONDS = 60.0
 """Until nothing of a dead engine is in the index: silence alone has that effect after 15 s."""
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with running_up(POOL_FILE, tmp_path_factory.mktemp("faults")) as up:
+    folder = tmp_path_factory.mktemp("faults")
+    pool = folder / "pool.yaml"
+    pool.write_text(POOL_FILE.read_text().replace("  engine:\n", f"  engine:\n    env: [{DEVELOPMENT}]\n"))
+    with running_up(pool, folder) as up:
         yield up
 
 
@@ -97,6 +102,81 @@ async def test_a_killed_agent_recovers_its_blocks_from_the_engine(fleet: Up) -> 
     await _until(lambda: _worker(fleet, "demo-1")["heldBlocks"] == held)
     assert _worker(fleet, "demo-1")["epoch"] == epoch, "the engine has not restarted"
     assert await _predictions_are_served(fleet) > 0
+
+
+@pytest.mark.parametrize(
+    ("sleep", "wake", "state"), [("sleep?level=1", "wake_up", "asleep"), ("pause?mode=keep", "resume", "paused")]
+)
+async def test_an_engine_that_serves_nothing_gets_nothing_and_is_asked_again_cold(
+    fleet: Up, sleep: str, wake: str, state: str
+) -> None:
+    prompt = f"One that {state} engines are asked. " * 30
+    first = await _complete(fleet, prompt)
+    worker, other = first["worker"], {"demo-0": "demo-1", "demo-1": "demo-0"}[first["worker"]]
+    await _until(lambda: _worker(fleet, worker)["heldBlocks"] > 0)
+    _call(fleet, worker, sleep)
+    await _until(lambda: _worker(fleet, worker)["suspended"] == state)
+    await _until(lambda: _worker(fleet, worker)["heldBlocks"] == 0)
+    assert state in fleet.command("workers").stdout
+    assert {(await _complete(fleet, prompt))["worker"] for _ in range(4)} == {other}
+    _call(fleet, worker, wake)
+    _call(fleet, other, sleep)
+    try:
+        await _until(lambda: not _worker(fleet, worker)["suspended"] and _worker(fleet, other)["suspended"])
+        again = await _complete(fleet, prompt)
+        assert (again["worker"], again["predictedTokens"], again["cachedTokens"]) == (worker, 0, 0)
+    finally:
+        _call(fleet, other, wake)
+    await _until(lambda: not _worker(fleet, other)["suspended"])
+
+
+async def test_a_nap_shorter_than_a_report_is_not_predicted_from(fleet: Up) -> None:
+    prompt = "One that naps are asked. " * 40
+    first = await _complete(fleet, prompt)
+    await _until(lambda: _worker(fleet, first["worker"])["heldBlocks"] > 0)
+    assert (await _complete(fleet, prompt))["predictedTokens"] > 0
+    _call(fleet, first["worker"], "sleep?level=1")
+    _call(fleet, first["worker"], "wake_up")
+    await asyncio.sleep(0.3)  # less than the second between two polls
+    after = await _complete(fleet, prompt)
+    assert after["predictedTokens"] <= after["cachedTokens"]
+
+
+async def test_an_answer_of_an_engine_that_falls_asleep_goes_on_elsewhere(fleet: Up) -> None:
+    for way in ("sleep?level=1", "pause?mode=keep"):
+        asking = asyncio.create_task(_complete(fleet, f"A long one, {way}.", max_tokens=1500, ignore_eos=True))
+        await _until(lambda: any(not _is_idle(worker) for worker in fleet.workers()))
+        (worker,) = [one["name"] for one in fleet.workers() if not _is_idle(one)]
+        _call(fleet, worker, way)
+        record = await asking
+        assert (record["finish"], record["worker"] != worker) == ("length", True), way
+        _call(fleet, worker, "wake_up" if "sleep" in way else "resume")
+        await _until(lambda worker=worker: not _worker(fleet, worker)["suspended"])  # type: ignore[misc]
+
+
+async def _complete(fleet: Up, prompt: str, **more: Any) -> dict[str, Any]:
+    """The record of a completion, with its finish reason."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 4} | more
+    number, answer = await asyncio.to_thread(_post_for_id, f"{fleet.gateway}/v1/completions", body)
+    await _until(lambda: any(one["id"] == number for one in fleet.admin("decisions?limit=500")))
+    return fleet.decision(number) | {"finish": answer["choices"][0]["finish_reason"]}
+
+
+def _post_for_id(url: str, body: dict[str, object]) -> tuple[str, dict[str, Any]]:
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the fleet's own
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - as above
+        return answer.headers["x-cachefleet-decision"], json.load(answer)
+
+
+def _call(fleet: Up, worker: str, path: str) -> None:
+    """Call a route of a worker's own vLLM, with its key."""
+    (key,) = (fleet.data_dir / "secrets").rglob("*worker*key*")
+    headers = {"authorization": f"Bearer {key.read_text().strip()}"}
+    url = f"{_worker(fleet, worker)['url']}/{path}"
+    request = urllib.request.Request(url, b"", headers, method="POST")  # noqa: S310 - the fleet's own
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+        answer.read()
 
 
 async def _predictions_are_served(fleet: Up) -> int:

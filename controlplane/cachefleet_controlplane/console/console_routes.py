@@ -29,6 +29,7 @@ from cachefleet_controlplane.console.pages.lost_hit_page import lost_hit_page
 from cachefleet_controlplane.console.pages.prefix_page import prefix_page
 from cachefleet_controlplane.console.pages.request_pages import request_page, requests_page
 from cachefleet_controlplane.console.pages.sign_in_pages import SignInPages, sign_out
+from cachefleet_controlplane.console.sign_in.failed_sign_ins import FailedSignIns
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
 from cachefleet_controlplane.console.sign_in.visitor_sessions import PATH, Sessions, drop_cookie
 from cachefleet_controlplane.console.static_files import StaticFiles
@@ -50,6 +51,7 @@ def console_parts(fleet: ViewedFleet, *, admin: ASGIApp, authorize: AdminAuthori
         authorize=authorize,
         live=LiveFleet(fleet, render),
         sessions=Sessions(),
+        failed_sign_ins=FailedSignIns(),
         codes=OneTimeCodes(),
         static=static,
         templates=templates,

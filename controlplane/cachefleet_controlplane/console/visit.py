@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse
 from cachefleet_controlplane.console.admin_calls import AdminCalls, Answer
 from cachefleet_controlplane.console.doc_pages import DocPages
 from cachefleet_controlplane.console.live.live_fleet import LiveFleet
+from cachefleet_controlplane.console.sign_in.failed_sign_ins import FailedSignIns
 from cachefleet_controlplane.console.sign_in.form_checks import form_of
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
 from cachefleet_controlplane.console.sign_in.visitor_sessions import Session, Sessions, session_id
@@ -35,6 +36,7 @@ class ConsoleParts:
     authorize: AdminAuthorizer
     live: LiveFleet
     sessions: Sessions
+    failed_sign_ins: FailedSignIns
     codes: OneTimeCodes
     static: StaticFiles
     templates: Templates

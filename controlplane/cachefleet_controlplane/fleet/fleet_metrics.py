@@ -83,6 +83,7 @@ class FleetCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of one view; values that are None have no sample."""
         view = self._view()
+        workers = [worker for worker in view.workers if worker.listed]  # of others there may be very many
         for name, (text, size) in _INDEX.items():
             yield _gauge(name, text, size(view.index))
         for name, (text, count) in _INDEX_TOTALS.items():
@@ -91,14 +92,14 @@ class FleetCollector(Collector):
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
         for name, (text, of) in _WORKER.items():
-            yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in view.workers))
-        suspended = (((*_rank(w), w.suspended), 1.0) for w in view.workers if w.suspended)
+            yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in workers))
+        suspended = (((*_rank(w), w.suspended), 1.0) for w in workers if w.suspended)
         yield _family(GaugeMetricFamily, "worker_suspended", _SUSPENDED, (*_RANK, "state"), suspended)
         told_of = tenant_idle(view.tenants)
         yield _family(GaugeMetricFamily, "tenant_idle_blocks", _TENANT_IDLE, ("pool", "tenant"), told_of)
         for kind, table in ((GaugeMetricFamily, _REPORT), (CounterMetricFamily, _REPORT_TOTALS)):
             for name, (text, told) in table.items():
-                values = ((_rank(w), told(w.report)) for w in view.workers if w.report is not None)
+                values = ((_rank(w), told(w.report)) for w in workers if w.report is not None)
                 yield _family(kind, name, text, _RANK, values)
 
 

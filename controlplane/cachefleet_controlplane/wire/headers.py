@@ -37,7 +37,13 @@ _DROPPED_HEADERS: Final = frozenset(
         *(name for names in AGENT_HEADERS for name in names),
     }
 )
-_DROPPED_PREFIX: Final = b"x-cachefleet-"
+_DROPPED_PREFIXES: Final = (
+    b"x-cachefleet-",
+    # Where blocks come from, and which rank computes: of gateways of other fleets, and acted upon by connectors.
+    *(b"x-prefiller-", b"x-encoder-", b"x-kv-", b"x-data-parallel-"),
+    # Which resource is meant, to servers behind a rewriting proxy.
+    *(b"x-original-", b"x-rewrite-"),
+)
 _OF_TRUSTED: Final = frozenset({b"x-vllm-priority", b"x-request-id", b"x-session-id", b"forwarded", b"x-real-ip"})
 """An engine orders requests, names them and finds their sessions by these: only a trusted tenant may say them."""
 _OF_TRUSTED_PREFIX: Final = b"x-forwarded-"
@@ -121,7 +127,11 @@ def upstream_headers(
     kept = [
         (name.decode("latin-1"), _header_text(value))
         for name, value in given
-        if name not in _DROPPED_HEADERS and name not in named and not name.startswith(_DROPPED_PREFIX)
+        if name not in _DROPPED_HEADERS
+        and name not in named
+        and not name.startswith(_DROPPED_PREFIXES)
+        # Some servers read x_one as x-one, so it could be any of those above.
+        and b"_" not in name
     ]
     if hooked and THRESHOLD_HOOK in given:
         kept.append((THRESHOLD_HOOK[0].decode(), THRESHOLD_HOOK[1].decode()))

@@ -15,7 +15,9 @@ use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
-use crate::transport::client::{Answer, Bounds, Client, Cut, Failure, Head, Opened, Request, Trust as Authorities, open};
+use crate::transport::client::{
+    Answer, Bounds, Client, Cut, Failure, Head, Opened, Request, Trust as Authorities, open,
+};
 use crate::transport::panics::Panics;
 use crate::transport::relay::{Beginning, Counted, Heard, Passing, Relay, Relayed, Stop, begins};
 

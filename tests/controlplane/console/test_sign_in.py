@@ -3,8 +3,9 @@
 import httpx
 import pytest
 
+from cachefleet_controlplane.console.sign_in.failed_sign_ins import MOST_FAILURES, WINDOW_SECONDS, FailedSignIns
 from cachefleet_controlplane.console.sign_in.one_time_codes import LIFE_SECONDS, OneTimeCodes
-from cachefleet_controlplane.console.sign_in.visitor_sessions import IDLE_SECONDS, Sessions
+from cachefleet_controlplane.console.sign_in.visitor_sessions import IDLE_SECONDS, MAX_OF_TOKEN, Sessions
 from cachefleet_controlplane.console.visit import ConsoleParts
 from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
 from tests.controlplane.console.conftest import HOST, ORIGIN
@@ -198,3 +199,36 @@ async def test_every_answer_has_the_headers(browser: httpx.AsyncClient, parts: C
         assert headers["cache-control"] == ("no-cache" if "static" in path else "no-store")
     kept = await browser.get(f"{ORIGIN}{parts.static.url('live.js')}")
     assert "immutable" in kept.headers["cache-control"]
+
+
+async def test_an_address_from_which_many_sign_ins_fail_has_to_wait(
+    visitor: httpx.AsyncClient, doorkeeper: Doorkeeper
+) -> None:
+    for _ in range(MOST_FAILURES):
+        assert (await visitor.post("/sign-in", data={"token": "wrong"})).status_code == 401
+    page = await visitor.post("/sign-in", data={"token": TOKEN})
+    assert (page.status_code, page.headers["retry-after"]) == (429, "10")
+    assert "Too many sign-ins from this address have failed" in page.text
+    link = await visitor.post("/sign-in-links", headers={"authorization": f"Bearer {TOKEN}"})
+    assert link.status_code == 429
+
+
+def test_failures_count_for_a_while_and_for_their_address_alone() -> None:
+    clock = Clock()
+    failed = FailedSignIns(clock)
+    for _ in range(MOST_FAILURES):
+        assert failed.wait_seconds("a") == 0
+        failed.add("a")
+        clock.now += 1
+    assert (failed.wait_seconds("a"), failed.wait_seconds("b")) == (WINDOW_SECONDS - MOST_FAILURES, 0)
+    clock.now += failed.wait_seconds("a")
+    assert failed.wait_seconds("a") == 0
+
+
+def test_many_sessions_of_one_token_end_nobody_elses() -> None:
+    sessions = Sessions()
+    mine = sessions.begin("mine")
+    theirs = [sessions.begin("theirs") for _ in range(1200)]
+    assert sessions.find(mine) is not None
+    assert [sessions.find(one) is not None for one in theirs].count(True) == MAX_OF_TOKEN
+    assert sessions.find(theirs[-1]) is not None

@@ -217,3 +217,17 @@ async def test_an_idle_connection_ends_with_word_of_it(probe: Probe, tmp_path: P
         await client.asked("/echo")
         await client.until(lambda: client.closed)
         assert client.goaway == 0
+
+
+async def test_a_flood_of_pings_ends_its_connection(side: Secured, client: Http2Client) -> None:
+    async with http2(side) as flooding:
+        for _ in range(200):
+            for _ in range(1000):
+                flooding.state.ping(b"12345678")
+            await flooding.flush()
+            if flooding.closed:
+                break
+        await flooding.until(lambda: flooding.closed)
+    for _ in range(200):  # as many as clients measure a connection by
+        client.state.ping(b"12345678")
+    assert (await client.asked("/echo", b"fine")).body == b"fine"

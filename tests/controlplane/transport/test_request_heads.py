@@ -70,6 +70,19 @@ async def test_what_never_ends_is_refused_while_it_arrives(side: Served, begin: 
     assert sent < 16 * MIB  # what the sockets' own buffers hold
 
 
+async def test_an_older_client_needs_no_host(side: Served) -> None:
+    answer = await _answer(side, b"POST /echo HTTP/1.0\r\ncontent-length: 2\r\n\r\nok")
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+
+
+async def test_a_body_may_offer_another_protocol_than_a_websocket(side: Served) -> None:
+    """As Java's client does, which would go on in HTTP/2."""
+    offered = (b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AA", b"content-length: 2")
+    async with await side.connect() as connection:
+        await connection.send(_post(*offered, body=b"ok"))
+        assert (await connection.response()).status == 200  # the reference, uvicorn, drops its body
+
+
 async def test_a_second_head_is_bounded_like_the_first(side: Served) -> None:
     async with await side.connect() as connection:
         await connection.send(posted(b"ok"))
@@ -98,6 +111,10 @@ async def test_a_trailer_is_bounded_too(side: Served, probe: Probe) -> None:
     assert "read 2" not in probe.noted
 
 
+_HANDSHAKE = (
+    b"GET /v1/responses HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 MALFORMED = {
     "another protocol": b"SSH-2.0-OpenSSH_9.0\r\n\r\n",
     "TLS": bytes.fromhex("16030100f1010000ed0303") + bytes(64) + b"\r\n\r\n",
@@ -115,6 +132,15 @@ MALFORMED = {
     "a blank in the target": b"GET /ec ho HTTP/1.1\r\nhost: x\r\n\r\n",
     "no target": b"GET  HTTP/1.1\r\nhost: x\r\n\r\n",
     "no method": b" / HTTP/1.1\r\nhost: x\r\n\r\n",
+}
+
+
+MALFORMED |= {
+    "no host": b"GET /echo HTTP/1.1\r\n\r\n",
+    "no host, and a body": b"POST /echo HTTP/1.1\r\ncontent-length: 2\r\n\r\nok",
+    "two hosts": b"GET /echo HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+    "a handshake with chunks": _HANDSHAKE + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a handshake with a body": _HANDSHAKE + b"content-length: 2\r\n\r\nok",
 }
 
 

@@ -36,7 +36,7 @@ class SignInPages:
         form = await form_of(request, None)
         token = bearer(f"Bearer {form.get('token', '').strip()}")
         wanted = form.get("next", "")
-        status, problem = await self._check(token)
+        status, problem = await self._check(request, token)
         if problem:
             return self._page(next_path=wanted, problem=problem, status=status)
         return self._begin(request, token, wanted)
@@ -60,7 +60,7 @@ class SignInPages:
         if present and not present.is_of(token) and form.get("instead") != "yes":
             return self._parts.templates.page("enter_instead.html", path=_ENTER, signed_in=False, csrf="", code=code)
         self._parts.codes.take(code)
-        status, problem = await self._check(token)
+        status, problem = await self._check(request, token)
         if problem:
             return self._page(problem=problem, status=status)
         return _to("") if present and present.is_of(token) else self._begin(request, token, "")
@@ -68,7 +68,7 @@ class SignInPages:
     async def link(self, request: Request) -> Response:
         """POST /sign-in-links by the bearer of a token: a link that signs in once as that bearer."""
         token = bearer(request.headers.get("authorization", ""))
-        status, problem = await self._check(token)
+        status, problem = await self._check(request, token)
         if problem:
             return JSONResponse({"detail": problem}, status_code=status)
         path = f"{PATH}/enter#{self._parts.codes.make(token)}"
@@ -80,8 +80,17 @@ class SignInPages:
         set_cookie(request, answer, self._parts.sessions.begin(token))
         return answer
 
-    async def _check(self, token: str) -> tuple[int, str]:
+    async def _check(self, request: Request, token: str) -> tuple[int, str]:
         """The status and the words of a refusal; 200 and "" where the token is good."""
+        failed, address = self._parts.failed_sign_ins, request.client.host if request.client else ""
+        if seconds := failed.wait_seconds(address):
+            return 429, f"Too many sign-ins from this address have failed. Try again in {seconds} s."
+        status, problem = await self._judge(token)
+        if status in {401, 403}:
+            failed.add(address)
+        return status, problem
+
+    async def _judge(self, token: str) -> tuple[int, str]:
         try:
             access = await self._parts.authorize(token, asked("GET", "/pools"))
         except AccessUnavailableError as error:
@@ -93,8 +102,8 @@ class SignInPages:
         page = self._parts.templates.page(
             "sign_in.html", status=status, path=f"{PATH}/sign-in", signed_in=False, csrf="", **values
         )
-        if status == 503:
-            page.headers["retry-after"] = "2"
+        if status in {429, 503}:
+            page.headers["retry-after"] = "10" if status == 429 else "2"
         return page
 
 

@@ -18,6 +18,8 @@ from cachefleet_runtime.lru import LruMap
 IDLE_SECONDS: Final = 12 * 3600.0
 """A session that is not used for so long has ended."""
 MAX_SESSIONS: Final = 1024
+MAX_OF_TOKEN: Final = 32
+"""Sessions of one token; one more ends that of them which was used longest ago, and nobody else's."""
 PATH: Final = "/console"
 _ID_BYTES: Final = 32
 
@@ -48,6 +50,9 @@ class Sessions:
     def begin(self, token: str) -> str:
         """Begin a session for a token that was checked; the id for its cookie."""
         made = secrets.token_urlsafe(_ID_BYTES)
+        own = [digest for digest, session in self._sessions.items() if session.is_of(token)]
+        if len(own) >= MAX_OF_TOKEN:
+            self._sessions.pop(own[0], None)  # they are in the order of their use
         self._sessions.put(_digest(made), Session(token, secrets.token_urlsafe(_ID_BYTES), self._clock()))
         return made
 

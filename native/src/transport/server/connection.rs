@@ -156,6 +156,7 @@ where
 {
     connection.progress.multiplexed();
     let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
+    line.count_frames();
     let serving = http2::Builder::new(Streams(connection.shared.bounds.send))
         .timer(TokioTimer::new())
         .max_header_list_size(HEAD_BYTES)

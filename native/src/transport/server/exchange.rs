@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::Incoming;
-use hyper::header::{HOST, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -131,6 +131,9 @@ async fn answered(
     cut: Cut,
 ) -> hyper::Result<Response<AnswerBody>> {
     let (shared, alone) = (&connection.shared, matches!(cut, Cut::Connection(_)));
+    if is_ambiguous(&request) {
+        return Ok(invalid().response(over, None, true));
+    }
     if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
         return Ok(websocket::pass(path, connection, request, over).await);
     }
@@ -140,7 +143,7 @@ async fn answered(
         .iter()
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
-        return Ok(Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.").response(over, None, true));
+        return Ok(invalid().response(over, None, true));
     }
     let (head, body) = request.into_parts();
     let (body, mut rest) = begin(&head.headers, body).await?;
@@ -171,6 +174,22 @@ async fn answered(
         unreachable!("nothing wakes it");
     }
     Ok(response)
+}
+
+/// Whether two servers might read it differently: one of HTTP/1.1 without a host, or with several (RFC 9112, 3.2), and a
+/// WebSocket's handshake that announces a body.
+fn is_ambiguous(request: &Request<Incoming>) -> bool {
+    let headers = request.headers();
+    let hosts = headers.get_all(HOST).iter().count();
+    if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
+        return true;
+    }
+    let bodied = headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|size| size != "0");
+    bodied && websocket::is_asked_for(request)
+}
+
+fn invalid() -> Answer {
+    Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.")
 }
 
 fn failed() -> Answer {

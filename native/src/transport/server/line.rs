@@ -8,12 +8,13 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, timeout};
 
+use super::frames::Frames;
 use super::progress::Progress;
 
 /// Bytes read ahead of a request that is being answered.
@@ -37,6 +38,8 @@ struct Inner<IO> {
     progress: Arc<Progress>,
     ahead: BytesMut,
     reading: bool,
+    /// Of a connection of HTTP/2.
+    frames: Option<Box<Frames>>,
 }
 
 impl<IO> Clone for Line<IO> {
@@ -47,11 +50,24 @@ impl<IO> Clone for Line<IO> {
 
 impl<IO> Line<IO> {
     pub fn new(io: IO, progress: Arc<Progress>) -> Self {
-        Self(Arc::new(Mutex::new(Inner { io, progress, ahead: BytesMut::new(), reading: false })))
+        Self(Arc::new(Mutex::new(Inner { io, progress, ahead: BytesMut::new(), reading: false, frames: None })))
+    }
+
+    /// HTTP/2 is read from it: a flood of frames that ask for nothing breaks it.
+    pub fn count_frames(&self) {
+        self.lock().frames = Some(Box::new(Frames::new(Instant::now())));
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<IO>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<IO> Inner<IO> {
+    /// Counts the frames of what was read. An error where too many ask for nothing.
+    fn counted(&mut self, read: &[u8]) -> Result<()> {
+        let fine = self.frames.as_mut().is_none_or(|frames| frames.note(read, Instant::now()));
+        if fine { Ok(()) } else { Err(ErrorKind::ConnectionAborted.into()) }
     }
 }
 
@@ -179,14 +195,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
                 inner.ahead = BytesMut::new();
             }
             inner.progress.read(size);
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(inner.counted(&buffer.filled()[before..]));
         }
         let read = Pin::new(&mut inner.io).poll_read(context, buffer);
         inner.reading = read.is_pending();
-        if read.is_ready() {
-            inner.progress.read(buffer.filled().len() - before);
+        if read.is_pending() {
+            return Poll::Pending;
         }
-        read
+        inner.progress.read(buffer.filled().len() - before);
+        read.map(|read| read.and_then(|()| inner.counted(&buffer.filled()[before..])))
     }
 }
 

@@ -6,6 +6,7 @@
 mod answer;
 mod connection;
 mod exchange;
+mod frames;
 mod line;
 mod listener;
 mod long_answer;

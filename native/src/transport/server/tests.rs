@@ -103,7 +103,7 @@ async fn until(client: &mut DuplexStream, end: &str) -> String {
 async fn answers_requests_sent_ahead_in_order() {
     let side = Side::new(LONG);
     let post =
-        |body: &str, more: &str| format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len());
+        |body: &str, more: &str| format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len());
     let told = side.told(&(post("first", "") + &post("second", "connection: close\r\n") + GET)).await;
     let bodies: Vec<_> = told.split("\r\n\r\n").map(|part| part.split("HTTP/1.1 200").next().unwrap()).collect();
     assert_eq!(bodies, ["", "first", "second"]);
@@ -141,7 +141,7 @@ async fn tells_who_left_also_behind_requests_sent_ahead() {
     for ahead in ["", GET] {
         let mut side = Side::new(LONG);
         let mut client = side.connect();
-        client.write_all(format!("GET /held HTTP/1.1\r\n\r\n{ahead}").as_bytes()).await.unwrap();
+        client.write_all(format!("GET /held HTTP/1.1\r\nhost: x\r\n\r\n{ahead}").as_bytes()).await.unwrap();
         tokio::task::yield_now().await;
         drop(client);
         assert_eq!(timeout(LONG, side.left.recv()).await.unwrap(), Some(0));
@@ -151,7 +151,7 @@ async fn tells_who_left_also_behind_requests_sent_ahead() {
 #[tokio::test]
 async fn a_panic_costs_its_request_and_is_counted() {
     let side = Side::new(LONG);
-    let told = side.told("GET /panic HTTP/1.1\r\n\r\n").await;
+    let told = side.told("GET /panic HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(told.starts_with("HTTP/1.1 500 "), "{told}");
     assert_eq!(side.panics.count(), 1);
 }
@@ -159,7 +159,7 @@ async fn a_panic_costs_its_request_and_is_counted() {
 #[tokio::test]
 async fn an_answer_that_nobody_ends_is_broken_off() {
     let side = Side::new(LONG);
-    let told = side.told("GET /abandoned HTTP/1.1\r\n\r\n").await;
+    let told = side.told("GET /abandoned HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(!told.ends_with("0\r\n\r\n"), "{told}");
 }
 
@@ -188,7 +188,7 @@ async fn leaves_and_stops() {
 async fn cuts_what_is_under_way() {
     let side = Side::new(LONG);
     let mut client = side.connect();
-    client.write_all(b"GET /held HTTP/1.1\r\n\r\n").await.unwrap();
+    client.write_all(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     tokio::task::yield_now().await;
     side.server.cut();
     assert_eq!(rest(&mut client).await, "");

@@ -266,6 +266,12 @@ def test_headers_of_one_hop_and_credentials_stay_here() -> None:
         (b"x-hop", b"1"),
         (b"x-cachefleet-worker", b"w"),
         (b"x-data-parallel-rank", b"1"),
+        (b"x-prefiller-host-port", b"evil:1"),
+        (b"x-kv-transfer-params", b"{}"),
+        (b"x-encoder-hosts-ports", b"evil:1"),
+        (b"x-original-url", b"/v1/fleet/flush"),
+        (b"x-rewrite-url", b"/v1/fleet/flush"),
+        *((name, b"1") for name in (b"x_data_parallel_rank", b"x_cachefleet_worker", b"content_length", b"x-a_b")),
         (b"content-type", b"application/json"),
         (b"traceparent", b"00-1"),
     ]

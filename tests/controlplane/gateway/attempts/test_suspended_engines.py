@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -52,20 +52,17 @@ async def test_where_none_serves_clients_are_told_so(path: str, body: dict[str, 
 @asynccontextmanager
 async def fallen_asleep(*, alone: bool = False, **asked: Any) -> AsyncIterator[tuple[Front, asyncio.Task[Any]]]:
     """A completion whose engine falls asleep in the middle of it, which aborts what it has; maybe beside another."""
-    async with engine(inter_token_seconds=0.02) as one, engine() as other:
-        async with front([one] if alone else [one, other]) as gate:
-            while not one.worker.scheduler.running:  # cold requests take turns
-                asking = asyncio.create_task(
-                    gate.post(
-                        "/v1/completions",
-                        {k: v for k, v in (LONG | asked).items() if asked["stream"] or k != "stream_options"},
-                    )
-                )
-                await until(lambda asking=asking: asking.done() or bool(one.worker.scheduler.running))  # type: ignore[misc]
-            await until(lambda: len(one.worker.scheduler.running[0].output) > 5)
-            one.sleep()
-            gate.report(0, suspended="asleep")
-            yield gate, asking
+    sent = {name: value for name, value in (LONG | asked).items() if asked["stream"] or name != "stream_options"}
+    async with AsyncExitStack() as stack:
+        one, other = [await stack.enter_async_context(engine(inter_token_seconds=pace)) for pace in (0.02, 0.0)]
+        gate = await stack.enter_async_context(front([one] if alone else [one, other]))
+        while not one.worker.scheduler.running:  # cold requests take turns
+            asking = asyncio.create_task(gate.post("/v1/completions", sent))
+            await until(lambda asking=asking: asking.done() or bool(one.worker.scheduler.running))  # type: ignore[misc]
+        await until(lambda: len(one.worker.scheduler.running[0].output) > 5)
+        one.sleep()
+        gate.report(0, suspended="asleep")
+        yield gate, asking
 
 
 def outcomes(gate: Front) -> list[str]:
