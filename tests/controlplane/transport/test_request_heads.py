@@ -72,7 +72,7 @@ async def test_what_never_ends_is_refused_while_it_arrives(side: Served, begin: 
 
 async def test_an_older_client_needs_no_host(side: Served) -> None:
     answer = await _answer(side, b"POST /echo HTTP/1.0\r\ncontent-length: 2\r\n\r\nok")
-    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    assert b" 200 " in answer.split(b"\r\n")[0], answer
 
 
 async def test_a_body_may_offer_another_protocol_than_a_websocket(side: Served) -> None:

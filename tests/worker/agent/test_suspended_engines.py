@@ -56,6 +56,21 @@ async def test_a_paused_engine_is_reported_whose_metrics_say_nothing(
         assert plane.receiver.keys  # they were kept
 
 
+async def test_a_pause_that_drops_the_cache_is_seen_before_the_next_poll_is_due(
+    make_settings: Make, plane: ControlPlane
+) -> None:
+    async with working(make_settings, plane, **PLUGIN) as worker:
+        await worker.complete(prompt(0, 100))
+        await worker.whole()
+        settings = worker.agent._settings
+        object.__setattr__(settings, "poll_seconds", 1e9)  # from the next poll on
+        await worker.complete(prompt(500, 100))
+        polls = worker.metric("engine_polls_total", outcome="answered")
+        await plane.until(lambda: worker.metric("engine_polls_total", outcome="answered") > polls)
+        worker.engine.pause()
+        await says(worker, "paused")
+
+
 async def test_an_engine_whose_weights_are_updated_is_reported(make_settings: Make, plane: ControlPlane) -> None:
     async with working(make_settings, plane, **PLUGIN) as worker:
         worker.engine.pause()

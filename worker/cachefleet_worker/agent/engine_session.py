@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class Session:
         self._changed = changed
         self._polled = polled
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._look = asyncio.Event()
         self._refused = 0
         self._operations = AWAKE
         self._tells_paused = facts.fleet is None
@@ -131,6 +133,10 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def look_now(self) -> None:
+        """Poll at once: something has happened in the engine that may mean that it serves nothing."""
+        self._look.set()
+
     def forget(self) -> None:
         """Withdraw all blocks of all ranks."""
         for each in self._ranks.values():
@@ -192,7 +198,9 @@ class Session:
             except EngineError as error:
                 self._unanswered(error)
             self._polled()
-            await asyncio.sleep(self._settings.poll_seconds)
+            self._look.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), self._settings.poll_seconds)
 
     async def _stats(self) -> Mapping[int, RankStats]:
         """Per-rank numbers of the plugin, which answers between steps: a timeout there does not fail the poll."""

@@ -265,6 +265,8 @@ class WorkerController:
     def look_for_clears(self) -> None:
         """Where the cache was cleared, by the deltas sent so far, end conversations and warm up again."""
         clears = sum(stream.clears for stream in self._session.streams.values()) if self._session else 0
+        if clears > self._clears and self._session is not None:
+            self._session.look_now()  # who falls asleep or is paused clears it first
         if clears > self._clears and not self._health.finding:
             log.info("cache cleared, warm prefixes run again")
             self._conversations.end()
