@@ -258,4 +258,5 @@ class FleetRoutes:
             "counts": {},
             "flushed": self._flushed,
             "suspended": worker.suspended,
+            "unfinished": len(scheduler.running) + len(scheduler.waiting),
         }

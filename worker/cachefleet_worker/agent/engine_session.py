@@ -15,7 +15,13 @@ from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engine.adapter_use import UNUSED
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineUnreachableError
+from cachefleet_worker.agent.engine.client import (
+    EngineAnswerError,
+    EngineClient,
+    EngineError,
+    EngineFacts,
+    EngineUnreachableError,
+)
 from cachefleet_worker.agent.engine.load_metrics import AWAKE, Load, LoadMeter, LoadMetrics, Scrape
 from cachefleet_worker.agent.engine.suspension import UNPOLLED, Poll, Serving, step
 from cachefleet_worker.agent.events.epoch import Limits
@@ -202,17 +208,19 @@ class Session:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look.wait(), self._settings.poll_seconds)
 
-    async def _stats(self) -> Mapping[int, RankStats]:
-        """Per-rank numbers of the plugin, which answers between steps: a timeout there does not fail the poll."""
+    async def _stats(self) -> Mapping[int, RankStats] | None:
+        """Per-rank numbers of the plugin, none without it; it answers between steps, so a timeout (None) does not fail
+        the poll.
+        """
         if self._facts.fleet is None:
             return {}
         try:
             return await self._client.fleet_stats()
         except EngineUnreachableError:
             raise
-        except EngineError:
+        except EngineError as error:
             self._metrics.polls.labels("no_stats").inc()
-            return {}
+            return {} if isinstance(error, EngineAnswerError) else None
 
     async def _paused(self) -> bool:
         """Whether an engine without the plugin says that it is paused; asked no more where it has no such route."""
@@ -227,7 +235,8 @@ class Session:
         self._tells_paused = paused is not None
         return bool(paused)
 
-    def _scraped(self, scrape: Scrape, stats: Mapping[int, RankStats], *, paused: bool = False) -> None:
+    def _scraped(self, scrape: Scrape, told: Mapping[int, RankStats] | None, *, paused: bool = False) -> None:
+        stats = told or {}
         self._metrics.polls.labels("answered").inc()
         self._refused = 0
         if not self.answering:
@@ -255,7 +264,7 @@ class Session:
                     load_metrics,
                     scrape.operations,
                     stats.get(rank),
-                    plugin=self._facts.fleet is not None,
+                    silent=told is None,
                     paused=paused,
                 ),
             )

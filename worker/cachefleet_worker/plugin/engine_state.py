@@ -141,6 +141,7 @@ class EngineState:
             "blocks_free": pool.get_num_free_blocks(),
             "block_bytes": self.block_bytes,
             "suspended": self._suspended(),
+            "unfinished": scheduler.get_num_unfinished_requests(),
             "counts": dict(self.counts),
             "faults": dict(self.faults.counts),
         }

@@ -16,9 +16,10 @@ from cachefleet_worker.agent.wire.plugin_api import RankStats
 STUCK_SECONDS = 60.0
 
 
-def poll(at: float = 0.0, *, told: str | None = "", plugin: bool = True, **fields: Any) -> Poll:
-    stats = RankStats(boot="b", suspended=told) if plugin and told is not None else None
-    return Poll(at, fields.pop("metrics", LoadMetrics()), stats=stats, plugin=plugin, **fields)
+def poll(at: float = 0.0, *, told: str | None = "", plugin: bool = True, work: int = 0, **fields: Any) -> Poll:
+    """``told`` None: the engine did not answer the plugin."""
+    stats = RankStats(boot="b", suspended=told, unfinished=work) if plugin and told is not None else None
+    return Poll(at, fields.pop("metrics", LoadMetrics()), stats=stats, silent=plugin and told is None, **fields)
 
 
 def after(*polls: Poll) -> Serving:
@@ -54,17 +55,30 @@ def test_what_the_engine_said_last_stands_while_it_answers_nothing() -> None:
     assert step(asleep, poll(3.0), stuck_seconds=STUCK_SECONDS).suspended == ""
 
 
-def busy(at: float, done: int = 0, *, told: str | None = "", plugin: bool = True) -> Poll:
-    return poll(at, told=told, plugin=plugin, metrics=LoadMetrics(running=1, inter_token_count=done))
+def busy(at: float, done: int = 0, *, told: str | None = "") -> Poll:
+    return poll(at, told=told, work=1, metrics=LoadMetrics(running=1, inter_token_count=done))
 
 
-@pytest.mark.parametrize("plugin", [True, False])
-def test_it_is_stuck_where_requests_wait_and_nothing_moves(plugin: bool) -> None:  # noqa: FBT001
-    still = [busy(at, plugin=plugin) for at in range(60)]
+@pytest.mark.parametrize("told", ["", None])
+def test_it_is_stuck_where_requests_wait_and_nothing_moves(told: str | None) -> None:
+    still = [busy(at, told=told) for at in range(60)]
     assert after(*still).suspended == ""
-    assert after(*still, busy(60.0, plugin=plugin)).suspended == Suspension.STUCK
-    assert after(*still, busy(60.0, 1, plugin=plugin)).suspended == ""
-    assert after(*still, busy(60.0, plugin=plugin), busy(61.0, 1, plugin=plugin)).suspended == ""
+    assert after(*still, busy(60.0, told=told)).suspended == Suspension.STUCK
+    assert after(*still, busy(60.0, 1, told=told)).suspended == ""
+    assert after(*still, busy(60.0, told=told), busy(61.0, 1, told=told)).suspended == ""
+
+
+def test_gauges_that_outlive_their_requests_are_not_believed() -> None:
+    """Of an engine without the plugin nothing else is known, and it would get no request that moves them."""
+    stale = LoadMetrics(running=1, waiting=1)
+    assert after(*(poll(float(at), metrics=stale) for at in range(0, 3600, 60))).suspended == ""
+    assert after(*(poll(float(at), metrics=stale, plugin=False) for at in range(0, 3600, 60))).suspended == ""
+
+
+def test_an_older_plugin_tells_all_requests() -> None:
+    stats = RankStats(boot="b", running=1)
+    polls = [Poll(float(at), LoadMetrics(), stats=stats) for at in (0, 60)]
+    assert after(*polls).suspended == Suspension.STUCK
 
 
 def test_one_that_was_idle_is_not_stuck_at_its_first_long_step() -> None:
@@ -89,7 +103,8 @@ def test_only_a_standstill_as_long_as_the_bound_is_stuck(polls: list[tuple[float
     for seconds, done, works, answers in polls:
         at += seconds
         metrics = LoadMetrics(running=int(works), inter_token_count=done)
-        serving = step(serving, poll(at, told="" if answers else None, metrics=metrics), stuck_seconds=STUCK_SECONDS)
+        shown = poll(at, told="" if answers else None, work=int(works), metrics=metrics)
+        serving = step(serving, shown, stuck_seconds=STUCK_SECONDS)
         has_work = works or not answers
         still = (at if still is None or metrics != before else still) if has_work else None
         before = metrics

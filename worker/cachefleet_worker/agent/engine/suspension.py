@@ -20,15 +20,18 @@ class Poll:
     metrics: LoadMetrics
     operations: Operations = AWAKE
     stats: RankStats | None = None
-    """None without the plugin, and where its engine did not answer in time."""
-    plugin: bool = False
+    """None without the plugin, or an answer of it."""
+    silent: bool = False
+    """The engine itself, which answers the plugin between its steps, did not do so in time."""
     paused: bool = False
     """What ``/is_paused`` says, where the plugin does not."""
 
     @property
-    def unanswered(self) -> bool:
-        """Whether the engine itself, which answers the plugin between its steps, did not."""
-        return self.plugin and self.stats is None
+    def has_work(self) -> bool:
+        """Whether requests wait or run. Of gauges alone that is not believed: they outlive requests that were aborted,
+        and an engine that is held to be stuck gets none by which they would change.
+        """
+        return self.silent or (self.stats is not None and self.stats.unfinished_requests > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Serving:
     """What the plugin said last."""
     shown: LoadMetrics | None = None
     still_since: float | None = None
-    """Since when there is work, and every poll has shown the same metrics; None where there is none."""
+    """Since when it has work, and every poll has shown the same metrics; None where it has none."""
 
 
 UNPOLLED: Final = Serving()
@@ -60,8 +63,7 @@ def step(before: Serving, poll: Poll, *, stuck_seconds: float) -> Serving:
 
 
 def _still_since(before: Serving, poll: Poll) -> float | None:
-    """An engine that does not answer the plugin has work, whatever its metrics said before it."""
-    if not poll.unanswered and poll.metrics.running + poll.metrics.waiting == 0:
+    if not poll.has_work:
         return None
     moved = before.still_since is None or before.shown != poll.metrics
     return poll.at if moved else before.still_since
@@ -70,7 +72,7 @@ def _still_since(before: Serving, poll: Poll) -> float | None:
 def _told(before: Serving, poll: Poll) -> str:
     if poll.stats is not None and poll.stats.suspended is not None:
         return poll.stats.suspended
-    if poll.unanswered and before.told:
+    if poll.silent and before.told:
         return before.told
     if poll.metrics.asleep:
         return Suspension.ASLEEP

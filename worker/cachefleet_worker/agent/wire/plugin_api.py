@@ -86,6 +86,13 @@ class RankStats(Struct, frozen=True):
     """Blocks that somebody had flushed, since the engine's start."""
     suspended: Text | None = None
     """A Suspension, "" where it serves; None from an older plugin."""
+    unfinished: Count | None = None
+    """Requests that a step could go on with; None from an older plugin."""
+
+    @property
+    def unfinished_requests(self) -> int:
+        """The same, or all that there are."""
+        return self.running + self.waiting if self.unfinished is None else self.unfinished
 
 
 class _Document(ServerFacts, frozen=True, kw_only=True):
