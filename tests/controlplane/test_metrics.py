@@ -189,3 +189,20 @@ def test_every_task_whose_errors_are_counted_is_there_from_the_start() -> None:
 
     assert named == set(TASKS)
     assert {value(Metrics(), "task_errors_total", task=task) for task in TASKS} == {0.0}
+
+
+def test_why_an_engine_serves_nothing_is_a_label_while_it_does() -> None:
+    metrics, seen = Metrics(), [worker_status("demo-0", suspended="asleep")]
+    metrics.collect_from(FleetCollector(lambda: fleet_view(*seen)))
+    assert value(metrics, "worker_suspended", **WORKER, state="asleep") == 1
+    assert value(metrics, "worker_ready", **WORKER) == 0
+    seen[:] = [worker_status("demo-0")]
+    assert "worker_suspended{" not in exposition(metrics.registry, "*/*")[0].decode()
+    assert value(metrics, "worker_ready", **WORKER) == 1
+
+
+def test_workers_that_nobody_lists_have_no_series() -> None:
+    """Whoever may report could announce a thousand."""
+    metrics = Metrics()
+    metrics.collect_from(FleetCollector(lambda: fleet_view(*(worker_status(f"w-{n}", listed=False) for n in range(9)))))
+    assert 'worker="w-' not in exposition(metrics.registry, "*/*")[0].decode()

@@ -216,8 +216,8 @@ def _state(pod: Pod, ranks: Sequence[Member] | None) -> str:
     if pod.trouble is not None and pod.trouble.lasting:
         return Phase.FAILED
     phase = next((member.phase for member in ranks or () if member.phase), None)
-    if pod.ready and (suspended := next((member.suspended for member in ranks or () if member.suspended), "")):
-        return suspended[:MAX_STATE]
+    if pod.ready and phase not in {Phase.DRAINING, Phase.FAILED}:
+        return next((member.suspended for member in ranks or () if member.suspended), str(Phase.READY))[:MAX_STATE]
     if pod.ready:
-        return Phase.READY if phase in {None, Phase.STARTING, Phase.WARMING} else str(phase)
+        return str(phase)
     return str(phase) if phase in {Phase.WARMING, Phase.DRAINING, Phase.FAILED} else Phase.STARTING

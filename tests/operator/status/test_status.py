@@ -161,6 +161,21 @@ def test_a_worker_is_in_one_state(pod: Pod, phase: str | None, state: str) -> No
     assert worker["warmed"] is False
 
 
+@pytest.mark.parametrize(
+    ("pod", "phase", "state"),
+    [
+        (Pod("a", ready=True), "ready", "asleep"),
+        (Pod("a", ready=True), "draining", "draining"),
+        (Pod("a", leaving=True, ready=True), "ready", "draining"),
+        (Pod("a"), "ready", "starting"),
+    ],
+)
+def test_a_worker_whose_engine_serves_nothing_says_why(pod: Pod, phase: str, state: str) -> None:
+    known = facts(member("a", phase=phase, suspended="asleep"))
+    (worker,) = made(observations(pod, known=known))["workers"]
+    assert worker["state"] == state
+
+
 def test_nothing_is_told_of_a_cache_whose_agent_has_said_nothing() -> None:
     (worker,) = made(observations(Pod("a"), known=facts(member("a", phase=None, epoch=""))))["workers"]
     assert worker == {"name": "a", "state": "starting"}
