@@ -20,7 +20,7 @@ import pytest
 import zmq
 
 from e2e.engine.comparison import summary
-from e2e.engine.requests import ANSWERED, REFUSED, Sent
+from e2e.engine.requests import ANSWERED, CHAT, COMPLETION, MESSAGES, REFUSED, RESPONSES, Sent
 from e2e.engine.side import Batch, Exchange, Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer
 from tests.fakes.engine import FakeEngine
@@ -103,6 +103,20 @@ async def test_the_same_refusal(sides: tuple[Side, Side], sent: Sent) -> None:
     real, fake = [await send(side, sent) for side in sides]
     assert fake == real
     assert real.status >= 400
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+async def test_the_same_refusal_of_what_is_not_called_json(sides: tuple[Side, Side], kind: str) -> None:
+    for path in (CHAT, COMPLETION, RESPONSES, MESSAGES, "/tokenize"):
+        body = {
+            "prompt": "hello",
+            "input": "hello",
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 1,
+        }
+        real, fake = [await side.send(path, body, headers={**side.headers, "Content-Type": kind}) for side in sides]
+        assert fake == real
+        assert real.status == 400
 
 
 async def test_the_same_blocks_are_hit_stored_and_evicted(sides: tuple[Side, Side]) -> None:

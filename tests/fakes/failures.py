@@ -61,7 +61,7 @@ def _finding(kind: str, location: str, message: str, shown: str, context: str) -
     return f"  {{'type': '{kind}', 'loc': '{location}', 'msg': '{message}', 'input': {shown!r}{tail}}}"
 
 
-def _validation(findings: Sequence[str], param: str) -> Refusal:
+def _validation(findings: Sequence[str], param: str | None) -> Refusal:
     plural = "" if len(findings) == 1 else "s"
     text = f"{len(findings)} validation error{plural}:\n" + "\n".join(findings)
     return Refusal(400, text, _PYDANTIC, param)
@@ -69,7 +69,7 @@ def _validation(findings: Sequence[str], param: str) -> Refusal:
 
 def not_json() -> Refusal:
     """Whatever the body is, its content type is not JSON's."""
-    return _validation(["  Unsupported Media Type: Only 'application/json' is allowed"], "body")
+    return _validation(["  Unsupported Media Type: Only 'application/json' is allowed"], None)
 
 
 def unknown_response(identity: str) -> Refusal:

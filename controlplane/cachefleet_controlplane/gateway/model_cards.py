@@ -68,7 +68,8 @@ def _is_codex(scope: Scope) -> bool:
 
 def openai_list(cards: Sequence[Json], *, codex: bool) -> Json:
     """Return OpenAI's list of models; for ``codex`` with the member that it reads."""
-    return {"object": "list", "data": cards} | ({"models": []} if codex else {})
+    listed: Json = {"object": "list", "data": cards}
+    return listed | {"models": []} if codex else listed
 
 
 def anthropic_list(cards: Sequence[Json]) -> Json:

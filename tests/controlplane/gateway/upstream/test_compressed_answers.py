@@ -82,7 +82,7 @@ async def behind(coding: str, transport: Any, **options: Any) -> AsyncIterator[F
 @pytest.mark.parametrize("coding", BITS)
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_what_is_compressed_is_read_and_passed_on_plain(
-    transport: str, coding: str, path: str, body: dict[str, Any], *, stream: bool
+    transport: Any, coding: str, path: str, body: dict[str, Any], *, stream: bool
 ) -> None:
     async with behind(coding, transport) as gate:
         for accepted in ("gzip", "identity"):
@@ -103,7 +103,7 @@ async def test_what_is_compressed_is_read_and_passed_on_plain(
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_cannot_be_decoded_is_a_502_that_says_what_to_do(
-    transport: str, label: str, coding: str, *, stream: bool
+    transport: Any, label: str, coding: str, *, stream: bool
 ) -> None:
     async with behind(coding, transport, label=label) as gate:
         for path, body in BODIES:
@@ -113,7 +113,7 @@ async def test_what_cannot_be_decoded_is_a_502_that_says_what_to_do(
             assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["undecodable"]
 
 
-async def test_an_error_that_is_compressed_is_told(transport: str) -> None:
+async def test_an_error_that_is_compressed_is_told(transport: Any) -> None:
     async with behind("gzip", transport) as gate:
         status, _, answer = await gate.chat("x", temperature=-1)
         assert (status, "temperature" in json.loads(answer)["error"]["message"]) == (400, True)
@@ -133,7 +133,7 @@ class Bomb(Scripted):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_what_it_becomes_is_bounded(transport: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_it_becomes_is_bounded(transport: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1 << 20)
     monkeypatch.setattr(client, "MAX_EVENT_BYTES", 1 << 20)
     async with serving(Bomb(8 << 20, kind)) as worker, front([worker], transport=transport) as gate:
