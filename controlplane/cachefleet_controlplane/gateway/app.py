@@ -89,8 +89,10 @@ logger = logging.getLogger(__name__)
 
 ROUTE_PATH: Final = "/v1/route"
 _ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
+_DECIDED: Final = frozenset({*_ENDPOINTS, ROUTE_PATH, INPUT_TOKENS_PATH})
+"""Paths to which a POST has a record of its own, if only in metrics and accounts."""
 OWN_NAME: Final = "cachefleet.name"
-"""Member of the ASGI scope: the gateway's own name for the request, which its decision has."""
+"""Member of the ASGI scope: the gateway's own name for the request, which its decision has, too."""
 
 
 class Gateway:
@@ -129,7 +131,8 @@ class Gateway:
         self._bounds = bounds
         self.bodies = RequestBodies(bounds, json_excess)
         self._wall_clock = wall_clock
-        self._new_id = new_id or RandomIds().next
+        self._other_id = RandomIds().next
+        self._new_id = new_id or self._other_id
         self.explain = Explainer(
             input_builder, context, admission, whole=self._whole, find=self._served, wall_clock=wall_clock
         )
@@ -164,7 +167,8 @@ class Gateway:
     def _name(self, scope: Scope) -> None:
         """Give a request its name, and the path that it is meant for."""
         path = scope["path"] = plain_path(scope["path"])
-        scope[OWN_NAME] = own = self._new_id()
+        decides = path in _DECIDED and scope.get("method") == "POST"
+        scope[OWN_NAME] = own = self._new_id() if decides else self._other_id()
         anthropic = path.startswith(ANTHROPIC_PATH) or (path.startswith(MODELS_PATH) and is_anthropic(scope))
         scope[NAMES] = answer_names(request_id(scope["headers"]) or own, anthropic=anthropic)
 

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.pools.source import PoolView
-from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.conversations.talk import SESSION, STORED, Kept, introduce, keyed, outcomes
 from tests.controlplane.gateway.handles.test_handles import ASKED, LONG, carried, talking
@@ -436,3 +436,17 @@ async def test_the_handshake_and_its_errors_name_the_request(gate: Front) -> Non
     assert denied.value.response.headers["x-request-id"]
     async with connected(gate, "//v1/responses/") as socket:
         await respond(socket)
+
+
+async def test_an_answer_that_ends_incomplete_is_accounted_for_in_every_form() -> None:
+    used: list[UsageRecord] = []
+    async with engine(natural_tokens=100) as worker, front([worker], used=used.append) as gate:
+        body = {"model": "fake", "input": "hello", "max_output_tokens": 8}
+        for stream in (False, True):
+            status, _, told = await gate.post(PATH, body | {"stream": stream})
+            assert (status, b'"status":"incomplete"' in told) == (200, True)
+        async with connected(gate) as socket:
+            assert (await ask(socket, create(max_output_tokens=8)))["response"]["status"] == "incomplete"
+        await until(lambda: len(used) == 3)
+    assert [(one.completion_tokens, one.prompt_tokens > 0) for one in used] == [(8, True)] * 3
+    assert all(record.cached_tokens is not None for record in gate.records)
