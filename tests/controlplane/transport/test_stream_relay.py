@@ -366,7 +366,7 @@ async def test_an_error_after_the_end_is_read_for_itself(
         await until(lambda: time.monotonic() - relaying[0].silent_seconds() > before + 0.02)
         read.set()
         assert await playing == expected
-    assert (expected[1].outcome, b"error" in expected[0]) == ("finished", True)
+    assert (expected[1].outcome, b"error" in expected[0]) == ("error_event", True)
     assert [(left.events, left.ended) for left in relays] == [([LAST[0]], False)]
 
 

@@ -73,7 +73,7 @@ RESPONSE = [
 ]
 SIGNED = [block("thinking_delta", thinking="a"), block("signature_delta", signature="x"), block("text_delta", text="b")]
 MESSAGE = [begins(input_tokens=9, cache_read_input_tokens=80, output_tokens=0), *SIGNED]
-LEFT = {
+LEFT: dict[str, tuple[str, dict[str, Any], list[bytes], bytes, tuple[int | None, int]]] = {
     "chat": (Endpoint.CHAT, {}, CHAT, b'"b"', (3, 3)),
     "choices": (Endpoint.CHAT, {"n": 2}, TWO, b'"b"', (3, 3)),
     "no ids": (Endpoint.CHAT, {"echo": False}, SILENT, b"content\\", (None, 2)),
@@ -231,7 +231,7 @@ async def test_a_whole_answer_was_ended_by_nobody() -> None:
 
 
 LEFT_FEATURE = Capability(feature="left_answers", mode="on")
-WHOLE = {
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": (Endpoint.CHAT, chat("the same words " * 20)),
     "choices": (Endpoint.CHAT, chat("x") | {"n": 2}),
     "completion": (Endpoint.COMPLETIONS, {"model": MODEL, "prompt": ["some words " * 9, "other words " * 9]}),
