@@ -41,6 +41,8 @@ _SENT = frozenset({State.WAITING, State.RELAYING})
 """An attempt is under way."""
 _PRODUCING_SECONDS: Final = 2.0
 """A whole answer that takes longer than its prompt was predicted to, and this, counts as begun."""
+_CUT = frozenset({Outcome.CANCELLED, Outcome.STOPPED, Outcome.RESTARTED})
+"""The worker was at work when the client left, or the gateway ended the request."""
 
 
 class Exchange:
@@ -334,7 +336,7 @@ class Exchange:
                 prompts=info.prompts, choices=info.choices, known_prompt=decision.prompt_tokens
             )
             return _possible(so_far, self._routing_input)
-        if attempts[-1].outcome not in {Outcome.CANCELLED, Outcome.RESTARTED}:
+        if attempts[-1].outcome not in _CUT:
             return None
         self._may_tell(self._placement.chosen or decision)
         return Usage(decision.prompt_tokens)  # the worker has the prompt, and is at work on it

@@ -99,8 +99,8 @@ class _FirstTold:
         chunk: str = await self._chunks.__anext__()
         self._begun = True
         with self._faults.guard(FEATURE):
-            return with_counts(chunk, self._outputs.first)
-        return chunk  # as it was, after a fault
+            chunk = with_counts(chunk, self._outputs.first)
+        return chunk  # noqa: RET504 - as it was, after a fault
 
 
 def with_counts(chunk: str, output: Any) -> str:
