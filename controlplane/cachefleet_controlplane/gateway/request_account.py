@@ -91,7 +91,7 @@ class RequestAccount:
         self._salt_version = salt_version
         self._lost = lost
         self._recorded = recorded
-        self._left = LeftAnswers(context)
+        self._left = LeftAnswers(context.upstream, context.credentials)
 
     @property
     def stopped(self) -> bool:

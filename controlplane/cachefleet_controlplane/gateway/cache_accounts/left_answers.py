@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.engine.left_answers import LEFT_PATH, LeftAnswer, LeftAsk
@@ -25,8 +26,9 @@ _answer = msgspec.json.Decoder(LeftAnswer)
 class LeftAnswers:
     """Asks workers, and settles accounts a moment later."""
 
-    def __init__(self, context: GatewayContext) -> None:
-        self._context = context
+    def __init__(self, upstream: Upstream, credentials: Credentials) -> None:
+        self._upstream = upstream
+        self._credentials = credentials
         self._asking: set[asyncio.Task[None]] = set()
 
     def later(self, trace: DecisionTrace, settle: Callable[[], None]) -> bool:
@@ -49,10 +51,10 @@ class LeftAnswers:
     async def _ask(self, url: str, name: str) -> LeftAnswer | None:
         headers = [
             ("content-type", "application/json"),
-            ("authorization", f"Bearer {self._context.credentials.of(url)}"),
+            ("authorization", f"Bearer {self._credentials.of(url)}"),
         ]
         body = msgspec.json.encode(LeftAsk(name))
-        opened = await self._context.upstream.ask(url, LEFT_PATH, body, headers=headers, seconds=ASK_SECONDS)
+        opened = await self._upstream.ask(url, LEFT_PATH, body, headers=headers, seconds=ASK_SECONDS)
         if opened.stream is not None:
             opened.stream.close()
         if opened.answer is None or opened.answer.status != _OK:
