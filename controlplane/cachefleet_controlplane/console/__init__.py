@@ -11,6 +11,7 @@ static_files      scripts and styles of the package, from memory
 templating        templates, and how numbers are written in them
 visit             one request of a signed-in visitor
 
+docs/             links to pages of the documentation
 figures/          what is drawn: bars, time lines, and what became of a prompt's tokens; pure
 live/             the fleet as rows, rendered once for all who watch, and the stream of events
 pages/            a module for each view

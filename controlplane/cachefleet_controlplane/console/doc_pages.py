@@ -10,10 +10,8 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-PACKAGED: Final = Path(__file__).parent / "docs"
-"""Where a wheel has them (``pyproject.toml``)."""
-SOURCE: Final = Path(__file__).parents[3] / "docs"
-"""Where they are in a checkout."""
+FOLDER: Final = Path(__file__).parent / "docs"
+"""Links to the pages in a checkout, the pages themselves in a wheel."""
 NAMES: Final = ("continuation", "index", "operations", "tenants", "troubleshooting", "worker")
 _HEADING: Final = re.compile(r"^(#{1,4}) (.+)$")
 _LINK: Final = re.compile(r"\[([^\]\n]+)\]\(([a-z-]+)?(?:\.md)?(#[\w-]+)?\)")
@@ -33,8 +31,8 @@ class Section:
 class DocPages:
     """The pages that are there, by name."""
 
-    def __init__(self, *folders: Path) -> None:
-        self._folders = folders or (PACKAGED, SOURCE)
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -47,8 +45,8 @@ class DocPages:
         return [] if file is None else parsed(file.read_text(encoding="utf-8"))
 
     def _file(self, name: str) -> Path | None:
-        files = (folder / f"{name}.md" for folder in self._folders)
-        return next((file for file in files if file.is_file()), None)
+        file = self._folder / f"{name}.md"
+        return file if file.is_file() else None
 
 
 def parsed(text: str) -> list[Section]:

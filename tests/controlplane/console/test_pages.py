@@ -1,7 +1,6 @@
 """Views over the admin API: what they show, what they refuse, and what they say where something is not known."""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.console.admin_calls import AdminCalls
-from cachefleet_controlplane.console.doc_pages import NAMES, parsed
+from cachefleet_controlplane.console.doc_pages import FOLDER, NAMES, DocPages, parsed
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -187,10 +186,14 @@ def test_a_page_is_text_below_headings_with_links_to_others() -> None:
     assert "# no heading" in one.text
 
 
-def test_the_wheel_has_the_pages() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    at = "cachefleet_controlplane/console/docs"
-    assert build["force-include"] == {f"docs/{name}.md": f"{at}/{name}.md" for name in NAMES}
+def test_the_package_has_the_pages_as_they_are() -> None:
+    there = sorted(FOLDER.iterdir())
+    assert [page.stem for page in there] == sorted(NAMES)
+    assert {page.resolve() for page in there} == {ROOT / "docs" / f"{name}.md" for name in NAMES}
+
+
+def test_where_the_package_came_without_them_alerts_link_to_none(tmp_path: Path) -> None:
+    assert (DocPages(tmp_path).names, DocPages(tmp_path).sections("worker")) == (frozenset(), [])
 
 
 WOULD = {"workers": [{"worker": "w0", "blocks": 12, "tokens": 192, "error": None}], "blocks": 12, "tokens": 192}
