@@ -2,6 +2,7 @@
 
 tenant_admission    a request's tenant by API key, its limits, and accounting of its usage
 app                 the routes, as an ASGI application
+answers_under_way   requests under way, and their end when the replica stops
 body_budget         bytes of all bodies held at once, shared between tenants
 dry_run             dry-run decisions for the admin API
 gateway_bounds      bounds on what clients send and read
@@ -15,6 +16,7 @@ request_spans       a traced request as spans
 request_bodies      reads and parses bodies within their bounds
 response_resources  below /v1/responses: stored responses, their items, counts of tokens
 shortfall_records   why less of a prompt was cached than predicted, and what that tells of the worker
+engine_deaths/      requests in flight when engines died, and refusing those that end engines
 apis/               what differs between the APIs: bodies, answers, streams
 attempts/           sends a request to workers: retries, prefill, resuming
 handles/            what workers keep of conversations, and requests that refer to it
