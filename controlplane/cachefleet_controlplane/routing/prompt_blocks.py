@@ -72,7 +72,7 @@ def needed_blocks(prompt: Prompt) -> int:
 def wanted_blocks(prompt: Prompt) -> int:
     """Free blocks that there must be for a request: more than it needs where it has several sequences.
 
-    These leave room to requests of others that come while it is computed.
+    As many again, a quarter of a worker at most, are left to requests of others that come while it is computed.
     """
     needed = needed_blocks(prompt)
-    return needed if prompt.prompts == prompt.choices == 1 else needed + prompt.most_blocks // 2
+    return needed if prompt.prompts == prompt.choices == 1 else needed + min(needed, prompt.most_blocks // 2)

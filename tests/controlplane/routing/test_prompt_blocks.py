@@ -32,3 +32,5 @@ def test_choices_share_their_prompt_and_prompts_nothing(asked: Prompt, needed: i
 def test_room_is_left_beside_several_sequences() -> None:
     assert wanted_blocks(prompt(most_blocks=50)) == 12
     assert wanted_blocks(prompt(prompts=100, most_blocks=50)) == 50 + 25
+    assert wanted_blocks(prompt(choices=2, most_blocks=5000)) == 2 * 14
+    assert wanted_blocks(prompt(choices=2)) == 14  # nobody tells how many there are

@@ -114,7 +114,7 @@ class Exchange:
     async def _choose(self) -> Outcome:
         if await self._exposed.may_go():
             return self._placement.choose(self._progress)
-        self._context.metrics.fatal_request("refused")
+        self._context.metrics.fatal_request(self._exposed.refusal)
         if self._trace.decision is None:
             self._trace.decision = turned_away(self._routing_input.decide(), Reason.FATAL_REQUEST)
         return Outcome.FATAL

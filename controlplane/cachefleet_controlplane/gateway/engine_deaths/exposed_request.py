@@ -81,6 +81,11 @@ class ExposedRequest:
         self._verdict = await self._deaths.turn(self.digest, self._subject, self, arrived=self._arrived)
         return self._verdict is Verdict.FREE
 
+    @property
+    def refusal(self) -> str:
+        """What metrics call it where it may not be sent: refused, or doubted."""
+        return "refused" if self._verdict is Verdict.FATAL else "doubted"
+
     def error(self) -> ApiError | None:
         """The client's error where it may not be sent; None where it may, as nearly always."""
         if self._verdict is Verdict.FATAL:
