@@ -256,9 +256,7 @@ class Gateway:
         trace.model = model.name
         turn = await self._turn(info, headers, tenant, model, memory=memory)
         del info  # from here on the exchange decides how much of it is kept, and how long
-        headers = identified(headers, trace.id) if turn.named else headers
-        if not turn.info.stream and self._account.may_ask_of(model.name):
-            headers = [*headers, (ACCOUNT, trace.id.encode())]
+        headers = self._named(headers, turn, trace)
         continuing = held = None
         try:
             answering = Answering(headers, self._marked)
@@ -279,6 +277,12 @@ class Gateway:
             if held is not None:
                 held.drop()
             self._over(turn, trace, continuing)
+
+    def _named(self, headers: list[Header], turn: Turn, trace: DecisionTrace) -> list[Header]:
+        """Headers for workers, with the names by which they know the conversation and are asked about the answer."""
+        headers = identified(headers, trace.id) if turn.named else headers
+        asked = not turn.info.stream and self._account.may_ask_of(trace.model)
+        return [*headers, (ACCOUNT, trace.id.encode())] if asked else headers
 
     def _over(self, turn: Turn, trace: DecisionTrace, continuing: Sending | None) -> None:
         used = None if continuing is None else continuing.ended(trace.decision.url if trace.decision else "")

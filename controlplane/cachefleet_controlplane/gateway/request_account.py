@@ -19,6 +19,7 @@ from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, fi
 from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
+from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
@@ -145,6 +146,12 @@ class RequestAccount:
         metrics.decision(
             policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
         )
+        self._count(trace, decision)
+        self._record(LaterRecord(trace.id, partial(trace.told, decision)))
+
+    def _count(self, trace: DecisionTrace, decision: Decision) -> None:
+        """Metrics of what became of a request that was decided on."""
+        metrics = self._context.metrics
         if trace.ttft_seconds is not None:
             metrics.first_token(model=trace.model, seconds=trace.ttft_seconds)
         if trace.usage is not None:
@@ -158,7 +165,6 @@ class RequestAccount:
             metrics.shortfall(trace.shortfall.cause)
         for cause, tokens in find_surplus(trace).items():
             metrics.surplus(cause, tokens)
-        self._record(LaterRecord(trace.id, partial(trace.told, decision)))
 
     def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:
         if self._context.tracer is not None:

@@ -191,11 +191,12 @@ class Exchange:
             self._placement.inflight.first_token()
             self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.routing_input.prompt.keys)
         answer = self._opened.answer
-        if answer is not None and answer.status == 200 and aborts(answer.body) and not self._resuming.takes_back(answer):
+        handed_back = self._resuming.takes_back(answer)
+        if not handed_back and answer is not None and answer.status == 200 and aborts(answer.body):
             return Outcome.ABORTED
         if outcome is Outcome.ANSWERED or (outcome is Outcome.FIRST_EVENT and self._resuming.resumed):
             self._exposed.ended()
-        return Outcome.HANDED_BACK if self._resuming.takes_back(answer) else outcome
+        return Outcome.HANDED_BACK if handed_back else outcome
 
     async def _prefill(self, given: list[Header]) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""

@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, Atte
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Waiting
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.placement.refusals import NOBODY, refusal
+from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
