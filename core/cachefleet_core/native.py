@@ -14,7 +14,7 @@ from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.digest import AnyDigest, Digest
 
 MODULE: Final = "cachefleet_native"
-API: Final = 6
+API: Final = 7
 """Version of the native module's interface that this code is written for."""
 
 Choice = Literal["auto", "native", "python"]

@@ -18,7 +18,7 @@ class NativeBlockKeyer(BlockKeyer):
     """Computes the keys of token sequences in one namespace at one block size; errors are those of BlockKeyer."""
 
     def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
-        self._native = cachefleet_native.Keyer(secrets, self.block_size)
+        self._native = cachefleet_native.Keyer(secrets, self.block_size, self.lookahead)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
         return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))

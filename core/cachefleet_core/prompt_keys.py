@@ -28,6 +28,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -47,6 +48,13 @@ MAX_BLOCK_SIZE: Final = 65_536
 _WITH_IDS: Final = 1
 _HEADER: Final = struct.Struct("<4sHHI")
 _PROMPT: Final = struct.Struct("<5I")
+
+
+@lru_cache
+def keys_query(contract: str, block_size: int, lookahead: int = 0) -> str:
+    """The query of KEYS_PATH for keys under a contract, whose other two are told because its fingerprint does not."""
+    ahead = f"&lookahead={lookahead}" if lookahead else ""
+    return f"contract={contract}&block_size={block_size}{ahead}"
 
 
 class PromptKeysError(ValueError):

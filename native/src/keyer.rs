@@ -35,35 +35,43 @@ pub struct Secrets {
     pub position: u64,
 }
 
-/// Computes the keys of token sequences in one namespace at one block size.
+/// Computes the keys of token sequences in one namespace at one block size; a key covers its block and `lookahead`
+/// tokens after it.
 #[derive(Debug)]
 pub struct Keyer {
     secrets: Secrets,
     lane_keys: Vec<[u64; 2]>,
     block_size: usize,
+    lookahead: usize,
 }
 
 impl Keyer {
     /// `block_size` is at least 1.
     #[must_use]
-    pub fn new(secrets: Secrets, block_size: usize) -> Self {
+    pub fn new(secrets: Secrets, block_size: usize, lookahead: usize) -> Self {
         let key = |m: u64| splitmix64(secrets.lane.wrapping_add(m.wrapping_mul(GOLDEN)));
-        let lanes = block_size.div_ceil(TOKENS_PER_LANE) as u64;
+        let lanes = (block_size + lookahead).div_ceil(TOKENS_PER_LANE) as u64;
         let lane_keys = (0..lanes).map(|j| [key(2 * j), key(2 * j + 1)]).collect();
-        Self { secrets, lane_keys, block_size }
+        Self { secrets, lane_keys, block_size, lookahead }
     }
 
+    /// How many of `tokens` tokens the keys of their blocks cover.
     #[must_use]
-    pub fn block_size(&self) -> usize {
-        self.block_size
+    pub fn covered(&self, tokens: usize) -> usize {
+        let blocks = tokens.saturating_sub(self.lookahead) / self.block_size;
+        if blocks == 0 { 0 } else { blocks * self.block_size + self.lookahead }
     }
 
-    /// The keys of the full blocks of `tokens`, which start `position` blocks into their prompt, after the block whose
-    /// key is `parent`; `None` where they start it.
+    /// The keys of the full blocks of `tokens` whose lookahead is there, too; they start `position` blocks into their
+    /// prompt, after the block whose key is `parent`; `None` where they start it.
     #[must_use]
     pub fn keys<T: Token>(&self, tokens: &[T], parent: Option<u64>, position: u64) -> Vec<u64> {
-        let blocks = tokens.chunks_exact(self.block_size);
         let mut chain = Chain::new(self.secrets, parent, position);
+        if self.lookahead > 0 {
+            let windows = tokens.windows(self.block_size + self.lookahead).step_by(self.block_size);
+            return windows.map(|window| chain.extend(self.hash(window))).collect();
+        }
+        let blocks = tokens.chunks_exact(self.block_size);
         if let (true, Some(lane_keys)) = (self.usual(), self.lane_keys.first_chunk::<USUAL_LANES>()) {
             blocks.map(|block| chain.extend(hash_whole_lanes(block, lane_keys))).collect()
         } else {

@@ -31,6 +31,8 @@ PROMPTS: Final[tuple[list[int], ...]] = (
     [(i * 2654435761) % 2**32 for i in range(67)],
 )
 BLOCK_SIZES: Final = (1, 3, 4, 6, 16, 32, 33)
+WITH_LOOKAHEAD: Final = ((1, 1), (3, 1), (4, 3), (16, 1), (16, 5), (32, 1))
+"""Block sizes, and tokens after a block that its key covers."""
 
 
 def fold(a: int, b: int) -> int:
@@ -45,7 +47,9 @@ def splitmix64(state: int) -> int:
     return z ^ (z >> 31)
 
 
-def keys(index_key: bytes, namespace: dict[str, str], block_size: int, tokens: list[int]) -> list[int]:
+def keys(
+    index_key: bytes, namespace: dict[str, str], block_size: int, tokens: list[int], lookahead: int = 0
+) -> list[int]:
     """All keys of a prompt from its first token on, a block at a time."""
     message = b"cachefleet/block-keys/1"
     for field in (namespace["contract"], namespace["salt"], namespace["lora"]):
@@ -53,7 +57,10 @@ def keys(index_key: bytes, namespace: dict[str, str], block_size: int, tokens: l
     root, finish, lane, position = struct.unpack("<QQQQ", hmac.new(index_key, message, hashlib.sha256).digest())
     previous, out = root, []
     for i in range(len(tokens) // block_size):
-        h = block_hash(lane, tokens[i * block_size : (i + 1) * block_size])
+        window = tokens[i * block_size : (i + 1) * block_size + lookahead]
+        if len(window) < block_size + lookahead:
+            break
+        h = block_hash(lane, window)
         previous = (previous + fold(h ^ finish, (position + (i + 1) * GOLDEN) % TWO_64)) % TWO_64
         previous = 1 if previous == 0 else previous
         out.append(previous)
@@ -88,6 +95,17 @@ def vectors() -> dict[str, Any]:
         }
         for number, namespace in enumerate(NAMESPACES)
         for size in BLOCK_SIZES
+        for place, prompt in enumerate(PROMPTS)
+    ]
+    chains += [
+        {
+            "namespace": 1,
+            "block_size": size,
+            "lookahead": lookahead,
+            "prompt": place,
+            "keys": [f"{key:016x}" for key in keys(INDEX_KEY, NAMESPACES[1], size, prompt, lookahead)],
+        }
+        for size, lookahead in WITH_LOOKAHEAD
         for place, prompt in enumerate(PROMPTS)
     ]
     sets = [[], [(1, 0)], [(1, 1)], [(1, 0), (1, 1)], [(TWO_64 - 1, 0), (GOLDEN, 1), (2, 0)]]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cachefleet_core.block_keys import KEY_VERSION
-from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile, differences
+from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile, differences, key_version
 
 
 def contract(**fields: Any) -> IndexContract:
@@ -31,12 +31,24 @@ def test_a_fingerprint_is_the_digest_of_the_canonical_json() -> None:
     assert made.fingerprint() == contract(revision="abc", weights="ü").fingerprint()
 
 
+def test_a_contract_without_lookahead_has_the_fingerprint_that_it_always_had() -> None:
+    """Else an upgrade of one side would part workers and control planes, and all keys would change."""
+    made = contract(revision="abc", weights="w", lookahead=0)
+    assert made.fingerprint() == "sha256:a55084211a7cdb16420d6c1302ca88ab2eaf54247e8639951a58a93c86b13638"
+
+
+def test_keys_that_cover_what_follows_a_block_are_of_another_version() -> None:
+    """A control plane that knows no lookahead must not take such keys for its own: it sees another version."""
+    assert (key_version(0), key_version(1), key_version(4)) == (KEY_VERSION, KEY_VERSION + 1, KEY_VERSION + 1)
+
+
 OTHERS: list[dict[str, Any]] = [
     {"weights": "x"},
     {"revision": "x"},
     {"tokenizer": "x"},
     {"block_size": 32},
     {"key_version": 2},
+    {"lookahead": 1},
 ]
 
 
@@ -71,7 +83,11 @@ def test_a_profile_and_a_contract_never_share_a_fingerprint() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"block_size": 0}, {"block_size": 65537}, {"key_version": 0}, {"weights": "w" * 1025}, {"weights": 1}]
+    "fields",
+    [
+        *({"block_size": 0}, {"block_size": 65537}, {"key_version": 0}, {"weights": "w" * 1025}, {"weights": 1}),
+        *({"lookahead": -1}, {"lookahead": 1025}),
+    ],
 )
 def test_limits_hold_where_a_contract_is_received(fields: dict[str, Any]) -> None:
     sent = msgspec.msgpack.encode(msgspec.to_builtins(contract()) | fields)

@@ -26,6 +26,7 @@ VECTORS: Final[dict[str, Any]] = json.loads(formula.VECTORS.read_text(encoding="
 SIZES = st.integers(1, 40) | st.just(16)
 TOKEN = st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 255, 256, 2**30 - 1, 2**30, 2**31, 2**32 - 1])
 TOKENS = st.lists(TOKEN, max_size=80)
+LOOKAHEADS = st.just(0) | st.integers(0, 6)
 KEYS = st.integers(1, MASK) | st.sampled_from([1, 2**63, MASK])
 FORMS: Final[dict[str, Callable[[list[int]], Sequence[int]]]] = {
     "list": list,
@@ -52,10 +53,14 @@ def prompts(draw: st.DrawFn) -> tuple[int, list[int]]:
 
 
 @over_both
-@pytest.mark.parametrize("chain", VECTORS["chains"], ids="{namespace}-{prompt}-{block_size}".format_map)
+@pytest.mark.parametrize(
+    "chain",
+    VECTORS["chains"],
+    ids=lambda chain: "{namespace}-{prompt}-{block_size}+{lookahead}".format_map({"lookahead": 0} | chain),
+)
 def test_keys_reproduce_the_vectors(code: Code, chain: dict[str, Any]) -> None:
     namespace = Namespace(**VECTORS["namespaces"][chain["namespace"]])
-    made = code.keyer(bytes.fromhex(VECTORS["index_key"]), namespace, chain["block_size"])
+    made = code.keyer(bytes.fromhex(VECTORS["index_key"]), namespace, chain["block_size"], chain.get("lookahead", 0))
     tokens = VECTORS["prompts"][chain["prompt"]]
 
     assert [f"{key:016x}" for key in made.keys(tokens)] == chain["keys"]
@@ -67,24 +72,31 @@ def test_keys_reproduce_the_vectors(code: Code, chain: dict[str, Any]) -> None:
     st.binary(min_size=1, max_size=64),
     st.fixed_dictionaries({"contract": st.text(), "salt": st.text(), "lora": st.text()}),
     prompts(),
+    LOOKAHEADS,
 )
 def test_keys_agree_with_the_formula_everywhere(
-    code: Code, index_key: bytes, namespace: dict[str, str], prompt: tuple[int, list[int]]
+    code: Code, index_key: bytes, namespace: dict[str, str], prompt: tuple[int, list[int]], lookahead: int
 ) -> None:
     size, tokens = prompt
-    made = code.keyer(index_key, Namespace(**namespace), size).keys(tokens)
+    made = code.keyer(index_key, Namespace(**namespace), size, lookahead)
 
-    assert made == formula.keys(index_key, namespace, size, tokens)
+    assert made.keys(tokens) == formula.keys(index_key, namespace, size, tokens, lookahead)
+    assert len(made.keys(tokens)) == made.blocks(len(tokens)) == max(0, len(tokens) - lookahead) // size
 
 
 @over_both
-@given(prompts(), st.sampled_from(sorted(FORMS)), st.just(NO_PARENT) | KEYS, st.integers(0, 2**40) | KEYS)
+@given(
+    prompts(),
+    LOOKAHEADS,
+    st.sampled_from(sorted(FORMS)),
+    st.tuples(st.just(NO_PARENT) | KEYS, st.integers(0, 2**40) | KEYS),
+)
 def test_keys_are_those_of_the_twin_in_every_form(
-    code: Code, prompt: tuple[int, list[int]], form: str, parent: int, position: int
+    code: Code, prompt: tuple[int, list[int]], lookahead: int, form: str, place: tuple[int, int]
 ) -> None:
-    size, tokens = prompt
-    made = keyer(code, size, salt="salt", lora="lora")
-    twin = BlockKeyer(INDEX_KEY, Namespace("sha256:c", "salt", "lora"), size)
+    (size, tokens), (parent, position) = prompt, place
+    namespace = Namespace("sha256:c", "salt", "lora")
+    made, twin = code.keyer(INDEX_KEY, namespace, size, lookahead), BlockKeyer(INDEX_KEY, namespace, size, lookahead)
     expected = twin.keys(tokens, BlockKey(parent), position)
 
     assert made.keys(FORMS[form](tokens), BlockKey(parent), position) == expected
@@ -92,26 +104,27 @@ def test_keys_are_those_of_the_twin_in_every_form(
 
 
 @NATIVE
-@given(prompts())
-def test_packed_ids_have_the_same_keys(prompt: tuple[int, list[int]]) -> None:
+@given(prompts(), LOOKAHEADS)
+def test_packed_ids_have_the_same_keys(prompt: tuple[int, list[int]], lookahead: int) -> None:
     size, tokens = prompt
     secrets = namespace_secrets(INDEX_KEY, Namespace("c"))
-    made = import_module("cachefleet_native").Keyer(secrets, size)
+    made = import_module("cachefleet_native").Keyer(secrets, size, lookahead)
 
-    expected = BlockKeyer(INDEX_KEY, Namespace("c"), size).packed_keys(tokens)
+    expected = BlockKeyer(INDEX_KEY, Namespace("c"), size, lookahead).packed_keys(tokens)
     assert made.packed_ids(struct.pack(f"<{len(tokens)}I", *tokens)) == expected
 
 
 @over_both
-@given(prompts(), st.sampled_from([(",", ":"), (", ", ": ")]))
+@given(prompts(), LOOKAHEADS, st.sampled_from([(",", ":"), (", ", ": ")]))
 def test_ids_in_a_json_body_have_the_same_keys(
-    code: Code, prompt: tuple[int, list[int]], separators: tuple[str, str]
+    code: Code, prompt: tuple[int, list[int]], lookahead: int, separators: tuple[str, str]
 ) -> None:
     size, tokens = prompt
     body = json.dumps({"model": "m", "ids": tokens, "n": 1}, separators=separators).encode()
 
-    expected = BlockKeyer(INDEX_KEY, Namespace("sha256:c"), size).packed_keys(tokens)
-    assert keyer(code, size).packed_json(body, "ids") == (len(tokens), expected)
+    expected = BlockKeyer(INDEX_KEY, Namespace("sha256:c"), size, lookahead).packed_keys(tokens)
+    made = code.keyer(INDEX_KEY, Namespace("sha256:c"), size, lookahead)
+    assert made.packed_json(body, "ids") == (len(tokens), expected)
 
 
 @over_both
@@ -122,15 +135,15 @@ def test_bytes_are_so_many_small_token_ids(code: Code, tokens: bytes, changeable
 
 
 @over_both
-@given(TOKENS, st.integers(1, 20), st.data())
+@given(TOKENS, st.integers(1, 20), LOOKAHEADS, st.data())
 def test_a_chain_may_be_continued_from_any_of_its_keys(
-    code: Code, tokens: list[int], size: int, data: st.DataObject
+    code: Code, tokens: list[int], size: int, lookahead: int, data: st.DataObject
 ) -> None:
-    made = keyer(code, size)
+    made = code.keyer(INDEX_KEY, Namespace("sha256:c"), size, lookahead)
     whole = made.keys(tokens)
     cut = data.draw(st.integers(0, len(whole)))
 
-    head = made.keys(tokens[: cut * size])
+    head = made.keys(tokens[: cut * size + lookahead])
     rest = made.keys(tokens[cut * size :], head[-1] if head else NO_PARENT, cut)
 
     assert head + rest == whole
@@ -156,6 +169,29 @@ def test_a_key_commits_to_every_token_before_it(code: Code, tokens: list[int], p
 
     assert before[: position // 4] == after[: position // 4]
     assert not set(before[position // 4 :]) & set(after[position // 4 :])
+
+
+@over_both
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=34, max_size=34), st.integers(0, 33), st.sampled_from([1, 2]))
+def test_a_key_commits_to_the_tokens_that_it_looks_ahead_to(
+    code: Code, tokens: list[int], position: int, lookahead: int
+) -> None:
+    other = list(tokens)
+    other[position] ^= 1
+    made = code.keyer(INDEX_KEY, Namespace("sha256:c"), 4, lookahead)
+    same = max(0, position - lookahead) // 4  # floor((equal tokens - L) / B)
+
+    before, after = made.keys(tokens), made.keys(other)
+
+    assert before[:same] == after[:same]
+    assert not set(before[same:]) & set(after[same:])
+
+
+@over_both
+@pytest.mark.parametrize("lookahead", [-1, 1025])
+def test_a_lookahead_out_of_range_is_refused(code: Code, lookahead: int) -> None:
+    with pytest.raises(ValueError, match="lookahead must be from 0 to 1024"):
+        code.keyer(INDEX_KEY, Namespace("c"), 16, lookahead)
 
 
 @over_both

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 MASK: Final = (1 << 64) - 1
@@ -19,11 +19,14 @@ NONE_HASH: Final = _sha256("vllm-none-hash")
 
 
 class Link:
-    """One full block of a prompt and, through ``parent``, everything before it."""
+    """One full block of a prompt and, through ``parent``, everything before it; ``ahead`` are tokens after it."""
 
-    __slots__ = ("__weakref__", "depth", "digest", "parent", "salt", "tokens")
+    __slots__ = ("__weakref__", "ahead", "depth", "digest", "parent", "salt", "tokens")
 
-    def __init__(self, digest: bytes, parent: Link | None, tokens: tuple[int, ...], salt: str) -> None:
+    def __init__(
+        self, digest: bytes, parent: Link | None, tokens: tuple[int, ...], salt: str, ahead: tuple[int, ...] = ()
+    ) -> None:
+        self.ahead = ahead
         self.digest = digest
         self.parent = parent
         self.tokens = tokens
@@ -50,30 +53,35 @@ class Link:
 
 
 class Chains:
-    """Makes links, and makes equal ones once, so that shared prefixes share memory."""
+    """Makes links, and makes equal ones once, so that shared prefixes share memory.
 
-    def __init__(self, block_size: int) -> None:
+    With ``lookahead`` a hash covers so many tokens after its block, as vLLM's from 0.33 on beside a draft model.
+    """
+
+    def __init__(self, block_size: int, lookahead: int = 0) -> None:
         self.block_size = block_size
+        self.lookahead = lookahead
         self._known: WeakValueDictionary[bytes, Link] = WeakValueDictionary()
 
     def extend(self, links: list[Link], tokens: Sequence[int], salt: str) -> None:
         """Append to ``links`` the links of the full blocks of ``tokens`` that it does not have yet."""
         parent = links[-1] if links else None
-        for block in self._blocks(tokens, len(links)):
-            parent = self._link(parent, block, salt)
+        for block, ahead in self._blocks(tokens, len(links)):
+            parent = self._link(parent, block, salt, ahead)
             links.append(parent)
 
-    def _blocks(self, tokens: Sequence[int], start: int) -> Iterator[tuple[int, ...]]:
+    def _blocks(self, tokens: Sequence[int], start: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         size = self.block_size
-        for i in range(start, len(tokens) // size):
-            yield tuple(tokens[i * size : (i + 1) * size])
+        for end in range((start + 1) * size, len(tokens) - self.lookahead + 1, size):
+            yield tuple(tokens[end - size : end]), tuple(tokens[end : end + self.lookahead])
 
-    def _link(self, parent: Link | None, tokens: tuple[int, ...], salt: str) -> Link:
-        extra = (("cache_salt", salt),) if salt and parent is None else None
+    def _link(self, parent: Link | None, tokens: tuple[int, ...], salt: str, ahead: tuple[int, ...]) -> Link:
+        extra: Any = (("cache_salt", salt),) if salt and parent is None else None
+        extra = (extra, *ahead) if ahead else extra
         digest = _sha256((parent.digest if parent else NONE_HASH, tokens, extra))
         link = self._known.get(digest)
         if link is None:
-            link = self._known[digest] = Link(digest, parent, tokens, salt)
+            link = self._known[digest] = Link(digest, parent, tokens, salt, ahead)
         return link
 
 

@@ -318,7 +318,7 @@ def _key(link: Link, keyer: Callable[[str], BlockKeyer], known: dict[Link, Block
     parent = NO_PARENT
     for position, one in enumerate(lineage):
         if one not in known:
-            known[one] = computer.keys(one.tokens, parent, position)[0]
+            known[one] = computer.keys((*one.tokens, *one.ahead), parent, position)[0]
         parent = known[one]
     return known[link]
 

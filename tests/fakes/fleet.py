@@ -120,7 +120,8 @@ class FleetRoutes:
         if not body.keys() & {"messages", "prompt", "input"}:
             return self._error(400, "bad_body")
         size, with_ids = int(query.get("block_size", options.block_size)), query.get("ids") == "1"
-        hold = Hold(length=1, contract=query["contract"], block_size=size, ids=with_ids)
+        ahead = int(query.get("lookahead", 0))
+        hold = Hold(length=1, contract=query["contract"], block_size=size, lookahead=ahead, ids=with_ids)
         document = self._document(hold, query.get("api", ""), body)
         return web.Response(body=document, content_type=MEDIA_TYPE, headers=self._kept(query))
 
@@ -131,7 +132,8 @@ class FleetRoutes:
 
     def _document(self, hold: Hold, api: str, body: dict[str, Any]) -> bytes:
         ids, key = self._ids(api, body), self._worker.options.index_key or b""
-        keyer = BlockKeyer(key, Namespace(hold.contract, body.get("cache_salt") or ""), hold.block_size)
+        space = Namespace(hold.contract, body.get("cache_salt") or "")
+        keyer = BlockKeyer(key, space, hold.block_size, hold.lookahead)
         starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
         shown = tuple(ids) if hold.ids else ()
         prompt = PromptKeys(len(ids), hold.block_size, starts, tuple(keyer.keys(ids)), shown)
@@ -169,6 +171,7 @@ class FleetRoutes:
             "block_bytes": options.block_bytes,
             "blocks_total": options.num_blocks,
             "block_size": options.block_size,
+            "lookahead": options.lookahead,
             "vocab_size": self._vocabulary,
         }
         document = {"plugin": "0.1.0", "engine": options.version, "features": features}

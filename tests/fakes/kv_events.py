@@ -89,6 +89,7 @@ class Encoding:
         }
         if self.as_map:
             fields["session_id"] = event.session_id
+            fields["lookahead_token_ids"] = [link.ahead for link in event.links] if event.links[0].ahead else None
         return fields
 
     def _placeholder(self, link: Link) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class EngineOptions:
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_batched_tokens: int = 2048
+    lookahead: int = 0
+    """Tokens after a block that its hash covers: of 0.33 and later, with a draft model."""
     prefix_caching: bool = True
     prefill_tokens_per_second: float = 0.0
     inter_token_seconds: float = 0.0

@@ -92,6 +92,7 @@ class Scheduler:
         max_num_seqs: int,
         max_batched_tokens: int,
         max_model_len: int,
+        lookahead: int = 0,
     ) -> None:
         self.pool = pool
         self.counters = Counters()
@@ -107,7 +108,7 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._max_model_len = max_model_len
-        self._chains = Chains(pool.block_size)
+        self._chains = Chains(pool.block_size, lookahead)
 
     @property
     def busy(self) -> bool:
@@ -184,7 +185,7 @@ class Scheduler:
         return True
 
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        full = min(tokens, len(sequence.tokens)) // self.pool.block_size
+        full = min(min(tokens, len(sequence.tokens)) // self.pool.block_size, len(sequence.links))
         if full <= sequence.stored:
             return
         span = slice(sequence.stored, full)

@@ -44,6 +44,7 @@ class Worker:
             max_num_seqs=options.max_num_seqs,
             max_batched_tokens=options.max_batched_tokens,
             max_model_len=options.context,
+            lookahead=options.lookahead,
         )
         self.publisher = Publisher(
             Encoding(as_map=options.event_maps, as_int=options.event_int_hashes),

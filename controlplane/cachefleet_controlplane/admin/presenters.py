@@ -42,6 +42,7 @@ def contract(found: IndexContract) -> schemas.Contract:
         tokenizer=found.tokenizer,
         block_size=found.block_size,
         key_version=found.key_version,
+        lookahead=found.lookahead,
     )
 
 

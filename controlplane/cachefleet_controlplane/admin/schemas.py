@@ -45,6 +45,8 @@ class Contract(Schema):
     tokenizer: str
     block_size: int
     key_version: int
+    lookahead: int = 0
+    """Tokens after a block that its hash in the engine, and so its key, covers."""
 
 
 class HitRatio(Schema):

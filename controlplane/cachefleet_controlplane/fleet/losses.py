@@ -9,6 +9,7 @@ from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.block_keys import keyed_blocks
 from cachefleet_core.hit_rule import last_keys
 
 
@@ -69,6 +70,12 @@ class Losses:
         """Blocks at the end of each hit that a worker computes again."""
         known = self._registry.worker(worker)
         return 0 if known is None else known.rule.dropped
+
+    def keyed(self, worker: WorkerId, tokens: int, block_size: int) -> int:
+        """Blocks of a prompt that a worker may serve: its last tokens are computed, or only looked ahead to."""
+        known = self._registry.worker(worker)
+        ahead = known.hello.contract.lookahead if known is not None and known.hello is not None else 0
+        return keyed_blocks(tokens, block_size, max(1, ahead))
 
     def _informed(self, worker: WorkerId) -> Worker | None:
         """A worker whose blocks are known now."""

@@ -75,7 +75,7 @@ class HotObserver:
         wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)
         if wanted is None:
             return
-        if ids := _ids(wanted, routing_input, routing_input):
+        if ids := self._ids(wanted, routing_input, routing_input):
             self._learn(wanted, ids)
             return
         self._fetched_at = now
@@ -115,17 +115,20 @@ class HotObserver:
         except ApiError:
             self._fetches.labels("failed").inc()
             return
-        self._learn(wanted, _ids(wanted, routing_input, again))
+        self._learn(wanted, self._ids(wanted, routing_input, again))
 
     def _learn(self, wanted: Wanted, ids: bytes) -> None:
         self._fetches.labels("learnt" if ids else "failed").inc()
         self._hot.learn(wanted.key, ids)
 
+    def _ids(self, wanted: Wanted, routing_input: RoutingInput, again: RoutingInput) -> bytes:
+        """The prefix's ids as little-endian u32, with those that its last key looks ahead to.
 
-def _ids(wanted: Wanted, routing_input: RoutingInput, again: RoutingInput) -> bytes:
-    """The prefix's ids as little-endian u32; b"" where the second rendering has other keys, or too few ids."""
-    prompt = again.rendering.prompt
-    tokens = wanted.blocks * prompt.block_size
-    if prompt.keys != routing_input.prompt.keys or prompt.ids is None or len(prompt.ids) < tokens:
-        return b""
-    return bytes(packed(prompt.ids[:tokens]))
+        b"" where the second rendering has other keys, or too few ids.
+        """
+        prompt = again.rendering.prompt
+        if prompt.keys != routing_input.prompt.keys or prompt.ids is None:
+            return b""
+        lookahead = self._fleet.render_facts(routing_input.model.name).lookahead
+        tokens = wanted.blocks * prompt.block_size + lookahead
+        return bytes(packed(prompt.ids[:tokens])) if len(prompt.ids) >= tokens else b""

@@ -28,6 +28,7 @@ class Keyers:
         namespace = Namespace(contract=contract.fingerprint(), salt=salt, lora=lora)
         keyer = self._keyers.use((fleet, namespace))
         if keyer is None:
-            keyer = self._make(fleet_index_key(self._index_key, *fleet), namespace, contract.block_size)
+            index_key = fleet_index_key(self._index_key, *fleet)
+            keyer = self._make(index_key, namespace, contract.block_size, contract.lookahead)
             self._keyers.put((fleet, namespace), keyer)
         return keyer

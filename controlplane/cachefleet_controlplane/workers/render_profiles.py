@@ -11,6 +11,7 @@ from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.engine.left_answers import FEATURE
 from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.prompt_keys import keys_query
 from cachefleet_core.report_frames import Hello
 
 KEYS_FEATURE: Final = "keys"
@@ -71,6 +72,8 @@ class RenderFacts:
     contract: str = ""
     """Fingerprint of the contract in force; "" until a worker has announced one."""
     block_size: int = 0
+    lookahead: int = 0
+    """Tokens after a block that its key covers, by that contract."""
     profiles: tuple[str, ...] = ()
     """Fingerprints of its ready workers' render profiles, sorted."""
     keys_at: frozenset[str] = frozenset()
@@ -95,6 +98,11 @@ class RenderFacts:
     """Any of them takes chats' reasoning apart from their answers."""
     indexed: bool = True
     """Hits on any worker can be told from blocks; True before one has come."""
+
+    @property
+    def keys_query(self) -> str:
+        """How a worker's plugin is asked for keys of that contract."""
+        return keys_query(self.contract, self.block_size, self.lookahead)
 
     @property
     def renderer(self) -> str:
@@ -136,6 +144,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         pool=pools[0].key,
         contract=contract.fingerprint() if contract else "",
         block_size=contract.block_size if contract else pools[0].declared.spec.block_size,
+        lookahead=contract.lookahead if contract else 0,
         profiles=rendered_by(hellos).profiles,
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
         prompts_at=_urls(workers, PROMPTS_FEATURE),

@@ -5,7 +5,8 @@ that a client gave it) and by where it begins, relative to the block, below 0 wh
 the *term* of a medium in the block at position ``i`` of its prompt: 64 bits, by BLAKE2b keyed with the four words of
 the namespace (block_keys.py), over ``b"medium"``, ``i`` as a little-endian u64, the beginning as an i64, and the
 identifier in UTF-8. The key of such a block is computed as if the key before it were that key plus the terms of the
-block's media, modulo 2**64, or 1 where that is 0. Blocks without media are keyed as block_keys.py says.
+block's media, modulo 2**64, or 1 where that is 0. Blocks without media are keyed as block_keys.py says. Where keys
+cover tokens after their block, media that begin in these are the block's as well.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ class MediaKeyer:
         parent: BlockKey = NO_PARENT,
         position: int = 0,
     ) -> list[BlockKey]:
-        """As ``BlockKeyer.keys``; ``media`` has an entry for each full block."""
+        """As ``BlockKeyer.keys``; ``media`` has an entry for each block that has a key."""
         if not any(media):
             return self.plain.keys(tokens, parent, position)
-        size, full = self.plain.block_size, len(tokens) // self.plain.block_size
+        size, ahead, full = self.plain.block_size, self.plain.lookahead, self.plain.blocks(len(tokens))
         runs = [0, *(at for at in range(1, full) if media[at]), full] if full else []
         out: list[BlockKey] = []
         for start, end in pairwise(runs):
             before = self._moved(out[-1] if out else parent, position + start, media[start])
-            out += self.plain.keys(tokens[start * size : end * size], before, position + start)
+            out += self.plain.keys(tokens[start * size : end * size + ahead], before, position + start)
         return out
 
     def _moved(self, parent: BlockKey, position: int, media: Sequence[Medium]) -> BlockKey:
@@ -74,21 +75,27 @@ class MediaKeyer:
         return BlockKey(total & MASK or 1)
 
 
-def media_of_blocks(placed: Sequence[Placed], *, block_size: int, blocks: int) -> list[tuple[Medium, ...]]:
-    """The media of each of a prompt's first blocks; ``placed`` is sorted by offset.
+def media_of_blocks(
+    placed: Sequence[Placed], *, block_size: int, blocks: int, lookahead: int = 0
+) -> list[tuple[Medium, ...]]:
+    """The media of each of a prompt's first blocks and ``lookahead`` tokens after it; ``placed`` is sorted by offset.
 
-    As vLLM 0.28 to 0.33 choose them (v1/core/kv_cache_utils.py, generate_block_hash_extra_keys): one after the other,
-    so that where media overlap, a block inside of the first names that one alone.
+    As vLLM 0.28 to 0.33 choose them (v1/core/kv_cache_utils.py, generate_block_hash_extra_keys, and
+    generate_lookahead_block_hash_extra_keys): one after the other, so that where media overlap, a block inside of the
+    first names that one alone.
     """
     out: list[tuple[Medium, ...]] = []
     at = 0
     for start in range(0, blocks * block_size, block_size):
         here: list[Medium] = []
-        while placed and placed[-1].end > start and at < len(placed) and placed[at].offset < start + block_size:
+        end = start + block_size + lookahead
+        while placed and placed[-1].end > start and at < len(placed) and placed[at].offset < end:
             if start < placed[at].end:
                 here.append((placed[at].identifier, placed[at].offset - start))
-                if start + block_size < placed[at].end:
+                if end < placed[at].end:
                     break
             at += 1
+        while at and placed[at - 1].end > start + block_size:
+            at -= 1  # the next block has it, too
         out.append(tuple(here))
     return out

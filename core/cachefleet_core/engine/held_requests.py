@@ -19,6 +19,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from cachefleet_core.index_contract import Lookahead
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE
 
 HOLD_HEADER: Final = "x-cachefleet-hold"
@@ -42,13 +43,15 @@ class Head(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
 
 
-class Hold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Hold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What the header asks for."""
 
     length: Annotated[int, Meta(ge=1, le=1 << 32)]
     """Bytes of the body."""
     contract: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
     block_size: Annotated[int, Meta(ge=1, le=MAX_BLOCK_SIZE)]
+    lookahead: Lookahead = 0
+    """The contract's."""
     model: Annotated[str, Meta(max_length=1024)] = ""
     """As the body names it: an adapter's blocks are its own."""
     ids: bool = False

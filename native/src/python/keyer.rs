@@ -10,6 +10,8 @@ use pyo3::types::{PyBytes, PyList};
 
 /// Largest block size, in tokens.
 const MAX_BLOCK: usize = 1 << 20;
+/// Most tokens after a block that its key covers.
+const MAX_LOOKAHEAD: usize = 1024;
 
 /// Computes the keys of token sequences; `secrets` are the four words that HMAC gives for the namespace.
 #[pyclass(frozen, module = "cachefleet_native")]
@@ -18,12 +20,16 @@ pub struct Keyer(Inner);
 #[pymethods]
 impl Keyer {
     #[new]
-    fn new(secrets: [u64; 4], block_size: usize) -> PyResult<Self> {
+    #[pyo3(signature = (secrets, block_size, lookahead = 0))]
+    fn new(secrets: [u64; 4], block_size: usize, lookahead: usize) -> PyResult<Self> {
         if !(1..=MAX_BLOCK).contains(&block_size) {
             return Err(PyValueError::new_err(format!("block size must be from 1 to {MAX_BLOCK}, got {block_size}")));
         }
+        if lookahead > MAX_LOOKAHEAD {
+            return Err(PyValueError::new_err(format!("lookahead must be from 0 to {MAX_LOOKAHEAD}, got {lookahead}")));
+        }
         let [root, finish, lane, position] = secrets;
-        guard(|| Ok(Self(Inner::new(Secrets { root, finish, lane, position }, block_size))))
+        guard(|| Ok(Self(Inner::new(Secrets { root, finish, lane, position }, block_size, lookahead))))
     }
 
     /// The keys of the full blocks of `tokens`; `parent` 0 starts a chain, `position` is in blocks.
@@ -71,9 +77,8 @@ impl Keyer {
 
 impl Keyer {
     fn compute(&self, tokens: &Bound<'_, PyAny>, parent: u64, position: u64) -> PyResult<Vec<u64>> {
-        let size = self.0.block_size();
-        let full = tokens.len()? / size * size;
-        let tokens = ints::token_ids(tokens, full)?;
+        let covered = self.0.covered(tokens.len()?);
+        let tokens = ints::token_ids(tokens, covered)?;
         Ok(self.0.keys(&tokens, (parent != 0).then_some(parent), position))
     }
 }

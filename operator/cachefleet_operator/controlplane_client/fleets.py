@@ -101,7 +101,7 @@ def _declared_difference(mine: Declared, other: Declared) -> _Difference | None:
 def _announced_difference(mine: Contract | None, other: Contract | None) -> _Difference | None:
     if mine is None or other is None:
         return None
-    for field in ("block_size", "weights", "revision", "tokenizer", "key_version"):
+    for field in ("block_size", "weights", "revision", "tokenizer", "key_version", "lookahead"):
         here, there = getattr(mine, field), getattr(other, field)
         if here != there:
             return f"contract field {field}", here, there

@@ -36,6 +36,7 @@ class Contract(msgspec.Struct, frozen=True, rename="camel"):
     tokenizer: str = ""
     block_size: int = 0
     key_version: int = 0
+    lookahead: int = 0
 
 
 class HitRatio(msgspec.Struct, frozen=True, rename="camel"):

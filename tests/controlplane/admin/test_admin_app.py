@@ -148,6 +148,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
             "tokenizer": "sha256:aa",
             "blockSize": 16,
             "keyVersion": 1,
+            "lookahead": 0,
         },
         "hitRatio": {
             "value": 0.7,

@@ -16,8 +16,10 @@ SPACE = Namespace("sha256:c", "salt")
 MEDIA = st.lists(st.tuples(st.sampled_from(["i", "j", "\u00fc"]), st.integers(-50, 50)), max_size=3)
 
 
-def keyer(size: int = 2, code: type[BlockKeyer] = BlockKeyer, space: Namespace = SPACE) -> MediaKeyer:
-    return MediaKeyer(INDEX_KEY, space, code(INDEX_KEY, space, size))
+def keyer(
+    size: int = 2, code: type[BlockKeyer] = BlockKeyer, space: Namespace = SPACE, lookahead: int = 0
+) -> MediaKeyer:
+    return MediaKeyer(INDEX_KEY, space, code(INDEX_KEY, space, size, lookahead))
 
 
 def term(position: int, medium: Medium) -> int:
@@ -29,16 +31,19 @@ def term(position: int, medium: Medium) -> int:
 
 
 @over_both
-@given(st.integers(1, 4), st.lists(MEDIA, max_size=6), st.data())
-def test_keys_are_those_of_the_formula(code: Code, size: int, media: list[Any], data: st.DataObject) -> None:
-    tokens = data.draw(st.lists(st.integers(0, 9), min_size=size * len(media), max_size=size * len(media) + size - 1))
-    plain = BlockKeyer(INDEX_KEY, SPACE, size)
+@given(st.integers(1, 4), st.integers(0, 3), st.lists(MEDIA, max_size=6), st.data())
+def test_keys_are_those_of_the_formula(
+    code: Code, size: int, ahead: int, media: list[Any], data: st.DataObject
+) -> None:
+    least = size * len(media) + ahead
+    tokens = data.draw(st.lists(st.integers(0, 9), min_size=least, max_size=least + size - 1))
+    plain = BlockKeyer(INDEX_KEY, SPACE, size, ahead)
     expected, parent = [], namespace_secrets(INDEX_KEY, SPACE)[0]
     for at, here in enumerate(media):
         moved = (parent + sum(term(at, one) for one in here)) & MASK or 1
-        [parent] = plain.keys(tokens[at * size : at * size + size], plain_key(moved), at)
+        [parent] = plain.keys(tokens[at * size : at * size + size + ahead], plain_key(moved), at)
         expected.append(parent)
-    made = keyer(size, code.keyer)
+    made = keyer(size, code.keyer, lookahead=ahead)
     assert made.keys(tokens, media) == expected
     if len(media) > 1:  # a chain continued from its first block
         assert made.keys(tokens[size:], media[1:], plain_key(expected[0]), 1) == expected[1:]
@@ -78,3 +83,13 @@ def test_media_are_named_in_each_block_that_has_tokens_of_them() -> None:
     expected = [(("i", 3),), (("i", -1),), (("i", -5), ("j", 1)), (("k", 0),), ()]
     assert media_of_blocks(placed, block_size=4, blocks=5) == expected
     assert media_of_blocks([], block_size=4, blocks=2) == [(), ()]
+
+
+def test_media_that_begin_in_the_tokens_after_a_block_are_the_blocks_too() -> None:
+    placed = [Placed("i", 4, 2), Placed("j", 9, 3)]
+    plain = [(), (("i", 0),), (("j", 1),), ()]
+    assert media_of_blocks(placed, block_size=4, blocks=4) == plain
+    one = [(("i", 4),), (("i", 0),), (("j", 1),), ()]
+    assert media_of_blocks(placed, block_size=4, blocks=4, lookahead=1) == one
+    two = [(("i", 4),), (("i", 0), ("j", 5)), (("j", 1),), ()]
+    assert media_of_blocks(placed, block_size=4, blocks=4, lookahead=2) == two

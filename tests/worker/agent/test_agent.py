@@ -53,8 +53,10 @@ class Worker:
     def truth(self) -> set[BlockKey]:
         hello = self.plane.hello
         assert hello is not None
-        fingerprint, size = hello.contract.fingerprint(), hello.contract.block_size
-        return self.engine.held_keys(lambda salt: BlockKeyer(INDEX_KEY, Namespace(fingerprint, salt), size))
+        contract, fingerprint = hello.contract, hello.contract.fingerprint()
+        return self.engine.held_keys(
+            lambda salt: BlockKeyer(INDEX_KEY, Namespace(fingerprint, salt), contract.block_size, contract.lookahead)
+        )
 
     async def whole(self, seconds: float = 30.0) -> None:
         """Wait until what is reported is exactly what the engine holds."""
@@ -111,6 +113,37 @@ async def test_either_code_reports_the_same_and_the_agent_says_which(
         assert type(stream.residents._digest) is choose(code).digest
         await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
     assert any(f"block keys in {code} code: " in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("lookahead", [1, 3])
+async def test_blocks_whose_hashes_look_ahead_are_reported_as_the_plugin_tells_of_them(
+    make_settings: Make, plane: ControlPlane, lookahead: int
+) -> None:
+    async with working(make_settings, plane, plugin=True, lookahead=lookahead) as worker:
+        shared = prompt(0, 96)  # whole blocks, after which two prompts part
+        await worker.complete([*shared, 1, 2, 3], "a")
+        await worker.complete([*shared, 4, 5, 6], "a")
+        await worker.whole()
+        assert plane.hello is not None
+        assert (plane.hello.contract.lookahead, plane.hello.contract.key_version) == (lookahead, 2)
+        assert len(plane.receiver.keys) == 7, "the last block of both is held twice: what follows it is not the same"
+        assert worker.metric("epochs_total", cause="lookahead") == 0
+
+
+async def test_a_stock_engines_lookahead_is_learnt_from_its_events(make_settings: Make, plane: ControlPlane) -> None:
+    async with working(make_settings, plane, lookahead=1) as worker:
+        assert plane.hello is not None
+        assert plane.hello.contract.lookahead == 0
+        await worker.complete(prompt(0, 100), "a")
+        await plane.until(lambda: plane.hello and plane.hello.contract.lookahead == 1)
+        await worker.whole()
+        assert len(plane.receiver.keys) == 6
+        assert worker.metric("epochs_total", cause="lookahead") == 1
+        await worker.complete(prompt(7, 100), "b")
+        await worker.whole()
+        assert worker.metric("epochs_total", cause="lookahead") == 1, "known now"
+        await worker.engine.restart()  # another engine, which may be started otherwise
+        await plane.until(lambda: plane.hello and plane.hello.contract.lookahead == 0)
 
 
 async def test_an_engine_that_is_not_as_asked_is_reported_and_logged(

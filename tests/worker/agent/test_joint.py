@@ -83,10 +83,9 @@ async def control_plane(port: int, declared: str = POOL) -> AsyncIterator[Fleet]
 
 def truth(engine: FakeEngine, agent: Agent) -> set[int]:
     contract = agent.feed.streams[0].hello.contract
+    shape = contract.block_size, contract.lookahead
     fingerprint = contract.fingerprint()
-    return set(
-        engine.held_keys(lambda salt: BlockKeyer(FLEET_INDEX_KEY, Namespace(fingerprint, salt), contract.block_size))
-    )
+    return set(engine.held_keys(lambda salt: BlockKeyer(FLEET_INDEX_KEY, Namespace(fingerprint, salt), *shape)))
 
 
 async def agrees(fleet: Fleet, engine: FakeEngine, agent: Agent) -> None:
@@ -142,6 +141,39 @@ async def test_the_index_follows_the_engine_through_restarts_of_each_part(
         async with control_plane(port) as fleet, running(settings) as agent:  # a new agent: everything from the replay
             await ControlPlane().until(lambda: agent.feed.streams)
             await agrees(fleet, engine, agent)
+
+
+async def test_what_an_engine_serves_of_hashes_that_look_ahead_is_predicted(
+    make_settings: Callable[..., AgentSettings], tmp_path: Any
+) -> None:
+    """Two prompts that part right after a block share one block less than their tokens say; no last block is lost."""
+    port = take_ports({"internal": 0})["internal"]
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "index.key").write_text(base64.urlsafe_b64encode(FLEET_INDEX_KEY).decode())
+    options: dict[str, Any] = {"api_key": "key", "num_blocks": 40, "block_size": 32, "plugin": True, "lookahead": 1}
+    shared = prompt(0, 96)
+    async with FakeEngine(**options) as engine, aiohttp.ClientSession() as http, control_plane(port) as fleet:
+        settings = make_settings(
+            engine_url=engine.url,
+            control_planes=f"ws://127.0.0.1:{port}",
+            token_file=tmp_path / "token",
+            weights="fake",
+        )
+        async with running(settings) as agent:
+            await ControlPlane().until(lambda: agent.feed.streams)
+            predicted, served = [], []
+            for more in ([1, 2], [1, 3], [9, 9], [9]):
+                keyer = fleet.keyer("fake")
+                keys = keyer.keys([*shared, *more]) if keyer else []
+                held = list(fleet._index.stats().held)
+                predicted.append(32 * sum(fleet._index.match(keys, held)))
+                body = {"model": "fake", "prompt": [*shared, *more], "max_tokens": 1}
+                async with http.post(
+                    engine.url + "/v1/completions", json=body, headers={"Authorization": "Bearer key"}
+                ) as answer:
+                    served.append((await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"])
+                await agrees(fleet, engine, agent)
+            assert predicted == served == [0, 96, 64, 96]
 
 
 async def test_a_pools_warm_prefixes_are_where_its_tenants_requests_find_them(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.hit_rule import CacheGroup, hit_blocks, membership
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.wire.kv_events import decode_batch
-from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups
+from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups, hash_lookahead
 from cachefleet_worker.plugin.snapshot.event_batches import batches
 from cachefleet_worker.plugin.snapshot.snapshot import install, pool_hashes
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
@@ -40,6 +41,10 @@ MODELS = [
     ("mamba", "full", "wide"),
     ("aligned", "full"),
 ]
+
+
+LOOKAHEADS = [0, 1, 3]
+"""Tokens after a block that its hash covers: with a draft model, from vLLM 0.33 on."""
 
 
 class Conversations:
@@ -100,17 +105,18 @@ def from_table(made: Any, tokens: list[int]) -> int:
     def held(needed: frozenset[int], block: int) -> bool:
         return all((group, hashes[block]) in table for group in needed)
 
-    most = (len(tokens) - 1) // BLOCK
+    most = min(len(hashes), (len(tokens) - 1) // BLOCK)
     blocks = next((at for at in range(most) if not held(parts.full, at)), most)
     return hit_blocks(parts.rule, blocks, lambda window, block: held(windows[window], block)) * BLOCK
 
 
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
 @pytest.mark.parametrize("retention", [None, 0, 4 * BLOCK])
 @pytest.mark.parametrize("kinds", MODELS, ids="+".join)
-def test_the_rule_is_vllms(kinds: tuple[str, ...], retention: int | None) -> None:
+def test_the_rule_is_vllms(kinds: tuple[str, ...], retention: int | None, lookahead: int) -> None:
     if retention and not set(kinds) & {"sliding", "wide", "mamba", "aligned"}:
         pytest.skip("vLLM refuses it")
-    made = engine(*kinds, blocks=72 * len(kinds), retention=retention)
+    made = engine(*kinds, blocks=72 * len(kinds), retention=retention, lookahead=lookahead)
     history = Conversations(made, seed=len(kinds) + (retention or 0))
     hits = 0
     for _ in range(STEPS):
@@ -119,7 +125,7 @@ def test_the_rule_is_vllms(kinds: tuple[str, ...], retention: int | None) -> Non
         served = int(made.manager.get_computed_blocks(made.request(prompt))[1])
         assert from_table(made, prompt) == served
         hits += served > 0
-    assert hits > STEPS // 10
+    assert hits >= STEPS // 10
 
 
 class Route:
@@ -128,7 +134,8 @@ class Route:
     def __init__(self, made: Any, *, plugin: bool = True) -> None:
         self.made = made
         told = groups(made) if plugin else ()
-        self.residents = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, groups=told)
+        self.lookahead = hash_lookahead(made.pool)
+        self.residents = self.fresh(told)
         self.index = PythonIndex()
         self.point: Any = None
         scheduler = made.state.scheduler
@@ -138,6 +145,10 @@ class Route:
             snapshots = install(scheduler, made.state)
             assert snapshots is not None
             self.point = scheduler.kv_event_publisher.point
+
+    def fresh(self, told: Iterable[CacheGroup]) -> Residents:
+        """What an agent holds that has seen nothing yet."""
+        return Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, lookahead=self.lookahead, groups=told)
 
     def publish(self, batch: Any) -> None:
         """What leaves the engine; the publisher's end."""
@@ -149,12 +160,12 @@ class Route:
     def predicted(self, tokens: list[int]) -> int:
         """What a decision would predict."""
         self.made.state.publish_events()
-        return predicted(self.index, self.residents, tokens)
+        return predicted(self.index, self.residents, tokens, lookahead=self.lookahead)
 
     def from_snapshot(self) -> tuple[PythonIndex, Residents]:
         """What an agent that comes now makes of a snapshot, and its index."""
         point = self.point()
-        fresh = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, groups=groups(self.made))
+        fresh = self.fresh(groups(self.made))
         for payload in batches(point.copies, rank=0, now=0.0):
             fresh.apply(decode_batch(payload).events)
         assert self.residents.agrees(point.totals)
@@ -165,16 +176,19 @@ class Route:
         return index, fresh
 
 
-def predicted(index: BlockIndex, residents: Residents, tokens: list[int]) -> int:
-    keys = BlockKeyer(INDEX_KEY, Namespace(CONTRACT), BLOCK).keys(tokens)
+def predicted(index: BlockIndex, residents: Residents, tokens: list[int], *, lookahead: int) -> int:
+    keys = BlockKeyer(INDEX_KEY, Namespace(CONTRACT), BLOCK, lookahead).keys(tokens)
     usable = (len(tokens) - 1) // BLOCK
     return min(usable, index.match(keys, [W], rules=[residents.rule], usable=usable)[0]) * BLOCK
 
 
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
 @pytest.mark.parametrize("retention", [None, 0])
 @pytest.mark.parametrize("kinds", MODELS, ids="+".join)
-def test_agent_and_index_predict_what_vllm_serves(kinds: tuple[str, ...], retention: int | None) -> None:
-    made = engine(*kinds, blocks=72 * len(kinds), retention=retention)
+def test_agent_and_index_predict_what_vllm_serves(
+    kinds: tuple[str, ...], retention: int | None, lookahead: int
+) -> None:
+    made = engine(*kinds, blocks=72 * len(kinds), retention=retention, lookahead=lookahead)
     route, history = Route(made), Conversations(made, seed=17 + len(kinds))
     hits = 0
     for step in range(STEPS):
@@ -187,9 +201,10 @@ def test_agent_and_index_predict_what_vllm_serves(kinds: tuple[str, ...], retent
             assert route.index.digest(W) == route.residents.digest
             index, fresh = route.from_snapshot()
             assert index.digest(W) == fresh.digest
-        assert predicted(index, fresh, prompt) == served or step % 25
+        assert predicted(index, fresh, prompt, lookahead=lookahead) == served or step % 25
     assert hits > STEPS // 10
     assert not made.state.faults.counts
+    assert not route.residents.counts["lookahead"]
 
 
 @pytest.mark.parametrize("kinds", [("full",), ("full", "full"), ("full", "sliding")], ids="+".join)
@@ -197,7 +212,10 @@ def test_the_last_block_of_a_hit_is_not_predicted_where_a_draft_model_has_it_com
     kinds: tuple[str, ...],
 ) -> None:
     made = engine(*kinds, blocks=72 * len(kinds))
-    made.manager.coordinator.eagle_group_ids = set(range(len(kinds)))
+    coordinator = made.manager.coordinator
+    for name in ("eagle_group_ids", "drop_eagle_group_ids"):  # the second one is 0.33's
+        if hasattr(coordinator, name):
+            setattr(coordinator, name, set(range(len(kinds))))
     route, history = Route(made), Conversations(made, seed=5)
     exact = 0
     for _ in range(STEPS):
@@ -211,10 +229,11 @@ def test_the_last_block_of_a_hit_is_not_predicted_where_a_draft_model_has_it_com
     assert bool(route.residents.unknown) == (len(kinds) > 1)
 
 
+@pytest.mark.parametrize("lookahead", LOOKAHEADS[:2])
 @pytest.mark.parametrize("kinds", [each for each in MODELS if "full" in each], ids="+".join)
-def test_a_stock_engines_groups_are_learnt_from_its_events(kinds: tuple[str, ...]) -> None:
+def test_a_stock_engines_groups_are_learnt_from_its_events(kinds: tuple[str, ...], lookahead: int) -> None:
     """A removal of one of two copies is announced too, so less may be predicted; never more."""
-    made = engine(*kinds, blocks=72 * len(kinds), retention=0)
+    made = engine(*kinds, blocks=72 * len(kinds), retention=0, lookahead=lookahead)
     route, history = Route(made, plugin=False), Conversations(made, seed=3)
     exact = 0
     for _ in range(STEPS):

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from time import monotonic
 
 import aiohttp
@@ -76,6 +77,7 @@ class Agent:
         self._new_epoch = epoch
         self._session: Session | None = None
         self._flushing: asyncio.TimerHandle | None = None
+        self._lookahead: tuple[str | None, int] = (None, 0)
         self.metrics = AgentMetrics()
         self.metrics.native.set(self._code.name == "native")
         self._tls = engine_tls(settings)
@@ -184,12 +186,17 @@ class Agent:
 
     async def _epochs(self) -> None:
         while True:
-            facts = await self._arrival.facts()
+            facts = self._with_lookahead(await self._arrival.facts())
             try:
                 await self._live_through(facts)
             except EngineError as error:
                 log.warning("engine not usable", extra={"error": str(error)})
                 await asyncio.sleep(self._settings.poll_seconds)
+
+    def _with_lookahead(self, facts: EngineFacts) -> EngineFacts:
+        """What the events of a stock engine showed, which tells of its hashes nowhere else."""
+        process, lookahead = self._lookahead
+        return replace(facts, lookahead=lookahead) if process == facts.process else facts
 
     async def _live_through(self, facts: EngineFacts) -> None:
         """Run one epoch, from the engine's facts to its end."""
@@ -213,6 +220,8 @@ class Agent:
             reason = "stopped"
             raise
         finally:
+            if session.other_lookahead is not None:
+                self._lookahead = facts.process, session.other_lookahead
             self._finish(session, reason)
 
     def _begin(self, session: Session, facts: EngineFacts) -> None:

@@ -87,6 +87,7 @@ class Session:
                 index_key,
                 hello.contract.fingerprint(),
                 block_size=hello.contract.block_size,
+                lookahead=hello.contract.lookahead,
                 groups=groups_of(facts, rank),
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
@@ -104,6 +105,13 @@ class Session:
     def streams(self) -> dict[int, Stream]:
         """Report stream of each rank."""
         return {rank: each.stream for rank, each in self._ranks.items()}
+
+    @property
+    def other_lookahead(self) -> int | None:
+        """Tokens after a block that a stock engine's hashes cover, where its events showed another number."""
+        ranks = [] if self._facts.fleet else self._ranks.values()
+        found = (each.stream.residents.other_lookahead for each in ranks)
+        return next((seen for seen in found if seen is not None), None)
 
     @property
     def idle(self) -> bool:
@@ -249,6 +257,9 @@ class Session:
         known = self._facts.fleet.ranks if self._facts.fleet else {}
         if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
             self._end("boot")
+            return
+        if self.other_lookahead is not None:
+            self._end("lookahead")
             return
         for rank, each in self._ranks.items():
             load_metrics = scrape.ranks.get(rank)

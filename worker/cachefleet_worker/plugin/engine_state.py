@@ -37,6 +37,8 @@ class EngineState:
         """Bytes of one block on one device; 0 where unknown."""
         self.groups: Sequence[CacheGroup] = ()
         """The KV cache groups that take part in prefix caching; none where unknown."""
+        self.lookahead = 0
+        """Tokens after a block that its hash covers."""
         self.boot = secrets.token_hex(16)
         """Identifies this engine process; unique."""
         self.capabilities = Capabilities()
@@ -120,6 +122,7 @@ class EngineState:
                 "blocks_total": int(self.scheduler.kv_cache_manager.block_pool.num_gpu_blocks),
                 "block_size": int(self.scheduler.block_size),
                 "groups": self.groups,
+                "lookahead": self.lookahead,
                 "features": self.capabilities.document(),
             }
         )

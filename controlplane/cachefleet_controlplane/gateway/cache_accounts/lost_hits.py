@@ -19,7 +19,7 @@ from cachefleet_controlplane.gateway.shortfall_records import (
 from cachefleet_controlplane.gateway.upstream.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
-from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
@@ -116,7 +116,7 @@ class LostHits:
     def _of_prompt(self, trace: DecisionTrace, usage: Usage, basis: Basis) -> Levels:
         """Of a prompt that one worker looked up in its cache."""
         answered = trace.answered
-        whole = _whole(usage, answered, basis)
+        whole = _whole(usage, answered, basis, keyed=self._fleet.losses.keyed)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
         if whole is not None or answered is None:
             return Levels(prompt_tokens=prompt, served_tokens=cached, whole=whole or LostCause.UNKNOWN)
@@ -125,7 +125,8 @@ class LostHits:
     def _of_blocks(self, trace: DecisionTrace, answered: _Answered) -> Levels:
         decision, first, size = answered.decision, trace.first, answered.basis.block_size
         prompt = answered.usage.prompt_tokens
-        servable = max(0, (prompt - 1) // size - self._fleet.losses.dropped(decision.id))
+        losses = self._fleet.losses
+        servable = max(0, losses.keyed(decision.id, prompt, size) - losses.dropped(decision.id))
         loaded, short = decision.loaded_tokens, None
         claimed = claimed_tokens(decision, size) + loaded
         if answered.cached < claimed:
@@ -181,7 +182,9 @@ def _untold(tokens: int) -> Levels:
     return Levels(prompt_tokens=tokens, served_tokens=0, whole=LostCause.NOT_TOLD)
 
 
-def _whole(usage: Usage, answered: Decision | None, basis: Basis) -> LostCause | None:
+def _whole(
+    usage: Usage, answered: Decision | None, basis: Basis, *, keyed: Callable[[WorkerId, int, int], int]
+) -> LostCause | None:
     """The cause of everything, where the prompt's blocks do not tell; None where they do."""
     if usage.cached_tokens is None:
         return LostCause.NOT_TOLD
@@ -190,7 +193,7 @@ def _whole(usage: Usage, answered: Decision | None, basis: Basis) -> LostCause |
     if answered is None:
         return LostCause.UNKNOWN
     tokens, size = answered.prompt_tokens, basis.block_size
-    if not size or basis.rung in _UNKEYED or len(basis.keys) // KEY_BYTES < max(0, tokens - 1) // size:
+    if not size or basis.rung in _UNKEYED or len(basis.keys) // KEY_BYTES < keyed(answered.id, tokens, size):
         return LostCause.NOT_RENDERED
     if usage.prompt_tokens != tokens:  # of several prompts the blocks of the first alone are known
         return LostCause.RENDERED_DIFFERENTLY if basis.single else LostCause.NOT_RENDERED

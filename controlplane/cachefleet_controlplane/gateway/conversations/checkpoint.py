@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from cachefleet_core.block_keys import keyed_blocks
 from cachefleet_core.continuation import Fingerprints, prefix_hash
 from cachefleet_core.tenancy import TenantId
 
@@ -50,15 +51,16 @@ class Fresh:
     receipt: Receipt
     fingerprints: Fingerprints
     ids: array[int] | None = field(default=None, repr=False)
+    lookahead: int = 0
+    """Tokens after a block that its key covers."""
 
     def hash_of(self, tokens: int) -> str:
         """Return the hash of so many leading ids; "" where the ids are not at hand."""
         return "" if self.ids is None else prefix_hash(self.ids[:tokens])
 
     def keys_of(self, tokens: int) -> bytes:
-        """Return the keys of the whole blocks within so many leading tokens."""
-        size = self.receipt.block_size
-        return self.keys[: KEY_BYTES * (tokens // size)] if size else b""
+        """Return the keys that so many leading tokens determine."""
+        return self.keys[: KEY_BYTES * keyed_blocks(tokens, self.receipt.block_size, self.lookahead)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import KEY_BYTES, Checkpoint, Fresh
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_core.block_keys import keyed_blocks
 from cachefleet_core.continuation import MISMATCHES
 
 
@@ -123,7 +124,7 @@ def _strict_prefix(checkpoint: Checkpoint, fresh: Fresh) -> TurnPlan | None:
     tokens = checkpoint.prefix_tokens
     if _by_ids(checkpoint, fresh):
         return None if fresh.hash_of(tokens) == checkpoint.prefix_hash else _miss(Why.NOT_A_PREFIX)
-    end = KEY_BYTES * (tokens // checkpoint.block_size) if checkpoint.block_size else 0
+    end = KEY_BYTES * keyed_blocks(tokens, checkpoint.block_size, fresh.lookahead)
     if not end or min(len(checkpoint.keys), len(fresh.keys)) < end:
         return _miss(Why.NOT_VERIFIABLE, checked=False)
     # A key commits to everything before it: the last one says as much as all of them.

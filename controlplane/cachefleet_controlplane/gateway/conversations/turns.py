@@ -250,6 +250,7 @@ class _Settling:
             ),
             fingerprints=fingerprints(self.owner.model, facts.rendered_by, info, key=self.parts.key),
             ids=keyed.ids,
+            lookahead=facts.lookahead,
         )
 
     def _place(self, decision: Decision | None) -> Place:

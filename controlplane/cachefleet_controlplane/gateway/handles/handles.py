@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from urllib.parse import urlencode
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
@@ -118,8 +117,8 @@ class Handles:
         key = self._credentials.of(url)
         headers = [("content-type", "application/json"), ("authorization", f"Bearer {key}"), (TOKEN_HEADER, key)]
         headers.append(keep_header(prints))
-        query = urlencode({"contract": facts.contract, "block_size": facts.block_size, "ids": 1})
-        opened = await self._upstream.ask(url, f"{KEYS_PATH}?{query}", body, headers=headers, seconds=IDS_SECONDS)
+        path = f"{KEYS_PATH}?{facts.keys_query}&ids=1"
+        opened = await self._upstream.ask(url, path, body, headers=headers, seconds=IDS_SECONDS)
         if not opened.succeeded or opened.answer is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """Caches block keys: of a prompt that begins like an earlier one only the rest is computed.
 
 A prompt is cut into segments of SEGMENT_BLOCKS blocks. The keys of a segment are remembered under a digest of all
-tokens up to its end, so a hit is exact, and no token is kept. Turns of a conversation, and conversations with one
+tokens that they cover, so a hit is exact, and no token is kept. Turns of a conversation, and conversations with one
 system prompt, then cost a digest of their old part and keys of their new one.
 """
 
@@ -57,17 +57,19 @@ class KeyCache:
             yield segment
 
     def _digests(self, keyer: BlockKeyer, ids: Sequence[int]) -> list[bytes]:
-        """A digest for each whole segment: of all tokens up to its end, for this keyer alone."""
+        """A digest for each whole segment: of all tokens that its keys cover, for this keyer alone."""
         step = SEGMENT_BLOCKS * keyer.block_size
-        whole = len(ids) // step
+        whole = keyer.blocks(len(ids)) // SEGMENT_BLOCKS
         if not whole:
             return []
-        data = memoryview(_bytes(ids[: whole * step]))
+        data = memoryview(_bytes(ids[: whole * step + keyer.lookahead]))
         hashed = hashlib.blake2b(self._seed(keyer), digest_size=_DIGEST_BYTES)
-        out = []
-        for start in range(0, len(data), step * _TOKEN_BYTES):
-            hashed.update(data[start : start + step * _TOKEN_BYTES])
+        out, done = [], 0
+        for number in range(1, whole + 1):
+            end = (number * step + keyer.lookahead) * _TOKEN_BYTES
+            hashed.update(data[done:end])
             out.append(hashed.digest())
+            done = end
         return out
 
     def _remember(self, digests: list[bytes], keys: bytes, *, old: int) -> None:

@@ -24,7 +24,14 @@ class Outgoing:
 
     def held_headers(self, body: bytes, facts: RenderFacts, *, key: str, ids: bool) -> list[tuple[str, str]]:
         """Return the headers of a request that is to be held; ``body`` is what is sent of it."""
-        hold = Hold(length=len(body), contract=facts.contract, block_size=facts.block_size, model=self.model, ids=ids)
+        hold = Hold(
+            length=len(body),
+            contract=facts.contract,
+            block_size=facts.block_size,
+            lookahead=facts.lookahead,
+            model=self.model,
+            ids=ids,
+        )
         return [*upstream_headers(self.headers, key=key), (HOLD_HEADER, hold.header())]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -116,7 +115,7 @@ def ladder(
     Only workers' keys take media into account.
     """
     first = workers[:MAX_WORKERS]
-    render, query = f"{info.endpoint}/render", _query(facts.contract, facts.block_size)
+    render, query = f"{info.endpoint}/render", f"?{facts.keys_query}"
     keyed = bool(facts.contract) and info.endpoint in _APIS
     if info.bypass is not None:
         tries = [_asked(one, info, query, facts) for one in first if keyed and one.url in _at(facts, info)]
@@ -148,11 +147,6 @@ def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderF
     """Ask a worker for keys; it can keep the prompt where its plugin does that, and it is the only one."""
     api, keeps = _APIS[info.endpoint], info.prompts == 1 and worker.url in facts.prompts_at
     return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api, keeps=keeps)
-
-
-@lru_cache
-def _query(contract: str, block_size: int) -> str:
-    return "?" + urlencode({"contract": contract, "block_size": block_size})
 
 
 def tokenizable(info: RequestInfo) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint
+from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Fresh, checkpoint
 from cachefleet_controlplane.gateway.conversations.turn_plan import (
     TurnOutcome,
     TurnPlan,
@@ -18,8 +18,9 @@ from cachefleet_controlplane.gateway.conversations.turn_plan import (
     with_handle,
 )
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.continuation import MISMATCHES, prefix_hash
-from tests.controlplane.gateway.conversations.made import BLOCK, HERE, PRINTS, RECEIPT, fresh, left
+from tests.controlplane.gateway.conversations.made import BLOCK, HERE, PRINTS, RECEIPT, fresh, left, lineage
 
 NOW = 150.0
 PROMPT = list(range(1, 12))
@@ -132,6 +133,19 @@ def test_block_keys_alone_verify_the_whole_blocks() -> None:
     assert made(remembered(), fresh(other, BOUNDARY, at_hand=False)).why == Why.NOT_A_PREFIX
     short = left(PROMPT[:3], 3)
     assert made(short, fresh(NEXT, 3, at_hand=False)).why == Why.NOT_VERIFIABLE
+
+
+def test_a_prefix_that_ends_with_a_block_is_not_verified_by_a_key_that_looks_beyond_it() -> None:
+    """What follows the prefix may be another token in the next turn: that is what turns append."""
+    keyer = BlockKeyer(b"k" * 32, Namespace(RECEIPT.contract, "salt"), BLOCK, 1)
+
+    def turn(*ids: int) -> Fresh:
+        return fresh(ids, 8, at_hand=False, keys=keyer.packed_keys(ids), lookahead=1)
+
+    before = checkpoint(lineage(), turn(1, 2, 3, 4, 5, 6, 7, 8, 9), HERE, max_keys=100)
+    assert before.keys == keyer.packed_keys([1, 2, 3, 4, 5])
+    assert made(before, turn(1, 2, 3, 4, 5, 6, 7, 8, 7, 7)).outcome is TurnOutcome.ARTIFACT_HIT
+    assert made(before, turn(1, 2, 3, 4, 0, 6, 7, 8, 9, 9)).outcome is TurnOutcome.ARTIFACT_MISS
 
 
 def test_a16_expired_and_unrendered_have_outcomes_of_their_own() -> None:

@@ -8,7 +8,9 @@ from cachefleet_controlplane.gateway.rendering.key_cache import SEGMENT_BLOCKS, 
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 
 SIZE = 2
-KEYERS = [BlockKeyer(b"k" * 32, Namespace("c", salt), SIZE) for salt in ("a", "b")]
+KEYERS = [
+    BlockKeyer(b"k" * 32, Namespace("c", salt), SIZE, lookahead) for salt in ("a", "b") for lookahead in (0, 1, 3)
+]
 # Prompts that share beginnings of several lengths, up to three segments and a bit.
 PROMPTS = st.tuples(st.integers(0, 3 * SEGMENT_BLOCKS * SIZE + 3), st.lists(st.integers(0, 3), max_size=200)).map(
     lambda parts: [7] * parts[0] + parts[1]

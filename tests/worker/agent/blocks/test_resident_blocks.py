@@ -70,6 +70,36 @@ def held(request: pytest.FixtureRequest) -> Held:
     return Held(code=request.param)
 
 
+def test_blocks_that_differ_in_what_follows_them_are_held_and_removed_apart() -> None:
+    held = Held(lookahead=1)
+    keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT), BLOCK_SIZE, 1)
+    one, other = keyer.keys([1, 2, 3, 4, 5]), keyer.keys([1, 2, 3, 4, 6])
+    assert one[0] == other[0] != one[1] != other[1]
+    held.apply(stored([11, 12], [1, 2, 3, 4], lookahead_token_ids=[[3], [5]]))
+    held.apply(stored([13], [3, 4], 11, lookahead_token_ids=[[6]]))
+    assert held.keys == {*one, *other}
+    held.apply(removed(13))
+    assert held.keys == set(one)
+    held.apply(stored([14], [6, 7], 13, lookahead_token_ids=[[8]]))  # after a block that is gone
+    assert held.keys == {*one, keyer.keys([1, 2, 3, 4, 6, 7, 8])[2]}
+
+
+@pytest.mark.parametrize(
+    ("lookahead", "told", "other"), [(0, [[3], [5]], 1), (1, None, 0), (1, [[3, 4], [5, 6]], 2), (1, [[3], []], None)]
+)
+def test_blocks_of_another_lookahead_than_the_contracts_have_no_key(
+    lookahead: int, told: list[list[int]] | None, other: int | None
+) -> None:
+    """A key would be of something else than the engine's hash: what it says is held might not be served."""
+    held = Held(lookahead=lookahead)
+    held.apply(stored([11, 12], [1, 2, 3, 4], lookahead_token_ids=told))
+    assert not held.keys
+    assert (held.residents.counts["lookahead"], held.residents.unkeyed) == (2, True)
+    assert held.residents.other_lookahead == other
+    held.apply(stored([13], [5, 6], 12, lookahead_token_ids=[[7]] if lookahead else None))
+    assert not held.keys, "a child of what has no key"
+
+
 def test_a_chain_is_reported_as_one(held: Held) -> None:
     keys = keys_of(TOKENS)
     [operation] = held.apply(stored(HASHES[:2], TOKENS[:4]), stored(HASHES[2:], TOKENS[4:], HASHES[1]))

@@ -68,6 +68,7 @@ def test_array_form_with_and_without_trailing_defaults() -> None:
         "LOCAL",
         "x",
         "s",
+        None,
         9,
     ]
     short = ["BlockStored", [1], 9, [5, 6], 2, None]
@@ -80,6 +81,29 @@ def test_array_form_with_and_without_trailing_defaults() -> None:
     assert (second.parent_block_hash, second.medium, second.extra_keys) == (9, None, None)
     assert isinstance(removed, BlockRemoved)
     assert isinstance(cleared, AllBlocksCleared)
+
+
+def test_the_tokens_after_each_block_are_read() -> None:
+    told = STORED | {"block_hashes": [1, 2], "lookahead_token_ids": [[7], [8]], "session_id": "s", "ownership": "x"}
+    [stored] = decode_batch(batch(told)).events
+    assert isinstance(stored, BlockStored)
+    assert (stored.lookahead_token_ids, stored.lookahead) == ([[7], [8]], 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "lookahead"),
+    [(None, 0), ([[7, 8], [9, 1]], 2), ([[], []], 0), ([[7], [8, 9]], -1), ([[7]], -1), ([], -1)],
+)
+def test_a_lookahead_is_one_for_all_blocks_of_an_event(told: list[list[int]] | None, lookahead: int) -> None:
+    [stored] = decode_batch(batch(STORED | {"block_hashes": [1, 2], "lookahead_token_ids": told})).events
+    assert isinstance(stored, BlockStored)
+    assert stored.lookahead == lookahead
+
+
+@pytest.mark.parametrize("told", [[[-1], [2]], [["a"], [2]], [1, 2], "x"])
+def test_a_store_with_a_malformed_lookahead_is_skipped(told: object) -> None:
+    found = decode_batch(batch(STORED | {"lookahead_token_ids": told}, {"type": "AllBlocksCleared"}))
+    assert ([type(event) for event in found.events], found.malformed) == ([AllBlocksCleared], 1)
 
 
 def test_hashes_may_be_bytes() -> None:

@@ -17,8 +17,8 @@ INDEX_KEY = bytes(32)
 HERE = Namespace("sha256:c", "tenant")
 
 
-def plain(ids: list[int], block_size: int, namespace: Namespace = HERE) -> bytes:
-    return pack_keys(BlockKeyer(INDEX_KEY, namespace, block_size).keys(ids))
+def plain(ids: list[int], block_size: int, namespace: Namespace = HERE, lookahead: int = 0) -> bytes:
+    return pack_keys(BlockKeyer(INDEX_KEY, namespace, block_size, lookahead).keys(ids))
 
 
 def prompt(seed: int, tokens: int) -> list[int]:
@@ -30,15 +30,17 @@ def prompt(seed: int, tokens: int) -> list[int]:
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1300), st.integers(0, 1300)), min_size=1, max_size=8),
     block_size=st.sampled_from([1, 3, 16, 32, 128, 500, 600]),
     max_bytes=st.sampled_from([1, 8000, 10**6]),
+    lookaheads=st.lists(st.sampled_from([0, 1, 5]), min_size=8, max_size=8) | st.sampled_from([[0] * 8, [1] * 8]),
 )
 def test_keys_are_the_keyers_whatever_was_asked_before(
-    code: Code, turns: list[tuple[int, int, int]], block_size: int, max_bytes: int
+    code: Code, turns: list[tuple[int, int, int]], block_size: int, max_bytes: int, lookaheads: list[int]
 ) -> None:
     cache = KeyCache(INDEX_KEY, max_bytes=max_bytes, code=code)
-    for seed, shared, own in turns:
+    for (seed, shared, own), lookahead in zip(turns, lookaheads, strict=False):
         ids = prompt(seed, shared) + prompt(seed + 100 + own, own)
         form = array("I", ids) if own % 2 else ids
-        assert cache.keys(HERE, block_size, form) == plain(ids, block_size)
+        expected = plain(ids, block_size, lookahead=lookahead)
+        assert cache.keys(HERE, block_size, form, lookahead=lookahead) == expected
         assert cache.stats()["bytes"] <= max_bytes
 
 

@@ -87,8 +87,30 @@ async def asked(service: KeyService, **query: str) -> list[prompt_keys.PromptKey
     return prompt_keys.decode(answer.content)
 
 
-def keyed(ids: list[int], block_size: int = 16, *, salt: str = "", lora: str = "") -> tuple[int, ...]:
-    return tuple(BlockKeyer(INDEX_KEY, Namespace(CONTRACT, salt, lora), block_size).keys(ids))
+def keyed(
+    ids: list[int], block_size: int = 16, *, salt: str = "", lora: str = "", lookahead: int = 0
+) -> tuple[int, ...]:
+    return tuple(BlockKeyer(INDEX_KEY, Namespace(CONTRACT, salt, lora), block_size, lookahead).keys(ids))
+
+
+async def test_keys_look_ahead_as_the_contract_does(settings: PluginSettings) -> None:
+    placed = (Placed("i", 32, 1),)
+    answers = one(), one(plain=33), Rendered((Prompt(IDS, 100, placed),), "", "")
+    made = service(settings, *answers)
+    assert (await asked(made, lookahead="1"))[0].keys == keyed(IDS, lookahead=1)
+    assert (await asked(made, lookahead="2"))[0].keys == keyed(IDS[:33], lookahead=2) == keyed(IDS, lookahead=2)[:1]
+    keyer = MediaKeyer(INDEX_KEY, Namespace(CONTRACT), BlockKeyer(INDEX_KEY, Namespace(CONTRACT), 16, 1))
+    blocks = [[], [("i", 16)], [("i", 0)], [], [], []]
+    assert (await asked(made, lookahead="1"))[0].keys == tuple(keyer.keys(IDS, blocks))
+    hold = Hold(length=1, contract=CONTRACT, block_size=16, lookahead=3, model="tiny")
+    (found,) = prompt_keys.decode(await made.of_prompt(hold, {"prompt_token_ids": IDS}))
+    assert found.keys == keyed(IDS, lookahead=3)
+
+
+@pytest.mark.parametrize("lookahead", ["-1", "x", "1025", "99999"])
+async def test_a_lookahead_out_of_range_is_refused(settings: PluginSettings, lookahead: str) -> None:
+    with pytest.raises(HttpError, match="lookahead: must be from 0 to 1024"):
+        await asked(service(settings, one()), lookahead=lookahead)
 
 
 async def test_keys_are_those_of_the_contract_salt_and_adapter(settings: PluginSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,11 +67,12 @@ class Worker:
 
     blocks: int = 64
     adapters: bool = True
-    residents: Residents = field(default_factory=lambda: Residents(INDEX_KEY, CONTRACT, block_size=BLOCK))
+    lookahead: int = 0
     cache: KeyCache = field(default_factory=lambda: KeyCache(INDEX_KEY, max_bytes=1 << 20))
 
     def __post_init__(self) -> None:
-        self.engine = engine("full", blocks=self.blocks)
+        self.engine = engine("full", blocks=self.blocks, lookahead=self.lookahead)
+        self.residents = self.empty()
         scheduler = self.engine.state.scheduler
         scheduler.vllm_config = SimpleNamespace(lora_config=object())
         scheduler.kv_event_publisher = self
@@ -79,6 +81,9 @@ class Worker:
         self.proxy = scheduler.kv_event_publisher
         if self.adapters:
             adapter_revisions.install(scheduler, self.engine.state)
+
+    def empty(self) -> Residents:
+        return Residents(INDEX_KEY, CONTRACT, block_size=BLOCK, lookahead=self.lookahead)
 
     def publish(self, batch: Any) -> None:
         batch.data_parallel_rank = 0
@@ -93,12 +98,14 @@ class Worker:
 
     def predicted(self, asked: Asked, residents: Residents | None = None) -> int:
         held = {block.key for block in (residents or self.residents)._names.live.values()}
-        keys = unpack_keys(self.cache.keys(asked.namespace, BLOCK, asked.tokens, asked.media))
+        tokens = [*asked.tokens, -1 % (1 << 32)]  # the engine's helper asks for one token more
+        packed = self.cache.keys(asked.namespace, BLOCK, tokens, asked.media, lookahead=self.lookahead)
+        keys = unpack_keys(packed)
         return BLOCK * next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
     def recovered(self) -> Residents:
         """What an agent holds that has a snapshot alone."""
-        draft = Residents(INDEX_KEY, CONTRACT, block_size=BLOCK)
+        draft = self.empty()
         for payload in batches(self.proxy.point().copies, rank=0, now=0.0):
             draft.apply(decode_batch(payload).events)
         return draft
@@ -125,10 +132,11 @@ def prompts(chance: random.Random) -> list[Asked]:
     return made
 
 
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_predicted_is_served_for_any_adapter_salt_and_media(seed: int) -> None:
+def test_predicted_is_served_for_any_adapter_salt_and_media(seed: int, lookahead: int) -> None:
     chance = random.Random(seed)
-    worker, known = Worker(blocks=chance.choice([40, 200])), prompts(chance)
+    worker, known = Worker(blocks=chance.choice([40, 200]), lookahead=lookahead), prompts(chance)
     hits = 0
     for step in range(400):
         asked = chance.choice(known)
@@ -140,6 +148,7 @@ def test_predicted_is_served_for_any_adapter_salt_and_media(seed: int) -> None:
             recovered = worker.recovered()
             assert all(worker.predicted(each, recovered) == worker.served(each) for each in known)
     assert hits > 40
+    assert worker.residents.counts["lookahead"] == 0
     assert worker.residents.counts["extra_key"] == worker.residents.counts["adapter_revision"] == 0
     assert worker.engine.state.faults.counts == {}
 
@@ -161,10 +170,18 @@ def test_without_the_revision_an_adapters_blocks_are_not_reported() -> None:
     assert worker.residents.counts["adapter_revision"] == 10
 
 
-def test_media_of_blocks_are_those_of_vllm_also_where_they_overlap() -> None:
-    made = engine("full")  # imports vLLM
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+def test_media_of_blocks_are_those_of_vllm_also_where_they_overlap(lookahead: int) -> None:
+    made = engine("full", lookahead=lookahead)  # imports vLLM
     from vllm.multimodal.inputs import PlaceholderRange  # noqa: PLC0415
-    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys  # noqa: PLC0415
+
+    utils: Any = import_module("vllm.v1.core.kv_cache_utils")  # some of it is of newer releases than the one here
+
+    def extra_keys(request: Any, start: int, at: int) -> Any:
+        end = start + BLOCK
+        if lookahead:
+            return utils.generate_lookahead_block_hash_extra_keys(request, start, end, end + lookahead, at)
+        return utils.generate_block_hash_extra_keys(request, start, end, at)
 
     for seed in range(500):
         chance = random.Random(seed)
@@ -175,6 +192,6 @@ def test_media_of_blocks_are_those_of_vllm_also_where_they_overlap() -> None:
         request = made.request([7] * 64, **Asked([7] * 64, media=placed).identity)
         expected, at = [], 0
         for start in range(0, 64, BLOCK):
-            keys, at = generate_block_hash_extra_keys(request, start, start + BLOCK, at)
+            keys, at = extra_keys(request, start, at)
             expected.append(tuple(key[1:] for key in keys or ()))
-        assert media_of_blocks(placed, block_size=BLOCK, blocks=64 // BLOCK) == expected
+        assert media_of_blocks(placed, block_size=BLOCK, blocks=64 // BLOCK, lookahead=lookahead) == expected

@@ -27,13 +27,21 @@ class Keyers:
     """The keyers of one contract's namespaces; the ``ready`` last used are kept."""
 
     def __init__(
-        self, index_key: bytes, contract: str, *, block_size: int, ready: int, make: type[BlockKeyer] = BlockKeyer
+        self,
+        index_key: bytes,
+        contract: str,
+        *,
+        block_size: int,
+        lookahead: int = 0,
+        ready: int,
+        make: type[BlockKeyer] = BlockKeyer,
     ) -> None:
         self._index_key = index_key
         self._contract = contract
         self._make = make
         self._keyers: LruMap[tuple[str, str], MediaKeyer] = LruMap(ready)
         self.block_size = block_size
+        self.lookahead = lookahead
 
     def __len__(self) -> int:
         return len(self._keyers)
@@ -44,7 +52,7 @@ class Keyers:
         keyer = self._keyers.use(name)
         if keyer is None:
             namespace = Namespace(self._contract, salt, lora)
-            plain = self._make(self._index_key, namespace, self.block_size)
+            plain = self._make(self._index_key, namespace, self.block_size, self.lookahead)
             keyer = MediaKeyer(self._index_key, namespace, plain)
             self._keyers.put(name, keyer)
         return keyer

@@ -12,7 +12,7 @@ from cachefleet_worker.agent.blocks.block_identity import adapter_of, media_of, 
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
 from cachefleet_worker.agent.wire.kv_events import BlockStored, EngineHash
 
-_UNKEYED: Final = frozenset({"extra_key", "adapter_revision"})
+_UNKEYED: Final = frozenset({"extra_key", "adapter_revision", "lookahead"})
 """Reasons for which blocks that serve prompts have no key."""
 
 
@@ -30,11 +30,13 @@ class Naming:
 
     def __init__(self, keyers: Keyers, names: Names, counts: Counter[str]) -> None:
         self._keyers = keyers
-        self._block_size = keyers.block_size
+        self._block_size, self._lookahead = keyers.block_size, keyers.lookahead
         self._names = names
         self._counts = counts
         self.unkeyed = False
         """Whether there were blocks that have no key."""
+        self.other_lookahead: int | None = None
+        """Tokens after a block that the engine's hashes cover, where the contract says another number."""
 
     def lines_up(self, event: BlockStored) -> bool:
         """Whether an event's tokens are those of its blocks, of the contract's size."""
@@ -44,6 +46,10 @@ class Naming:
 
     def blocks(self, event: BlockStored) -> list[Block]:
         """The event's blocks as far as they can be named; only unknown ones are hashed."""
+        if event.lookahead != self._lookahead and event.block_hashes:
+            self.other_lookahead = event.lookahead if event.lookahead >= 0 else self.other_lookahead
+            self.skip(event.block_hashes, "lookahead")
+            return []
         place = self._place(event)
         if place is None:
             return []
@@ -92,6 +98,8 @@ class Naming:
         previous = blocks[-1].key if blocks else place.key
         start, depth = len(blocks), place.depth + len(blocks)
         tokens = event.token_ids[start * self._block_size : usable * self._block_size]
+        if event.lookahead_token_ids:
+            tokens = tokens + event.lookahead_token_ids[usable - 1]
         for key in place.keyer.keys(tokens, media[start:], previous, depth):
             blocks.append(Block(key, previous, depth, place.keyer))
             previous, depth = key, depth + 1

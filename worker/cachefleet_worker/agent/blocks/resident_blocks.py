@@ -8,9 +8,9 @@ A block is reported once for each way in which it is held (``scope.Claim``): on 
 group, there in every group of one window, below it (host memory, disk). Which blocks a group holds is known by hash;
 the key of a hash is told by full attention's events, whose tokens line up with their hashes, or where a model has
 none, by those of the other groups that do. A chain ends at the first block whose identity holds more than tokens,
-cache salt, adapter and media (embeddings), and at blocks of another size than the contract's. An adapter's blocks are
-reported where its revision is told. The key of a removed block is remembered (bounded), so that a child stored later
-can be keyed.
+cache salt, adapter and media (embeddings), and at blocks of another size or lookahead than the contract's. An
+adapter's blocks are reported where its revision is told. The key of a removed block is remembered (bounded), so that a
+child stored later can be keyed.
 
 Blocks below the device are known by hash alone, whatever their events say besides: connectors leave out salt, adapter
 and media. What was never seen on the device is not reported; only the worker plugin's snapshot names them itself.
@@ -47,7 +47,8 @@ from cachefleet_worker.agent.wire.kv_events import (
 class Residents:
     """The held set of one rank in one epoch.
 
-    ``contract`` is the index contract's fingerprint. ``groups`` are the engine's KV cache groups where it tells them.
+    ``contract`` is the index contract's fingerprint, ``block_size`` and ``lookahead`` are its. ``groups`` are the
+    engine's KV cache groups where it tells them.
     ``remembered`` bounds the keys kept of blocks no longer held, ``namespaces`` the keyers, ``below``
     the blocks below the device. ``code`` computes keys and the digest.
     """
@@ -58,13 +59,16 @@ class Residents:
         contract: str,
         *,
         block_size: int,
+        lookahead: int = 0,
         groups: Iterable[CacheGroup] = (),
         remembered: int = 262_144,
         namespaces: int = 1024,
         below: int = MOST_BLOCKS,
         code: Code = PYTHON,
     ) -> None:
-        keyers = Keyers(index_key, contract, block_size=block_size, ready=namespaces, make=code.keyer)
+        keyers = Keyers(
+            index_key, contract, block_size=block_size, lookahead=lookahead, ready=namespaces, make=code.keyer
+        )
         self._start(code, keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
         self._lower = LowerMedia(below)
 
@@ -90,6 +94,11 @@ class Residents:
     def unkeyed(self) -> bool:
         """Whether the engine has stored blocks without a key: of another medium, not understood, or beyond tokens."""
         return self._unkeyed or self._naming.unkeyed or (self._unnamed and not self._scope.full)
+
+    @property
+    def other_lookahead(self) -> int | None:
+        """Tokens after a block that the engine's hashes cover; None where the contract is right about that."""
+        return self._naming.other_lookahead
 
     @property
     def rule(self) -> HitRule:
@@ -157,6 +166,7 @@ class Residents:
         self.counts.update(draft.counts)
         self._unkeyed |= draft.unkeyed
         self._unnamed |= draft._unnamed
+        self._naming.other_lookahead = draft.other_lookahead
 
     def _claimed(self) -> dict[Tier, dict[BlockKey, BlockKey]]:
         """By tier the key before each key held, in the order of claims and as stored."""

@@ -87,6 +87,8 @@ class EngineFacts:
     fleet: FleetFacts | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The adapters served, in the order in which they were loaded, and from where."""
+    lookahead: int = 0
+    """Tokens after a block that its hash covers, as the events of an engine without the plugin showed."""
 
 
 class _Model(Struct):

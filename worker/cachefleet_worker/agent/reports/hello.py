@@ -8,7 +8,7 @@ from typing import Final
 
 from cachefleet_core.engine.engine_configuration import differences
 from cachefleet_core.hit_rule import CacheGroup, membership
-from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.index_contract import IndexContract, RenderProfile, key_version
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
 from cachefleet_core.report_frames import Capability, Hello
 from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
@@ -45,7 +45,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
     if cache is None:
         raise EngineError(f"the engine has no data-parallel rank {rank}")
     fleet = facts.fleet.ranks.get(rank) if facts.fleet else None
-    members = membership(groups_of(facts, rank), cache.block_size)
+    members, lookahead = membership(groups_of(facts, rank), cache.block_size), lookahead_of(facts, rank)
     return Hello(
         worker=settings.worker,
         pool=settings.pool,
@@ -60,6 +60,8 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
             revision=settings.revision,
             tokenizer=facts.tokenizer,
             block_size=cache.block_size,
+            key_version=key_version(lookahead),
+            lookahead=lookahead,
         ),
         profile=RenderProfile(
             renderer="vllm",
@@ -84,6 +86,12 @@ def groups_of(facts: EngineFacts, rank: int) -> tuple[CacheGroup, ...]:
     """A rank's KV cache groups, as the plugin tells them; none of a stock engine."""
     known = facts.fleet.ranks.get(rank) if facts.fleet else None
     return known.groups if known else ()
+
+
+def lookahead_of(facts: EngineFacts, rank: int) -> int:
+    """Tokens after a block that its hash in the engine covers: as the plugin tells, else as events showed."""
+    known = facts.fleet.ranks.get(rank) if facts.fleet else None
+    return known.lookahead if known else facts.lookahead
 
 
 def fitting(adapters: Collection[str]) -> tuple[str, ...] | None:

@@ -48,6 +48,19 @@ class BlockStored(Struct, tag="BlockStored"):
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
+    ownership: msgspec.Raw = msgspec.Raw()
+    session_id: msgspec.Raw = msgspec.Raw()
+    lookahead_token_ids: list[list[TokenId]] | None = None
+    """The tokens after each block that its hash covers; None where it covers none."""
+
+    @property
+    def lookahead(self) -> int:
+        """How many tokens after each block its hash covers; -1 where the blocks differ in that."""
+        if self.lookahead_token_ids is None:
+            return 0
+        lengths = {len(tokens) for tokens in self.lookahead_token_ids}
+        told = len(self.lookahead_token_ids) == len(self.block_hashes)
+        return lengths.pop() if told and len(lengths) == 1 else -1
 
     def extras(self, index: int) -> list[Extra | None]:
         """A block's identity besides its tokens, in order; None for what is neither text nor a medium."""

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cachefleet_core.hit_rule import CacheGroup
+from cachefleet_core.index_contract import Lookahead
 from cachefleet_core.report_fields import IdleBySalt, Rank, Text
 from cachefleet_core.report_frames import Capability
 
@@ -33,6 +34,8 @@ class RankFacts(Struct, frozen=True):
     block_size: Count = 0
     groups: Annotated[tuple[CacheGroup, ...], Meta(max_length=256)] = ()
     """The KV cache groups that take part in prefix caching; empty from an older plugin."""
+    lookahead: Lookahead = 0
+    """Tokens after a block that its hash covers."""
 
 
 class ServerFacts(Struct, frozen=True):

@@ -116,7 +116,9 @@ def _after(named: Named, wanted: AbstractSet[bytes]) -> dict[tuple[Hash | None, 
 
 
 def _media(block: Block) -> tuple[Medium, ...]:
-    return tuple(extra for extra in block.traits.extra_keys or () if isinstance(extra, tuple))
+    """The media in a block; not those that begin in the tokens after it, which its hash may cover as well."""
+    media = (extra for extra in block.traits.extra_keys or () if isinstance(extra, tuple))
+    return tuple(each for each in media if each[1] * TOKEN_BYTES < len(block.tokens))
 
 
 def _only_for(named: Named, cached: AbstractSet[Hash], after: AbstractSet[Hash], before: list[set[Hash]]) -> set[Hash]:

@@ -1,7 +1,8 @@
 """Block keys of token sequences; each shared beginning is hashed once: pure.
 
 A sequence is split into chunks of whole blocks. The keys of a chunk follow from the key before it, which commits to all
-tokens before, and from its own tokens; so these two, with the namespace, are its cache key. Native code hashes a
+tokens before, from its own tokens and those that its last key looks ahead to; so these, with the namespace, are its
+cache key. Native code hashes a
 sequence faster than its chunks can be looked up, so its keys are not cached; nor are those of prompts with media.
 """
 
@@ -29,7 +30,7 @@ class TokenIdError(ValueError):
 
 
 Name = tuple[int, bytes, bytes]
-"""A chunk's cache key: its namespace's serial number, the packed key before it (none: b""), its tokens."""
+"""A chunk's cache key: its keyer's serial number, the packed key before it (none: b""), the tokens it covers."""
 
 
 class KeyCache:
@@ -42,18 +43,27 @@ class KeyCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._chunks: OrderedDict[Name, bytes] = OrderedDict()
-        self._keyers: OrderedDict[tuple[Namespace, int], tuple[int, BlockKeyer]] = OrderedDict()
+        self._keyers: OrderedDict[tuple[Namespace, int, int], tuple[int, BlockKeyer]] = OrderedDict()
         self._serial = 0
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
 
-    def keys(self, namespace: Namespace, block_size: int, ids: Sequence[int], media: Sequence[Placed] = ()) -> bytes:
-        """The packed keys of the full blocks of ``ids``. TokenIdError where an id is no 32-bit number."""
-        serial, keyer = self._keyer(namespace, block_size)
+    def keys(
+        self,
+        namespace: Namespace,
+        block_size: int,
+        ids: Sequence[int],
+        media: Sequence[Placed] = (),
+        *,
+        lookahead: int = 0,
+    ) -> bytes:
+        """The packed keys of the blocks of ``ids``. TokenIdError where an id is no 32-bit number."""
+        serial, keyer = self._keyer(namespace, block_size, lookahead)
         tokens = packed(ids)
         if media:
-            blocks = media_of_blocks(media, block_size=block_size, blocks=len(tokens) // block_size)
+            full = keyer.blocks(len(tokens))
+            blocks = media_of_blocks(media, block_size=block_size, blocks=full, lookahead=lookahead)
             return pack_keys(MediaKeyer(self._index_key, namespace, keyer).keys(tokens, blocks))
         if not self._remembers:
             return keyer.packed_keys(tokens)
@@ -64,32 +74,33 @@ class KeyCache:
         return {"hits": self.hits, "misses": self.misses, "chunks": len(self._chunks), "bytes": self._bytes}
 
     def _chunk_keys(self, serial: int, keyer: BlockKeyer, tokens: array[int]) -> Iterator[bytes]:
-        size = keyer.block_size
-        full = len(tokens) // size * size
+        size, ahead = keyer.block_size, keyer.lookahead
+        full = keyer.blocks(len(tokens)) * size
         step = max(1, CHUNK_TOKENS // size) * size
         parent = b""
         for start in range(0, full, step):
-            chunk = tokens[start : min(start + step, full)]
+            chunk = tokens[start : min(start + step, full) + ahead]
             name = (serial, parent, chunk.tobytes())
             found = self._get(name)
             if found is None:
                 found = keyer.packed_keys(chunk, BlockKey(int.from_bytes(parent, "little")), start // size)
-                if len(chunk) == step:  # a shorter one will grow with the next turn
+                if len(chunk) == step + ahead:  # a shorter one will grow with the next turn
                     self._put(name, found)
             yield found
             parent = found[-_KEY_BYTES:]
 
-    def _keyer(self, namespace: Namespace, block_size: int) -> tuple[int, BlockKeyer]:
+    def _keyer(self, namespace: Namespace, block_size: int, lookahead: int = 0) -> tuple[int, BlockKeyer]:
+        name = (namespace, block_size, lookahead)
         with self._lock:
-            known = self._keyers.get((namespace, block_size))
+            known = self._keyers.get(name)
             if known is None:
                 self._serial += 1
-                known = (self._serial, self._make(self._index_key, namespace, block_size))
-                self._keyers[namespace, block_size] = known
+                known = (self._serial, self._make(self._index_key, *name))
+                self._keyers[name] = known
                 if len(self._keyers) > NAMESPACES:
                     self._keyers.popitem(last=False)
             else:
-                self._keyers.move_to_end((namespace, block_size))
+                self._keyers.move_to_end(name)
             return known
 
     def _get(self, name: Name) -> bytes | None:

@@ -1,8 +1,9 @@
 """``POST /v1/fleet/keys``: block keys and safe boundaries of a chat or completion body, for routing it.
 
 The query needs ``contract`` (a fingerprint) and may have ``lora`` (an adapter with its revision, as in
-cachefleet_core/block_identity/adapters.py), ``block_size``, ``api`` (``responses``, ``messages``), ``ids=1``, and
-``keep=1``: then the rendered prompt is kept, and its handle is a header of the answer.
+cachefleet_core/block_identity/adapters.py), ``block_size``, ``lookahead`` (the contract's; 0 where left out), ``api``
+(``responses``, ``messages``), ``ids=1``, and ``keep=1``: then the rendered prompt is kept, and its handle is a header
+of the answer.
 The salt is the body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of
 the body.
 """
@@ -17,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_core.block_keys import Namespace, pack_tokens
+from cachefleet_core.block_keys import MAX_LOOKAHEAD, Namespace, pack_tokens
 from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PROMPT_HEADER, PackedPrompt, encode
@@ -55,6 +56,7 @@ class Asked:
     keep: bool = False
     """Whether the prompt is to be kept for the request that follows."""
     api: Api = Api.OPENAI
+    lookahead: int = 0
 
     @classmethod
     def of(cls, query: dict[str, str], *, block_size: int) -> Asked:
@@ -66,7 +68,8 @@ class Asked:
         if len(lora) > MAX_LORA:
             raise HttpError(400, "bad_lora", f"lora: must have at most {MAX_LORA} characters")
         size = _block_size(query.get("block_size", ""), block_size)
-        return cls(contract, lora, size, _flag(query, "ids"), _flag(query, "keep"), _api(query))
+        ahead = _lookahead(query.get("lookahead", "0"))
+        return cls(contract, lora, size, _flag(query, "ids"), _flag(query, "keep"), _api(query), ahead)
 
 
 def _flag(query: dict[str, str], name: str) -> bool:
@@ -88,6 +91,12 @@ def _block_size(text: str, known: int) -> int:
         return known
     if not (text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= MAX_BLOCK_SIZE):
         raise HttpError(400, "bad_block_size", f"block_size: must be from 1 to {MAX_BLOCK_SIZE}, got {text[:16]!r}")
+    return int(text)
+
+
+def _lookahead(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and int(text) <= MAX_LOOKAHEAD):
+        raise HttpError(400, "bad_lookahead", f"lookahead: must be from 0 to {MAX_LOOKAHEAD}, got {text[:16]!r}")
     return int(text)
 
 
@@ -148,7 +157,7 @@ class KeyService:
         content = b""
         with self._faults.guard(FEATURE):
             try:
-                asked = Asked(hold.contract, "", hold.block_size, hold.ids)
+                asked = Asked(hold.contract, "", hold.block_size, hold.ids, lookahead=hold.lookahead)
                 only = self._source.prompt(prompt, hold.model)
                 rendered = Rendered((only,), prompt.get("cache_salt") or "", self._source.adapter(hold.model))
                 content = await self._document(asked, rendered, self._source.tokenizer(), self.cache)
@@ -190,7 +199,7 @@ class KeyService:
             tokens=len(ids),
             block_size=asked.block_size,
             boundaries=tuple(self._boundaries(tokenizer, ids)),
-            keys=cache.keys(namespace, asked.block_size, plain, prompt.media),
+            keys=cache.keys(namespace, asked.block_size, plain, prompt.media, lookahead=asked.lookahead),
             ids=pack_tokens(ids) if asked.ids else b"",
         )
 

@@ -19,11 +19,15 @@ class Traits(Struct, frozen=True, gc=False):
 
 
 class Block(Struct, frozen=True, gc=False):
-    """A resident block; ``tokens`` are native u32, b"" where the block is known by its hash alone."""
+    """A resident block; ``tokens`` are native u32, b"" where the block is known by its hash alone.
+
+    ``ahead`` are the tokens after it that its hash covers, in the same form.
+    """
 
     parent: Hash | None
     tokens: bytes
     traits: Traits
+    ahead: bytes = b""
 
 
 class HasBlocks(Protocol):

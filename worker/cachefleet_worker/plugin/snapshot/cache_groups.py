@@ -26,9 +26,18 @@ def cache_groups(manager: Any) -> list[CacheGroup]:
     return [replace(each, dropped=int(_drafts(coordinator))) for each in groups]
 
 
+def hash_lookahead(pool: Any) -> int:
+    """Tokens after a block that its hash covers: 0 before vLLM 0.33, and where it is switched off."""
+    return int(getattr(pool, "num_hash_lookahead_tokens", 0))
+
+
 def _drafts(coordinator: Any) -> bool:
-    """Whether the last block of a hit is computed again, for a draft model."""
-    return bool(getattr(coordinator, "eagle_group_ids", ()))
+    """Whether the last block of a hit is computed again, for a draft model.
+
+    From 0.33 on groups stay flagged where hashes look ahead, which makes that needless.
+    """
+    groups = getattr(coordinator, "drop_eagle_group_ids", None)
+    return bool(getattr(coordinator, "eagle_group_ids", ()) if groups is None else groups)
 
 
 def _oddity(coordinator: Any, groups: list[CacheGroup]) -> str:

@@ -38,6 +38,7 @@ class BlockStored(Struct, tag=True, omit_defaults=True, gc=False):
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     ownership: str | None = None
+    lookahead_token_ids: list[list[int]] | None = None
 
 
 class BlockRemoved(Struct, tag=True, omit_defaults=True, gc=False):
@@ -114,7 +115,8 @@ def _continues(last: tuple[Hash, Block], block: Block) -> bool:
     before = last[1]
     chained = block.parent == last[0] if block.tokens else not before.tokens
     traits, other = before.traits, block.traits
-    return chained and bool(before.tokens) == bool(block.tokens) and (traits is other or _alike(traits, other))
+    same = (bool(before.tokens), len(before.ahead)) == (bool(block.tokens), len(block.ahead))
+    return chained and same and (traits is other or _alike(traits, other))
 
 
 def _alike(one: Traits, other: Traits) -> bool:
@@ -139,6 +141,7 @@ def _event(run: list[tuple[Hash, Block]], place: Place) -> BlockStored:
         kv_cache_spec_sliding_window=place.kv_cache_spec_sliding_window,
         locality=place.locality,
         ownership=place.ownership,
+        lookahead_token_ids=[array(_TOKENS, block.ahead).tolist() for _, block in run] if first.ahead else None,
     )
 
 

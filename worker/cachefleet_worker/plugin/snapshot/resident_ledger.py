@@ -146,7 +146,7 @@ class ResidentLedger:
             self._stored_by_hash(tier, event)
             return
         tokens = _packed(event) if tier.place.full or tier.place.group == self._named else b""
-        size = len(tokens) // len(hashes)
+        size, ahead = len(tokens) // len(hashes), _ahead(event)
         plain, extras = self._shared(event, None), event.extra_keys
         blocks, family = tier.blocks, tier.family
         children, quick = family.children, not family.tombstones and not family.leaves
@@ -154,7 +154,8 @@ class ResidentLedger:
         for index, block_hash in enumerate(hashes):
             if block_hash not in blocks:
                 traits = self._shared(event, extras[index]) if extras and extras[index] else plain
-                blocks[block_hash] = Block(parent, tokens[index * size : index * size + size], traits)
+                own, after = tokens[index * size : index * size + size], ahead[index] if ahead and size else b""
+                blocks[block_hash] = Block(parent, own, traits, after)
                 tier.digest += engine_number(block_hash)
                 if quick and parent is not None:
                     children[parent] = children.get(parent, 0) + 1
@@ -237,10 +238,21 @@ def _place(event: Any) -> Place:
 
 
 def _packed(event: Any) -> bytes:
-    """The event's token ids, packed; b"" where they do not line up with its hashes."""
+    """The event's token ids, packed; b"" where they, or the tokens after each block, do not line up with its hashes."""
     if len(event.token_ids) != len(event.block_hashes) * event.block_size:
+        return b""
+    ahead = getattr(event, "lookahead_token_ids", None)
+    if ahead is not None and len(ahead) != len(event.block_hashes):
         return b""
     try:
         return array("I", event.token_ids).tobytes()
     except (OverflowError, TypeError):  # placeholders instead of token ids
         return b""
+
+
+def _ahead(event: Any) -> list[bytes]:
+    """The tokens after each block that its hash covers, packed; none where it covers none."""
+    try:
+        return [array("I", tokens).tobytes() for tokens in getattr(event, "lookahead_token_ids", None) or ()]
+    except (OverflowError, TypeError):  # placeholders instead of token ids
+        return []

@@ -20,7 +20,7 @@ from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.snapshot import window_events
 from cachefleet_worker.plugin.snapshot.ancestry import Hash
-from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups
+from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups, hash_lookahead
 from cachefleet_worker.plugin.snapshot.event_batches import END, Header, batches, framed
 from cachefleet_worker.plugin.snapshot.publisher_proxy import HEARTBEAT, SNAPSHOT, Copies, PointInTime, PublisherProxy
 from cachefleet_worker.plugin.snapshot.resident_ledger import ResidentLedger
@@ -131,7 +131,7 @@ def rested(frames: Iterator[bytes]) -> Iterator[bytes]:
 def install(scheduler: Any, state: EngineState) -> Snapshots | None:
     """Put the proxy before the publisher. None, with the reason, where the engine publishes no events."""
     manager = scheduler.kv_cache_manager
-    state.groups = cache_groups(manager)
+    state.groups, state.lookahead = cache_groups(manager), hash_lookahead(manager.block_pool)
     if not state.enabled(SNAPSHOT):
         return None
     inner = scheduler.kv_event_publisher

@@ -59,19 +59,22 @@ class WindowEvents:
         find, with_group = pool.cached_block_hash_to_block.get_one_block, utils.make_block_hash_with_group_id
         gone = [each for each in listed if find(with_group(each, group)) is None]
         event.block_hashes = [utils.maybe_convert_block_hash(each) for each in listed]
-        event.extra_keys = _extra_keys(utils, call["request"], start, end, size)
+        event.extra_keys = self._extra_keys(utils, call["request"], start, end, size)
+        if getattr(event, "lookahead_token_ids", None) is not None:
+            ends = range((start + 1) * size, end * size + 1, size)
+            event.lookahead_token_ids = [pool._lookahead_token_ids(call["request"], each) for each in ends]  # noqa: SLF001
         if gone:
             removed = [utils.maybe_convert_block_hash(each) for each in gone]
             pool.kv_event_queue.append(BlockRemoved(removed, medium=event.medium, group_idx=group))
 
-
-def _extra_keys(utils: Any, request: Any, start: int, end: int, size: int) -> Any:
-    """The rest of each block's identity, as vLLM's events have it."""
-    extras, at = [], 0
-    for block in range(start, end):
-        keys, at = utils.generate_block_hash_extra_keys(request, block * size, (block + 1) * size, at)
-        extras.append(keys)
-    return getattr(utils, "to_event_extra_keys", list)(extras)
+    def _extra_keys(self, utils: Any, request: Any, start: int, end: int, size: int) -> Any:
+        """The rest of each block's identity, as vLLM's events have it: from 0.33 on the pool makes it."""
+        of_block = getattr(self._pool, "_generate_event_extra_keys", utils.generate_block_hash_extra_keys)
+        extras, at = [], 0
+        for block in range(start, end):
+            keys, at = of_block(request, block * size, (block + 1) * size, at)
+            extras.append(keys)
+        return getattr(utils, "to_event_extra_keys", list)(extras)
 
 
 def install(pool: Any, groups: Sequence[CacheGroup], guard: Callable[[], AbstractContextManager[Any]]) -> int | None:

@@ -120,6 +120,6 @@ class Canaries:
 
 
 def _by_keys(remembered: Checkpoint, keys: bytes, keyer: BlockKeyer) -> str:
-    end = KEY_BYTES * (remembered.prefix_tokens // keyer.block_size)
+    end = KEY_BYTES * keyer.blocks(remembered.prefix_tokens)
     known = remembered.keys[:end]
     return MATCH if keys[: len(known)] == known else MISMATCH

@@ -48,7 +48,7 @@ class PlainRenderer:
         self, worker: WorkerEndpoint, body: bytes, facts: RenderFacts
     ) -> tuple[array[int], tuple[int, ...]] | None:
         """Return the ids by the worker's plugin, with the boundaries that it proposes."""
-        path = f"{KEYS_PATH}?contract={facts.contract}&block_size={facts.block_size}&ids=1"
+        path = f"{KEYS_PATH}?{facts.keys_query}&ids=1"
         found = read(await self._post(worker, path, body), Rung.KEYS, Endpoint.CHAT, keying=_KEYING).prompt
         return None if found.ids is None else (found.ids, found.boundaries)
 
