@@ -143,7 +143,12 @@ class ControlPlane:
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         self._deaths = context.deaths
         builder = input_builder(
-            context, renderer_of(context, options), options, salt_key=salt_key, handles=self.conversations.handles
+            context,
+            renderer_of(context, options),
+            options,
+            salt_key=salt_key,
+            handles=self.conversations.handles,
+            unseen=self.conversations.unseen,
         )
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
         self._sampler = Sampler(self.history, self.fleet.view, self.fleet.models, context.queue.waiting)
@@ -197,6 +202,7 @@ class ControlPlane:
         self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
+        self._resources.callback(self.conversations.unseen.close)
         self._start("history", self._sampler.run)
         self._start("pools", self._follow_pools)
 

@@ -19,6 +19,7 @@ from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixLis
 from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
 from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
@@ -282,6 +283,7 @@ def input_builder(
     *,
     salt_key: bytes,
     handles: Handles | None = None,
+    unseen: UnseenText | None = None,
 ) -> RoutingInputBuilder:
     """The builder of routing inputs: model, salt, token count and block keys of a request."""
     return RoutingInputBuilder(
@@ -292,5 +294,6 @@ def input_builder(
         texts=options.texts,
         knowledge=options.knowledge,
         handles=handles,
+        unseen=unseen,
         clock=options.clock,
     )

@@ -16,13 +16,17 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 import pytest
 import zmq
 
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.handles.unseen_text import MARKERS, Place, question
 from e2e.engine.comparison import summary
 from e2e.engine.requests import ANSWERED, CHAT, COMPLETION, MESSAGES, REFUSED, RESPONSES, Sent
 from e2e.engine.side import Batch, Exchange, Held, Side
 from e2e.engine.vllm import VllmOptions, VllmServer
+from tests.controlplane.gateway.handles.test_unseen_text import IDS, PLACES
 from tests.fakes.engine import FakeEngine
 
 MISSING_METRICS: Final = ("vllm:estimated_", "python_", "process_", "http_")
@@ -325,3 +329,23 @@ async def test_the_same_events_with_other_settings(sides: tuple[Side, Side]) -> 
     bodies: list[dict[str, Any]] = [{"prompt": _ids(seed, 300)} for seed in (1, 2, 1, 3, 4, 5, 6, 7, 8, 1)]
     results = [await _run(side, bodies) for side in sides]
     assert results[1] == results[0]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=IDS)
+async def test_both_leave_out_of_a_prompt_what_claude_code_says_anew_each_time(
+    sides: tuple[Side, Side], place: Place
+) -> None:
+    """What the gateway asks renderers, asked of this vLLM: its answer is not taken from a list of versions.
+
+    Of responses' lists of parts, which are ``input_text``, vLLM leaves out nothing.
+    """
+    alike = []
+    for side in sides:
+        prompts = []
+        for nonce in ("cch=0;", "cc_version=2.1.17; cch=5d2ab;"):
+            body = question(place, MARKERS[0].decode(), nonce, model=VllmOptions().model)
+            answer = await side.send(f"{place.endpoint}/render", msgspec.json.decode(body), headers=side.headers)
+            assert answer.status == 200, answer
+            prompts.append(answer.body["token_ids"])
+        alike.append(prompts[0] == prompts[1])
+    assert alike == [not (place.endpoint is Endpoint.RESPONSES and place.listed)] * 2

@@ -18,6 +18,9 @@ _SPECIAL_ID: Final = {text: _FIRST_SPECIAL + i for i, text in enumerate(SPECIAL)
 _SPLIT: Final = re.compile("(" + "|".join(re.escape(text) for text in SPECIAL) + ")")
 
 
+_BILLING: Final = "x-anthropic-billing-header"
+
+
 class Decoder(Protocol):
     """Turns one sequence's ids into text, holding back characters that are not whole yet."""
 
@@ -153,6 +156,8 @@ def chatml(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
 def flatten(message: Message) -> dict[str, Any]:
     """A message with its content as one text, as vLLM gives it to a template of string format."""
     content = message.get("content")
+    if message.get("role") == "system":
+        content = _without_billing(content)
     if isinstance(content, list):
         content = "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
     return {**message, "content": content or ""}
@@ -182,3 +187,15 @@ def _compile(text: str) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 # only where a folder is given
 
     return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(text)
+
+
+def _without_billing(content: Any) -> Any:
+    """A system message without the line that Claude Code begins its text with, which vLLM 0.32 leaves out.
+
+    Of parts those of type ``text`` alone: responses have others.
+    """
+    if isinstance(content, list):
+        return [
+            part | {"text": _without_billing(part["text"])} if part.get("type") == "text" else part for part in content
+        ]
+    return content.partition("\n")[2] if str(content).startswith(_BILLING) else content

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any, Protocol, cast
 
@@ -19,9 +19,12 @@ from msgspec.structs import replace
 from cachefleet_controlplane.client_websocket import MessageBounds, client_websocket
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.app import Gateway
+from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.conversations.conversation_parts import rendered
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
@@ -162,6 +165,7 @@ class Front:
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests = field(default_factory=RecordedRequests)
     builder: RoutingInputBuilder | None = None
+    unseen: UnseenText | None = None
 
     def forget_fingerprints(self) -> None:
         for worker in self.engines:
@@ -252,6 +256,13 @@ def named_transport() -> Choice:
     return cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
 
 
+def _unseen(stack: AsyncExitStack, fleet: Fleet, upstream: Upstream, credentials: Credentials) -> UnseenText:
+    plain = PlainRenderer(upstream, credentials, seconds=30)
+    unseen = UnseenText(partial(rendered, fleet, plain), fleet.render_facts)
+    stack.callback(unseen.close)
+    return unseen
+
+
 @asynccontextmanager
 async def front(
     engines: Sequence[Worker],
@@ -318,6 +329,7 @@ async def front(
                     options,
                     salt_key=FLEET_KEY.salt_key,
                     handles=handles(fleet, metrics) if handles else None,
+                    unseen=_unseen(stack, fleet, upstream, credentials),
                 )
             ),
             admission=AdmissionMiddleware(
@@ -341,6 +353,7 @@ async def front(
             history=history,
             recorded=recorded,
             builder=builder,
+            unseen=builder._unseen,
         )
         declared = pool(
             isolation=isolation,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
 from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
 from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
@@ -17,11 +20,13 @@ from cachefleet_controlplane.gateway.conversations.response_histories import His
 from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import FleetKey
 
 EXAMINED_SECONDS: Final = 30.0
@@ -30,8 +35,8 @@ EXAMINED_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ConversationParts:
-    """The parts that continue conversations; run ``store_thread`` and ``examiner`` as tasks, close ``canaries`` at the
-    end.
+    """The parts that continue conversations; run ``store_thread`` and ``examiner`` as tasks, close ``canaries`` and
+    ``unseen`` at the end.
     """
 
     turns: Turns
@@ -39,6 +44,7 @@ class ConversationParts:
     examiner: Examiner
     canaries: Canaries
     handles: Handles
+    unseen: UnseenText
 
 
 def conversation_parts(
@@ -64,7 +70,9 @@ def conversation_parts(
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)
     certificates = Certificates(store_thread)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
-    parts = TurnContext(fleet, store_thread, histories, counted, key, max_keys=settings.continuation_max_keys)
+    unseen = UnseenText(partial(rendered, fleet, plain), fleet.render_facts)
+    max_keys = settings.continuation_max_keys
+    parts = TurnContext(fleet, store_thread, histories, counted, key, unseen, max_keys=max_keys)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
     handles = Handles(
         *(fleet, upstream, credentials),
@@ -72,6 +80,15 @@ def conversation_parts(
         metrics=metrics,
         certified=certificates.hold,
         on_continued=canaries.rendered_by_handle,
+        unseen=unseen,
         remembered=settings.continuation_handles,
     )
-    return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles)
+    return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles, unseen)
+
+
+async def rendered(
+    fleet: Fleet, plain: PlainRenderer, model: ServedModel, endpoint: Endpoint, body: bytes
+) -> array[int] | None:
+    """The ids to which a ready worker of a model renders a body; None where none is there, or tells."""
+    workers = fleet.renderers(model.name)
+    return await plain.rendered(workers[0], endpoint, body) if workers else None

@@ -41,6 +41,7 @@ from cachefleet_controlplane.gateway.conversations.store_thread import StoreThre
 from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome, TurnPlan, plan
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
@@ -67,6 +68,7 @@ class TurnContext:
     histories: Histories
     metrics: ContinuationMetrics
     key: bytes
+    unseen: UnseenText
     max_keys: int = 16_384
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -248,7 +250,9 @@ class _Settling:
             receipt=Receipt(
                 facts.contract, keyed.block_size or facts.block_size, None if shared else self.tenant.salt_version
             ),
-            fingerprints=fingerprints(self.owner.model, facts.rendered_by, info, key=self.parts.key),
+            fingerprints=fingerprints(
+                self.owner.model, facts.rendered_by, self.parts.unseen.of(info, self.model), key=self.parts.key
+            ),
             ids=keyed.ids,
             lookahead=facts.lookahead,
         )

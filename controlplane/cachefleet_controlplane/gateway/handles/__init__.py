@@ -10,4 +10,5 @@ message_content     what of a message of /v1/messages shapes its prompt
 sending             how a request is sent: the protocol of the two that follow it
 token_continuing    a completion that continues token ids which one worker keeps
 token_reference     what a completion says of kept token ids
+unseen_text         what a renderer leaves out of a body, as it says itself
 """

@@ -60,22 +60,25 @@ class Items:
         return kept | {self.member: Raw(_encode(self.items[count:])), REF_MEMBER: Raw(_encode(ref))}
 
 
-def items_of(endpoint: Endpoint, fields: Fields, *, key: bytes, owner: Sequence[str]) -> Items | None:
+def items_of(
+    endpoint: Endpoint, fields: Fields, *, key: bytes, owner: Sequence[str], seen: Fields | None = None
+) -> Items | None:
     """Return the items of a worker's body; None where it has no list of them, or too many.
 
-    Digests are keyed, and differ by ``owner``.
+    Digests are keyed, and differ by ``owner``. They are of ``seen``: what of the body its renderer looks at.
     """
     member = LISTS.get(endpoint)
     if member is None:
         return None
     try:
         items = _items.decode(fields.get(member, NULL))
+        looked_at = items if seen is None or seen is fields else _items.decode(seen[member])
     except READ_ERRORS:
         return None
     if not 0 < len(items) <= MAX_ITEMS:
         return None
-    named = map(shaping, items) if endpoint is Endpoint.MESSAGES else items
-    return Items(member, items, _digests(fields, named, key, (endpoint, *owner)))
+    named = map(shaping, looked_at) if endpoint is Endpoint.MESSAGES else looked_at
+    return Items(member, items, _digests(seen or fields, named, key, (endpoint, *owner)))
 
 
 def _digests(fields: Fields, items: Iterable[bytes | Raw], key: bytes, owner: Sequence[str]) -> list[bytes]:

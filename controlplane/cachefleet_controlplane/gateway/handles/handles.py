@@ -20,6 +20,7 @@ from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import Sending, keep_header
 from cachefleet_controlplane.gateway.handles.token_continuing import TokenContinuing
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens, reference
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
@@ -61,6 +62,7 @@ class Handles:
         metrics: Metrics,
         certified: Callable[[frozenset[Profile]], bool],
         on_continued: Callable[[ByHandle], None],
+        unseen: UnseenText,
         remembered: int = REMEMBERED,
     ) -> None:
         self._fleet = fleet
@@ -70,6 +72,7 @@ class Handles:
         self._metrics = HandleMetrics(metrics)
         self._certified = certified
         self._on_continued = on_continued
+        self._unseen = unseen
         self._memory = HandleMemory(remembered)
 
     def begin(self, info: RequestInfo, fields: Fields, *, model: ServedModel, tenant: str, salt: str) -> Sending | None:
@@ -84,13 +87,14 @@ class Handles:
         if not wanted or not self._certified(facts.certifiable):
             return None
         name = _name(model)
-        items = items_of(info.endpoint, fields, key=self._key, owner=(name, tenant, salt))
+        seen = self._unseen.fields(info.endpoint, fields, model)
+        items = items_of(info.endpoint, fields, key=self._key, owner=(name, tenant, salt), seen=seen)
         if items is None:
             return None
         return Continuing(
             self._memory,
             items,
-            fingerprints(name, facts.rendered_by, info, key=self._key),
+            fingerprints(name, facts.rendered_by, self._unseen.of(info, model), key=self._key),
             keepers=facts.conversations_at,
             metrics=self._metrics,
             on_continued=partial(self._tell, model.name, info),

@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.handles import Handles, no_handles
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.placement.hit_thresholds import NO_THRESHOLDS, HitThresholds
 from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.placement.prompt_knowledge import known_prompt
@@ -127,13 +128,16 @@ class RoutingInputBuilder:
         texts: Texts | None = None,
         knowledge: Knowledge = Knowledge.EXACT,
         handles: Handles | None = None,
+        unseen: UnseenText | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``knowledge`` is the most to be learnt of a prompt; without ``texts`` nothing is learnt of its text.
 
-        With ``handles`` conversations may go by handle to workers that keep them.
+        With ``handles`` conversations may go by handle to workers that keep them. ``unseen`` says what of a text
+        counts; every byte without it.
         """
         self._handles = handles
+        self._unseen = unseen
         self._texts = texts
         self._knowledge = knowledge
         self._fleet = fleet
@@ -216,7 +220,8 @@ class RoutingInputBuilder:
         """What is known of a prompt by its text."""
         if self._texts is None or self._knowledge is Knowledge.LOAD or self._blind:
             return NO_TEXT
-        return self._texts.of(render_ask(info), model=_name(model), salt=salt)
+        seen = render_ask(info) if self._unseen is None else self._unseen.of(render_ask(info), model)
+        return self._texts.of(seen, model=_name(model), salt=salt)
 
     def _learner(
         self, info: RequestInfo, model: ServedModel, rendering: Rendering, text: Text

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from cachefleet_controlplane.gateway.conversations.certification.plain_render im
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.conversations.conversation_parts import rendered
 from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
 from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
@@ -71,10 +74,12 @@ class Kept:
         self.store_thread = StoreThread(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
         sealer = HistoryCipher(FLEET_KEY.history_key)
         histories = Histories(self.store_thread, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
-        parts = TurnContext(fleet, self.store_thread, histories, counted, FLEET_KEY.history_key, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)
         upstream = self.upstream = renderer._upstream  # the gateway's own
         self.plain = self.make_plain(upstream, credentials, seconds=30)
+        self.unseen = UnseenText(partial(rendered, fleet, self.plain), fleet.render_facts)
+        key = FLEET_KEY.history_key
+        parts = TurnContext(fleet, self.store_thread, histories, counted, key, self.unseen, wall_clock=self.now)
         self.certificates = Certificates(self.store_thread)
         self.canaries = Canaries(fleet, self.plain, self.certificates, metrics=counted, ratio=self.canary_ratio)
         self.examiner = Examiner(fleet, self.plain, self.certificates, metrics=counted, chats=3)
@@ -88,6 +93,7 @@ class Kept:
             metrics=metrics,
             certified=self.certificates.hold,
             on_continued=self.canaries.rendered_by_handle,
+            unseen=self.unseen,
         )
 
     def now(self) -> float:

@@ -91,6 +91,44 @@ APIS: Final[list[tuple[str, str, dict[str, Any]]]] = [
 ]
 
 
+def billed(turn: int) -> str:
+    """What Claude Code begins its system text with; another one in each request."""
+    return f"x-anthropic-billing-header: cc_version=2.1.17; cch={turn:05x};"
+
+
+BILLED: Final[list[tuple[str, Any]]] = [
+    ("/v1/messages", lambda turn: {"system": [{"type": "text", "text": billed(turn)}, {"type": "text", "text": LONG}]}),
+    ("/v1/messages", lambda turn: {"system": f"{billed(turn)}\n{LONG}"}),
+    ("/v1/responses", lambda turn: {"instructions": f"{billed(turn)}\n{LONG}"}),
+    (CHATS, lambda turn: {"messages": [{"role": "system", "content": f"{billed(turn)}\n{LONG}"}]}),
+    (CHATS, lambda turn: {"messages": [{"role": "system", "content": [{"type": "text", "text": billed(turn)}]}]}),
+]
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("path", "system"), BILLED, ids=["blocks", "text", "responses", "chat", "chat-parts"])
+async def test_a_text_that_the_renderer_leaves_out_breaks_no_conversation(
+    tmp_path: Path, path: str, system: Any, *, named: bool
+) -> None:
+    """What such a line says is none of the conversation's: the prompts' tokens begin alike, as a canary sees."""
+    async with keyed() as worker, talking(tmp_path, worker, canary_ratio=1.0) as (gate, kept):
+        items: list[dict[str, Any]] = [{"role": "user", "content": LONG}]
+        for turn in range(4):
+            fields = dict(system(turn))
+            name = "input" if path == "/v1/responses" else "messages"
+            body = {"model": MODEL, "max_tokens": 2, name: [*fields.pop("messages", []), *items]} | fields
+            status, _, answer = await gate.post(path, body, **({SESSION: "s1"} if named else {}))
+            assert status == 200, answer
+            await kept.unseen.settled()
+            await kept.canaries.settled()
+            items += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": f"{turn}{LONG}"}]
+        outcomes = [record.continuation for record in gate.records]
+        assert outcomes[2:] == [HandleOutcome.HIT] * 2, outcomes
+        canaries = "cachefleet_continuation_canaries_total"
+        assert gate.metrics.registry.get_sample_value(canaries, {"result": MISMATCH}) in {None, 0.0}
+        assert gate.metrics.registry.get_sample_value(canaries, {"result": MATCH}) == 2.0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "name", "fields"), APIS, ids=[path for path, _, _ in APIS])
 async def test_every_api_with_a_list_goes_by_handle(

@@ -73,6 +73,42 @@ async def test_without_ids_the_text_decides(knowledge: Knowledge) -> None:
         assert value(gate.metrics, "render_failures_total", reason="absent") == 5
 
 
+BILLED: list[tuple[str, dict[str, Any], Any]] = [
+    ("/v1/messages", {"messages": [{"role": "user", "content": LONG}]}, lambda line: {"system": line + LONG}),
+    ("/v1/responses", {"input": LONG}, lambda line: {"instructions": line + LONG}),
+    (
+        "/v1/chat/completions",
+        {},
+        lambda line: {"messages": [{"role": "system", "content": line + LONG}, {"role": "user", "content": LONG}]},
+    ),
+]
+
+
+@pytest.mark.parametrize("agents", [True, False])
+@pytest.mark.parametrize(("path", "body", "system"), BILLED, ids=[path for path, _, _ in BILLED])
+async def test_a_text_is_found_again_whatever_the_renderer_leaves_out_of_it(
+    path: str, body: dict[str, Any], system: Any, *, agents: bool
+) -> None:
+    """Claude Code's billing line, another in each request, is at the very beginning: all keys would differ."""
+    async with (
+        engine() as one,
+        engine() as two,
+        front([one, two], texts=True, knowledge=Knowledge.APPROXIMATE) as gate,
+    ):
+        for number in (0, 1) if agents else ():
+            gate.report(number)
+        assert gate.unseen is not None
+        for number in range(4):
+            line = f"x-anthropic-billing-header: cc_version=2.1.17; cch={number:05x};\n"
+            asked = body | system(line) | {"model": MODEL, "max_tokens": 2, "max_output_tokens": 2}
+            assert (await gate.post(path, asked))[0] == 200
+            await gate.unseen.settled()
+        assert [record.reason for record in gate.records][2:] == ["longest_prefix"] * 2
+        other = body | system("y" + line) | {"model": MODEL, "max_tokens": 2, "max_output_tokens": 2}
+        assert (await gate.post(path, other))[0] == 200
+        assert gate.records[-1].predicted_tokens == 0, "what the renderer shows the model counts"
+
+
 async def test_estimates_follow_what_the_answers_say() -> None:
     async with engine() as worker, front([worker], texts=True, knowledge=Knowledge.APPROXIMATE) as gate:
         gate.report(0)
