@@ -54,6 +54,7 @@ EXPECTED: Final = {
     "left_answers": "on",
     "guard": "on",
     "routes": "on",
+    "frontend": "python",
 }
 TALK: Final = [
     {"role": "system", "content": "You answer questions about the weather, the sea and the mountains. " * 5},

@@ -17,6 +17,7 @@ _TLS: Final = "set tls in the chart's values"
 _KV_CACHE: Final = "it follows from spec.device, spec.model.weightsMiB and spec.prefixCache"
 _RANKS: Final = "a worker has all its ranks, set spec.engine.dataParallelSize"
 _ALWAYS: Final = "the control plane counts on it"
+_PYTHON: Final = "the plugin's routes, fields and renderer run in vLLM's Python frontend alone"
 
 MANAGED_ARGUMENTS: Final = {
     "allowed-media-domains": "set spec.engine.allowedMediaDomains",
@@ -40,6 +41,7 @@ MANAGED_ARGUMENTS: Final = {
     "enable-scale-out": _ALWAYS,
     "enable-ssl-refresh": _TLS,
     "grpc": _ADDRESS,
+    "grpc-port": _ADDRESS,
     "headless": _ADDRESS,
     "host": _ADDRESS,
     "kv-cache-memory-bytes": _KV_CACHE,
@@ -89,6 +91,8 @@ MANAGED_VARIABLES: Final = {
     "VLLM_DP_SIZE": "set spec.engine.dataParallelSize",
     "VLLM_MODEL_REDIRECT_PATH": MANAGED_ARGUMENTS["model"],
     "VLLM_PORT": _ADDRESS,
+    "VLLM_RUST_FRONTEND_PATH": _PYTHON,
+    "VLLM_USE_RUST_FRONTEND": _PYTHON,
     "CACHEFLEET_INDEX_KEY_FILE": MANAGED_ARGUMENTS["api-key"],
     "CACHEFLEET_POLICY_FILE": "the policy is that of the pool",
     "CACHEFLEET_TLS_FOLDER": _TLS,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_worker.plugin import compat
+from cachefleet_worker.plugin import compat, scheduler
 from cachefleet_worker.plugin.compat import Need, untested
 from cachefleet_worker.plugin.settings import FEATURES
 
@@ -92,3 +92,21 @@ def test_others_are_said_to_be_untested(version: str, named: str) -> None:
 @pytest.mark.parametrize("feature", sorted(compat.NEEDS))
 def test_this_vllm_has_what_each_feature_needs(feature: str) -> None:
     assert compat.unmet(feature) == ""
+
+
+@pytest.mark.parametrize(("value", "other"), [(None, False), ("", False), ("0", False), ("1", True), (" 1 ", True)])
+def test_a_frontend_without_python_is_told_with_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str | None, *, other: bool
+) -> None:
+    monkeypatch.setattr(scheduler, "FEATURES", {})
+    monkeypatch.delenv(compat.RUST_FRONTEND, raising=False)
+    if value is not None:
+        monkeypatch.setenv(compat.RUST_FRONTEND, value)
+    parallel = SimpleNamespace(data_parallel_index=0)
+    made: Any = SimpleNamespace(vllm_config=SimpleNamespace(parallel_config=parallel), kv_cache_config=None)
+    state = scheduler.install(made)
+    told = {each.feature: (each.mode, each.reason) for each in state.capabilities.document()}
+    assert told == ({"frontend": ("off", compat.NO_PYTHON)} if other else {})
+    said = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert said == ([f"cachefleet: {compat.NO_PYTHON}"] if other else [])
+    assert "vllm_xargs" in compat.NO_PYTHON

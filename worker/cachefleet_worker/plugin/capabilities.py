@@ -9,6 +9,8 @@ from typing import Final
 from cachefleet_core.report_frames import Capability
 
 OFF: Final = "off"
+FRONTEND: Final = "frontend"
+"""Feature that says whether the server in which the plugin's routes run is the one that clients reach."""
 MAX_REASON: Final = 1024
 
 

@@ -20,6 +20,13 @@ OLDEST: Final = (0, 28)
 NEWEST: Final = (0, 33)
 """Range of tested versions, both ends included."""
 
+RUST_FRONTEND: Final = "VLLM_USE_RUST_FRONTEND"
+NO_PYTHON: Final = (
+    f"{RUST_FRONTEND} is set, and vLLM's other frontend runs no Python: unset it. Until then only the engine core has"
+    " the plugin: its gate for requests with the threshold in vllm_xargs, its budget and its events with heartbeats;"
+    " all other features are off, and nobody can ask for a snapshot or change the policy"
+)
+
 _SCHEDULER: Final = "vllm.v1.core.sched.scheduler:Scheduler"
 _POOL: Final = "vllm.v1.core.block_pool:BlockPool"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager:KVCacheManager"
@@ -160,6 +167,15 @@ def engine_version() -> str:
         return str(import_module("vllm").__version__)
     except (ImportError, AttributeError):
         return ""
+
+
+def other_frontend(environment: Mapping[str, str]) -> str:
+    """Why the API server of an engine with this environment has nothing of the plugin; "" where it may have.
+
+    vLLM's own reading of the variable, from 0.33 on: a number.
+    """
+    value = environment.get(RUST_FRONTEND, "").strip()
+    return "" if value in {"", "0"} else NO_PYTHON
 
 
 def untested(version: str) -> str:

@@ -29,7 +29,7 @@ from cachefleet_worker.plugin.asgi import (
     error_response,
     json_response,
 )
-from cachefleet_worker.plugin.capabilities import summary
+from cachefleet_worker.plugin.capabilities import FRONTEND, summary
 from cachefleet_worker.plugin.capability_document import Server, document
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.conversations import conversation_middleware
@@ -83,6 +83,7 @@ class FleetRoutes:
                 return
             app.mount(PREFIX, self._app)
             self._process.capabilities.add(FEATURE, "on")
+            self._process.capabilities.add(FRONTEND, "python")
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's signature
         """Connect the routes to the engine; vLLM calls it before it serves."""

@@ -7,14 +7,15 @@ features, and a fault in one switches it off (plugin_faults.py).
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Final
 
-from cachefleet_worker.plugin.capabilities import summary
-from cachefleet_worker.plugin.compat import unmet
+from cachefleet_worker.plugin.capabilities import FRONTEND, OFF, summary
+from cachefleet_worker.plugin.compat import other_frontend, unmet
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.gate.scheduler_hooks import hook_of, hooked
 from cachefleet_worker.plugin.settings import PluginSettings
@@ -112,6 +113,9 @@ def install(scheduler: Any) -> EngineState:
     if state.settings.policy_file is not None:
         with state.faults.guard("policy"):
             state.apply_file(state.settings.policy_file)
+    if fault := other_frontend(os.environ):
+        state.capabilities.add(FRONTEND, OFF, fault)
+        log.error("cachefleet: %s", fault)
     log.info("cachefleet %s, rank %d: %s", version("cachefleet"), state.rank, summary(state.capabilities.document()))
     return state
 

@@ -92,6 +92,7 @@ def group(page: int, layers: int, **fields: Any) -> Any:
             id="not the host's",
         ),
         pytest.param(config([]), 0, id="no KV cache"),
+        pytest.param(config([], 10, group(48, 2, dtype="acme_fp6", cache_dtype_str="acme_fp6")), 96, id="a new dtype"),
     ],
 )
 def test_block_bytes(described: Any, expected: int) -> None:

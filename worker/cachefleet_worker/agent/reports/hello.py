@@ -22,7 +22,12 @@ MAX_FEATURES: Final = 48
 """A Hello has room for 64 capabilities."""
 MAX_NAME: Final = 253
 _NO_PLUGIN: Final = (
-    Capability(feature="plugin", mode="off", reason="the engine runs without the worker plugin"),
+    Capability(
+        feature="plugin",
+        mode="off",
+        reason="the engine runs without the worker plugin, or with VLLM_USE_RUST_FRONTEND, which has no routes of it",
+    ),
+    Capability(feature="frontend", mode="off"),
     Capability(feature="snapshot", mode="off", reason="stock engine: blocks stored before the replay are unseen"),
 )
 
