@@ -250,22 +250,17 @@ class Session:
         if not self.answering:
             log.info("engine answers again", extra={"epoch": self.epoch})
         self.answering = True
-        if scrape.process != self._facts.process:
-            self._end("process_start")
+        if reason := self._over(scrape, stats):
+            self._end(reason)
             return
         self.adapter_use = scrape.adapters
-        known = self._facts.fleet.ranks if self._facts.fleet else {}
-        if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
-            self._end("boot")
-            return
-        if self.other_lookahead is not None:
-            self._end("lookahead")
-            return
         for rank, each in self._ranks.items():
             load_metrics = scrape.ranks.get(rank)
             if load_metrics is None:
                 continue
             each.meter.add(load_metrics, stats.get(rank))
+            if load_metrics.host_blocks is not None:
+                each.stream.residents.bound_below(load_metrics.host_blocks)
             self._look_for_sleep(each, load_metrics, scrape)
             self._judge(
                 rank,
@@ -296,6 +291,15 @@ class Session:
                 "the engine serves nothing, so it gets no requests" if now else "the engine serves again",
                 extra={"rank": rank, "why": now or before.suspended, "epoch": self.epoch},
             )
+
+    def _over(self, scrape: Scrape, stats: Mapping[int, RankStats]) -> str:
+        """Why the epoch is over; "" where it goes on."""
+        if scrape.process != self._facts.process:
+            return "process_start"
+        known = self._facts.fleet.ranks if self._facts.fleet else {}
+        if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
+            return "boot"
+        return "" if self.other_lookahead is None else "lookahead"
 
     def _unanswered(self, error: EngineError) -> None:
         gone = isinstance(error, EngineUnreachableError)

@@ -103,14 +103,19 @@ def unmarked(body: bytes) -> bytes:
 
 def carried(body: bytes) -> bytes:
     """Return what ``rest_body`` takes of a body: all but the prompt, mostly."""
-    return _encode({name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED})
+    return _encode(_kept(body))
+
+
+def _kept(body: bytes) -> Fields:
+    """Without members that are null: some releases refuse that, as 0.32 does for ``skip_special_tokens``."""
+    return {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED and bytes(raw) != b"null"}
 
 
 def rest_body(body: bytes, *, prompt_ids: list[int], produced: list[int], budget: int, least: int = 0) -> bytes:
     """Return the body for the rest of an answer; ``body`` was the first worker's, ``budget`` are the tokens left, of
     which ``least`` must come before the answer may end.
     """
-    kept: dict[str, object] = {name: raw for name, raw in _fields.decode(body).items() if name in _CARRIED}
+    kept: dict[str, object] = {**_kept(body)}
     if least > 0:
         kept["min_tokens"] = least
     return _encode(kept | {"prompt": prompt_ids + produced, "max_tokens": budget, "cache_hit_threshold": 0})

@@ -116,3 +116,14 @@ def test_the_least_of_tokens_counts_what_was_produced(least: int, expected: dict
     sent = json.dumps(CHAT | {"min_tokens": 10}).encode()
     rest = json.loads(rest_body(sent, prompt_ids=[1, 2], produced=[3], budget=49, least=least))
     assert {name: rest[name] for name in rest if name == "min_tokens"} == expected
+
+
+@pytest.mark.parametrize("name", ["skip_special_tokens", "temperature", "stop"])
+def test_what_is_null_is_left_out_of_the_rest(name: str) -> None:
+    """The model's default everywhere; another worker's release may know no null there (vLLM 0.32, 0.33)."""
+    sent = json.dumps(CHAT | {"top_p": 0.5, name: None}).encode()
+    assert resumable(ask(top_p=0.5, **{name: None}), parsed=False)
+    for body in (sent, carried(sent)):
+        rest = json.loads(rest_body(body, prompt_ids=[1], produced=[2], budget=8))
+        assert name not in rest
+        assert rest["top_p"] == 0.5

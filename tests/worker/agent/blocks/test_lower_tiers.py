@@ -168,3 +168,21 @@ def test_no_more_is_reported_than_a_control_plane_takes() -> None:
     small.apply(decode_batch(frame(on_gpu(), placeholder(HASHES[0]), placeholder(HASHES[1]))).events)
     assert small.held == len(HASHES) + 1
     assert (most_below(100), most_below(0), most_below(10**9)) == (1500, 1 << 18, 1 << 18)
+
+
+def test_no_more_is_held_in_the_hosts_memory_than_the_engine_has_room_for(agent: Agent) -> None:
+    """Where a connector forgets blocks without a word, as the engine's own size shows."""
+    agent.read(on_gpu(), *(placeholder(each) for each in HASHES))
+    agent.residents.bound_below(2)
+    agent._report()
+    assert agent.host == {KEYS[1], KEYS[2]}, "the longest held one is gone"
+    agent.read(placeholder(HASHES[0]))
+    assert agent.host == {KEYS[0], KEYS[2]}
+    agent.heal(on_gpu(), *(placeholder(each) for each in HASHES))
+    assert len(agent.host) == 2, "after a snapshot, too"
+
+
+def test_the_hosts_size_is_no_bound_on_what_a_disk_holds(agent: Agent) -> None:
+    agent.residents.bound_below(1)
+    agent.read(on_gpu(), placeholder(HASHES[0]), *(placeholder(each, "STORAGE") for each in HASHES))
+    assert agent.host == set(KEYS)

@@ -214,3 +214,14 @@ def test_a_meter_turns_vitals_into_load() -> None:
     assert load.prefill_tokens_per_second == pytest.approx(2000.0)
     assert load.inter_token_seconds == pytest.approx(0.02)
     assert (load.prefix_queries, load.prefix_hits) == (50, 20)
+
+
+def test_the_hosts_room_is_read_where_the_engine_tells_it() -> None:
+    """From 0.33 on, in chunks of several blocks; a manager may have several series, of which some say nothing of it."""
+    line = 'vllm:kv_offload_config_info{cpu_blocks_per_chunk="%s",cpu_num_chunks="%s",engine="0",manager="%s"} 1.0\n'
+    assert read_scrape(TEXT).ranks[0].host_blocks is None
+    assert read_scrape(TEXT + line % ("4", "100", "a")).ranks[0].host_blocks == 400
+    assert read_scrape(TEXT + line % ("4", "100", "a") + line % ("1", "30", "b")).ranks[0].host_blocks == 430
+    assert read_scrape(TEXT + line % ("", "", "disk")).ranks[0].host_blocks is None
+    assert read_scrape(TEXT + line % ("", "", "disk") + line % ("2", "8", "a")).ranks[0].host_blocks == 16
+    assert read_scrape(TEXT + line % ("4", "100", "a")).ranks[1].host_blocks is None

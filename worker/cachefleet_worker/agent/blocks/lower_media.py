@@ -1,16 +1,19 @@
 """Which media below the device hold a block, by engine hash: bounded, the longest held leaves first.
 
 A block may be in the host's memory and on disk at once; it is gone from the tier when the last of them says so. Some
-connectors (LMCache) never say so, hence the bound.
+connectors (LMCache) never say so, hence the bound. From 0.33 on vLLM's own connector tells how many blocks it has room
+for (``vllm:kv_offload_config_info``), after its first step.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from cachefleet_worker.agent.wire.kv_events import EngineHash
 
 MOST_BLOCKS: Final = 1 << 18
+_HOST: Final = frozenset({"CPU", "CPU_PINNED"})
 _FACTOR: Final = 15
 """Times the device's blocks: what a control plane lets a worker claim below it (`pools/block_bounds.py`)."""
 
@@ -21,19 +24,38 @@ def most_below(on_device: int) -> int:
 
 
 class LowerMedia:
-    """The media of each block held below the device; at most ``most`` blocks."""
+    """The media of each block held below the device; at most ``most`` blocks.
 
-    def __init__(self, most: int = MOST_BLOCKS) -> None:
+    Where ``host`` blocks is what the engine says it has room for in the host's memory, no more are held while nothing
+    was announced in another medium.
+    """
+
+    def __init__(self, most: int = MOST_BLOCKS, host: int | None = None) -> None:
         self.most = most
+        self.host = host
+        self._elsewhere = False
         self._media: dict[EngineHash, frozenset[str]] = {}
 
     def __len__(self) -> int:
         return len(self._media)
 
+    @property
+    def room(self) -> int:
+        """Blocks that may be held now."""
+        return self.most if self.host is None or self._elsewhere else min(self.most, self.host)
+
+    def excess(self) -> list[EngineHash]:
+        """Take out the blocks for which there is no room, the longest held ones; the others stay."""
+        gone = list(islice(self._media, max(0, len(self._media) - self.room)))
+        for block_hash in gone:
+            del self._media[block_hash]
+        return gone
+
     def store(self, block_hash: EngineHash, medium: str) -> EngineHash | None:
         """Note that a medium holds a block; the block to withdraw for that, where there are too many."""
         self._media[block_hash] = self._media.pop(block_hash, frozenset()) | {medium}
-        if len(self._media) <= self.most:
+        self._elsewhere |= medium not in _HOST
+        if len(self._media) <= self.room:
             return None
         oldest = next(iter(self._media))
         del self._media[oldest]

@@ -146,6 +146,15 @@ class Residents:
         self._digest.clear()
         self.held = 0
 
+    def bound_below(self, blocks: int) -> None:
+        """Hold no more blocks below the device than the engine says it has room for; withdraw the longest held."""
+        if self._lower.host == blocks:
+            return
+        self._lower.host = blocks
+        for block_hash in self._lower.excess():
+            for claim in self._scope.in_tier[Tier.HOST]:
+                self._drop(block_hash, claim)
+
     def agrees(self, totals: Iterable[Total]) -> bool:
         """Whether the engine's totals equal the hashes seen here, reported or not."""
         return bool(self._scope.unknown) or agree(self._sums, totals, self._scope.full)
@@ -154,7 +163,7 @@ class Residents:
         """An empty set that knows every hash known here."""
         draft = Residents.__new__(Residents)
         draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
-        draft._lower, draft._drafted = LowerMedia(self._lower.most), True  # noqa: SLF001
+        draft._lower, draft._drafted = LowerMedia(self._lower.most, self._lower.host), True  # noqa: SLF001
         return draft
 
     def adopt(self, draft: Residents) -> None:

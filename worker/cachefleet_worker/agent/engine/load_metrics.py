@@ -32,6 +32,7 @@ _WANTED: Final = (
     "vllm:inter_token_latency_seconds_count{",
     "vllm:engine_sleep_state{",
     "vllm:cache_config_info{",
+    "vllm:kv_offload_config_info{",
     "vllm:request_success_total{",
     "vllm:corrupted_requests_total{",
     "vllm:sleep_mode_operations_in_flight{",
@@ -76,6 +77,8 @@ class LoadMetrics:
     """Requests that ended with an internal error."""
     answered: int = 0
     """Requests that ended otherwise; those aborted by their client are left out."""
+    host_blocks: int | None = None
+    """Blocks that its connector has room for in the host's memory; None where the engine does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ def read_scrape(text: str) -> Scrape:
     ranks: dict[int, _Samples] = {}
     operations: dict[tuple[str, str], float] = {}
     caches: dict[int, CacheConfig] = {}
+    hosts: dict[int, int | None] = {}
     starts: set[str] = set()
     for line in text.splitlines():
         if not line.startswith(_WANTED) or (match := _SAMPLE.match(line)) is None:
@@ -180,12 +184,14 @@ def read_scrape(text: str) -> Scrape:
             continue
         if name == "vllm:cache_config_info":
             _add_cache(caches, rank, labels)
+        elif name == "vllm:kv_offload_config_info":
+            hosts[rank] = _added(hosts.get(rank), _host_blocks(labels))
         elif _OPERATION in labels:
             operations[str(name).removeprefix("vllm:"), labels[_OPERATION]] = value
         else:
             key = next((labels[label] for label in _TELLING if label in labels), "")
             ranks.setdefault(rank, _Samples()).values[(str(name).removeprefix("vllm:"), key)] = value
-    load_metrics = {rank: _load_metrics(samples) for rank, samples in ranks.items()}
+    load_metrics = {rank: replace(_load_metrics(each), host_blocks=hosts.get(rank)) for rank, each in ranks.items()}
     process = " ".join(sorted(starts)) or None
     return Scrape(load_metrics, caches, process, read_adapter_use(text), _operations(operations))
 
@@ -245,6 +251,17 @@ def _add_cache(caches: dict[int, CacheConfig], rank: int, labels: dict[str, str]
             memory_bytes=_or_zero(labels.get("kv_cache_memory_bytes", "")),
             blocks_override=_or_zero(labels.get("num_gpu_blocks_override", "")),
         )
+
+
+def _host_blocks(labels: Mapping[str, str]) -> int | None:
+    """Blocks of the host's memory in a series of vLLM's own connector, from 0.33 on: chunks of several blocks each."""
+    chunks, each = (_integer(labels.get(name, "")) for name in ("cpu_num_chunks", "cpu_blocks_per_chunk"))
+    return None if chunks is None or each is None else chunks * each
+
+
+def _added(before: int | None, more: int | None) -> int | None:
+    """Series of one engine that say something of the host's memory together; those that do not count for nothing."""
+    return before if more is None else (before or 0) + more
 
 
 def _or_zero(text: str) -> int | None:
