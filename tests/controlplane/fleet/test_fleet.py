@@ -349,6 +349,25 @@ class TestContracts:
         assert str(difference) == "tokenizer: pool has 'sha256:aa', worker has 'sha256:bb'"
         assert (fleet.worker("demo-1").excluded, fleet.pool().excluded) == (True, 1)
 
+    def test_a_worker_whose_hashes_look_further_ahead_is_left_out_and_shown(self) -> None:
+        """Of equal prompts it holds other blocks: with a draft model, or another setting of it."""
+        fleet = fleet_of("demo-0", "demo-1")
+        fleet.report("demo-0")
+        ahead = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16, key_version=2, lookahead=1)
+        fleet.report("demo-1", KEYS, contract=ahead)
+        assert [score.worker for score in route(fleet).scores] == ["demo-0"]
+        told = [str(difference) for difference in fleet.worker("demo-1").differences]
+        assert told == ["key_version: pool has '1', worker has '2'", "lookahead: pool has '0', worker has '1'"]
+
+    def test_keys_cover_what_the_contract_in_force_says(self) -> None:
+        fleet = fleet_of("demo-0")
+        ahead = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16, key_version=2, lookahead=1)
+        fleet.report("demo-0", contract=ahead)
+        made, facts = fleet.keyer(MODEL), fleet.render_facts(MODEL)
+        assert made is not None
+        assert (made.block_size, made.lookahead, len(made.keys([7] * 32)), len(made.keys([7] * 33))) == (16, 1, 1, 2)
+        assert (facts.lookahead, facts.keys_query.endswith("&block_size=16&lookahead=1")) == (1, True)
+
     def test_it_serves_where_it_is_the_only_one(self) -> None:
         fleet = fleet_of("demo-0")
         fleet.report("demo-0", contract=IndexContract(weights="else", tokenizer="sha256:aa", block_size=16))
