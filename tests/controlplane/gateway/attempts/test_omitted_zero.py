@@ -15,6 +15,7 @@ from tests.controlplane.gateway.conversations.talk import STORED
 from tests.controlplane.gateway.harness import MODEL, Front, engine, front, pool
 from tests.controlplane.gateway.responses_socket.sockets import connected, respond
 from tests.controlplane.transport.transports import TRANSPORTS, missing
+from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
 TEXT = "the same long beginning of every prompt " * 3
@@ -86,6 +87,7 @@ async def test_a_zero_is_left_out_and_all_else_stays(transport: str, path: str, 
                 status, _, answer = await gate.post(path, {"model": MODEL} | body)
                 assert status == 200, answer
                 told[omit, turn] = list(usages(answer))
+            await until(lambda: len(gate.records) == 2)
             assert gate.records[0].cached_tokens == 0, "what is left out is known here"
     zeros, none = ([cached(usage) for usage in told[omit, "cold"]] for omit in (False, True))
     assert [0] in zeros
@@ -115,7 +117,9 @@ async def resumed(gate: Front, text: str) -> dict[str, Any]:
     began = gate.engines[int(first.removeprefix("demo-"))]
     assert isinstance(began, FakeEngine)
     began.cut_next_stream(4)
+    before = len(gate.records)
     _, _, answer = await gate.post("/v1/chat/completions", body)
+    await until(lambda: len(gate.records) > before)
     assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
     return list(usages(answer))[-1]
 
