@@ -63,8 +63,9 @@ def _models(of: Any, seen: set[type[BaseModel]]) -> set[type[BaseModel]]:
 
 def declared() -> Iterator[tuple[str, str]]:
     """Class and name of all fields of a pool's spec, and of all settings."""
-    kinds = [*sorted(_models(PoolSpec, set()), key=lambda one: one.__name__)]
-    for kind in (*kinds, ControlPlaneSettings, OperatorSettings, AgentSettings):
+    of_pools = sorted(_models(PoolSpec, set()), key=lambda one: one.__name__)
+    kinds: list[type[BaseModel]] = [*of_pools, ControlPlaneSettings, OperatorSettings, AgentSettings]
+    for kind in kinds:
         yield from ((f"{kind.__module__}.{kind.__name__}", name) for name in kind.model_fields)
     yield from ((f"{PluginSettings.__module__}.PluginSettings", one.name) for one in dataclasses.fields(PluginSettings))
 
