@@ -201,7 +201,11 @@ def _report(target: Target) -> None:
     """What an agent beside the engine would say now."""
     beside: Any = SimpleNamespace(fleet=target.plane.plane.fleet, engines=[target.worker], name=lambda _: "demo-0")
     scheduler, blocks_ = target.worker.worker.scheduler, target.worker.worker.pool
-    load = {"running": len(scheduler.running), "blocks_total": blocks_.num_blocks, "blocks_free": blocks_.free}
+    load: dict[str, Any] = {
+        "running": len(scheduler.running),
+        "blocks_total": blocks_.num_blocks,
+        "blocks_free": blocks_.free,
+    }
     Front.report(beside, 0, said={"block_bytes": 32_768}, **load)
 
 
