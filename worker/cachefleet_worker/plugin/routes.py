@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_core.engine.left_answers import FEATURE as LEFT_ANSWERS
 from cachefleet_core.engine.left_answers import LeftAsk
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin import access_guard
@@ -73,7 +74,7 @@ class FleetRoutes:
             conversation_middleware.install(app, self._process)
         with self._process.faults.guard(held_requests.FEATURE):
             held_requests.install(app, self._process, lambda: self._app.keys)
-        with self._process.faults.guard(left_answers.FEATURE):
+        with self._process.faults.guard(LEFT_ANSWERS):
             left_answers.attach(app, self._process)
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
@@ -91,7 +92,7 @@ class FleetRoutes:
             adapter_fetching.install(state, self._process)
         with self._process.faults.guard(message_start.FEATURE):
             message_start.install(self._process, has_engine=engine_client is not None)
-        with self._process.faults.guard(left_answers.FEATURE):
+        with self._process.faults.guard(LEFT_ANSWERS):
             left_answers.install(self._process, has_engine=engine_client is not None)
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
@@ -259,7 +260,7 @@ class FleetApp:
 
     async def _left(self, request: Request) -> Response:
         """What was made of a request whose client has left."""
-        known: left_answers.NamedRequests | None = self._process.parts.get(left_answers.FEATURE)
+        known: left_answers.NamedRequests | None = self._process.parts.get(LEFT_ANSWERS)
         try:
             ask = msgspec.json.decode(await self._body(request, MAX_POLICY_BYTES), type=LeftAsk)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
