@@ -154,10 +154,11 @@ async def test_the_crd_is_waited_for_and_that_is_told() -> None:
         served = False
 
         async def list(
-            self, kind: str, namespace: str, *, page: int, selector: str = ""
+            self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
         ) -> list[dict[str, object]] | None:
             asked.set()
-            return await super().list(kind, namespace, page=page, selector=selector) if self.served else None
+            found = await super().list(kind, namespace, page=page, selector=selector, fields=fields)
+            return found if self.served else None
 
     asked, store, metrics = asyncio.Event(), Bare(document()), Metrics("1")
     settings = SETTINGS.model_copy(update={"discovery_seconds": 0.01})

@@ -64,7 +64,7 @@ def test_the_first_process_of_its_container_is_there_to_be_run(tmp_path: Path) -
 
 
 def test_an_image_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installer.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InstallError, match="dumb-init is not installed here"):
         install(tmp_path / "target")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from cachefleet_operator.settings import Settings
 
@@ -48,6 +48,6 @@ def _number(probe: Mapping[str, Any], name: str) -> int:
     return int(value) if _is_number(value) else _DEFAULTS[name]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number; what else somebody wrote there is the API server's to refuse."""
     return isinstance(value, int) and not isinstance(value, bool)
