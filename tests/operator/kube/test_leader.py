@@ -368,8 +368,8 @@ async def test_a_failure_is_told_since_when_it_lasts_and_logged_once_a_minute(ca
     assert contender.failure is not None
     assert contender.failure.since == 1000
     assert "does not take this pod's token" in contender.failure.words
-    assert told[-1] == ("Unauthorized", 88)
+    assert told.pop() == ("Unauthorized", 88.0)
     assert len([each for each in caplog.messages if "could not be renewed or taken: 401" in each]) == 2
     store.before = lambda _verb, _ref: None
     await contender._try()
-    assert told[-1] == ("", 0)
+    assert told.pop() == ("", 0.0)
