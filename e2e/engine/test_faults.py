@@ -151,7 +151,7 @@ async def test_an_answer_of_an_engine_that_falls_asleep_goes_on_elsewhere(fleet:
         record = await asking
         assert (record["finish"], record["worker"] != worker) == ("length", True), way
         _call(fleet, worker, "wake_up" if "sleep" in way else "resume")
-        await _until(lambda worker=worker: not _worker(fleet, worker)["suspended"])  # type: ignore[misc]
+        await _until(lambda worker=worker: not _worker(fleet, worker)["suspended"])
 
 
 async def _complete(fleet: Up, prompt: str, **more: Any) -> dict[str, Any]:

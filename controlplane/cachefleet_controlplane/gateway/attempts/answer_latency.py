@@ -54,9 +54,12 @@ class Limits(NamedTuple):
 
 
 def limits(trouble: Trouble, usual: float, *, begun: bool) -> Limits:
-    """The limits for a worker in trouble that is not known to be dead; ``usual`` is the patience with its first byte.
+    """The limits for a worker in trouble; ``usual`` is the patience with its first byte.
 
-    One that is merely not ready may still answer what it has, and its connection tells where it cannot.
+    One that is merely not ready may still answer what it has, and its connection tells where it cannot. Of a dead one,
+    what was on its way may come late.
     """
+    if trouble.dead_since is not None:
+        return Limits(STREAM_SECONDS, STREAM_SECONDS)
     move = STREAM_SECONDS if begun else LEAST_SECONDS if trouble.suspended else usual
     return Limits(move, SUSPENDED_SECONDS if trouble.suspended else math.inf)

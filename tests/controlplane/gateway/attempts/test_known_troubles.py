@@ -27,7 +27,7 @@ from tests.controlplane.gateway.harness import (
     named_transport,
     pool,
 )
-from tests.controlplane.waiting import until
+from tests.controlplane.waiting import task, until
 
 NATIVE = named_transport() == "native"
 hurried_only = pytest.mark.usefixtures("hurried")
@@ -69,6 +69,17 @@ class Agent:
             if asking.done():
                 return
 
+    async def says_until_done(self, asking: asyncio.Task[Answer], **said: Any) -> None:
+        """Say it each second until there is an answer; TimeoutError where none comes in real time."""
+
+        async def say() -> None:
+            while True:
+                self.says(**said)
+                await asyncio.sleep(1)
+
+        async with task(say()):
+            await until(asking.done)
+
 
 LOST: dict[str, Any] = {"phase": Phase.STARTING, "reason": ENGINE_LOST}
 ASLEEP: dict[str, Any] = {"suspended": "asleep"}
@@ -95,7 +106,7 @@ async def silent(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_it_goes_elsewhere_once_the_engine_has_ended(*, stream: bool) -> None:
     async with engine() as good, silent(good, prompt=[1, 2, 3], max_tokens=4, stream=stream) as (gate, agent, asking):
-        await agent.says_until(asking, seconds=9, **LOST)
+        await agent.says_until_done(asking, **LOST)
         status, headers, _ = await asking
         assert (status, headers["x-cachefleet-worker"]) == (200, "demo-1")
         await until(lambda: bool(gate.records))  # native code may have ended the answer
@@ -105,8 +116,7 @@ async def test_it_goes_elsewhere_once_the_engine_has_ended(*, stream: bool) -> N
 @hurried_only
 async def test_where_no_other_worker_is_it_is_503_at_once() -> None:
     async with silent() as (_, agent, asking):
-        await agent.says_until(asking, seconds=9, **LOST)
-        assert asking.done()
+        await agent.says_until_done(asking, **LOST)
         assert (await asking)[0] == 503
 
 
@@ -114,8 +124,7 @@ async def test_where_no_other_worker_is_it_is_503_at_once() -> None:
 @pytest.mark.parametrize(("path", "body"), ASKS)
 async def test_a_stream_that_nobody_can_resume_ends_with_its_api_s_error(path: str, body: dict[str, Any]) -> None:
     async with silent(first=True, path=path, **body | {"model": "fake", "stream": True}) as (gate, agent, asking):
-        await agent.says_until(asking, seconds=9, **LOST)
-        assert asking.done()
+        await agent.says_until_done(asking, **LOST)
         status, _, told = await asking
         assert (status, b"broke off" in told, b"error" in told) == (200, True, True)
         await until(lambda: bool(gate.records))  # native code may have ended the answer
@@ -127,7 +136,7 @@ async def test_an_answer_that_comes_is_not_cut_whatever_the_agent_says() -> None
     async with engine(inter_token_seconds=0.5, max_model_len=4096) as one, front([one]) as gate:
         agent = Agent.of(gate)
         asking = asyncio.create_task(gate.post("/v1/completions", LONG | {"max_tokens": 60}))
-        await agent.says_until(asking, seconds=60, **LOST)
+        await agent.says_until_done(asking, **LOST)
         status, _, told = await asking
         assert (status, told.count(b'"finish_reason":"length"')) == (200, 1)
 
@@ -154,7 +163,7 @@ def tokens(told: bytes) -> int:
 async def test_a_stream_that_others_can_resume_goes_on_there() -> None:
     """In real time, since native code's timers are."""
     async with hanging() as (gate, agent, asking):
-        await agent.says_until(asking, seconds=30, **LOST)
+        await agent.says_until_done(asking, **LOST)
         status, _, told = await asking
         assert (status, told.count(b'"finish_reason":"length"'), b"error" in told) == (200, 1, False)
         await until(lambda: bool(gate.records))  # native code may have ended the answer
@@ -165,8 +174,7 @@ async def test_a_stream_that_others_can_resume_goes_on_there() -> None:
 @hurried_only
 async def test_one_whose_engine_serves_nothing_is_taken_from_it() -> None:
     async with engine() as good, silent(good) as (_, agent, asking):
-        await agent.says_until(asking, seconds=5, **ASLEEP)
-        assert asking.done()
+        await agent.says_until_done(asking, **ASLEEP)
         assert (await asking)[1]["x-cachefleet-worker"] == "demo-1"
 
 
@@ -176,8 +184,7 @@ async def test_where_nobody_else_takes_it_an_engine_that_serves_nothing_is_waite
     async with silent(first=first) as (_, agent, asking):
         await agent.says_until(asking, seconds=SUSPENDED_SECONDS - 5, **ASLEEP)
         assert not asking.done()
-        await agent.says_until(asking, seconds=10, **ASLEEP)
-        assert asking.done()
+        await agent.says_until_done(asking, **ASLEEP)
         status, headers, told = await asking
         assert (status, headers.get("retry-after")) == ((200, None) if first else (503, "10"))
         assert (b"broke off" if first else b"(1 asleep)") in told

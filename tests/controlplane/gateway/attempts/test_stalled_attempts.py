@@ -294,7 +294,7 @@ def test_each_attempt_ends_once_and_only_a_gone_worker_s_are_moved(
         ({}, False, None),
         ({"suspended": True}, True, STREAM_SECONDS),
         ({"suspended": True}, False, SUSPENDED_SECONDS),
-        ({"dead_since": -100.0}, False, None),  # something has come since
+        ({"dead_since": -100.0}, False, STREAM_SECONDS),  # something has come since
         ({"dead_since": 1000.0}, False, LOOK_SECONDS),
     ],
 )
