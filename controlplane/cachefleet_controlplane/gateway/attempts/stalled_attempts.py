@@ -2,7 +2,7 @@
 
 Three rules, by what the fleet knows of a worker (``worker_troubles``) and how long nothing has come of it:
 
-- Its engine has ended, or worker and agent are gone, and nothing has come since, or for STREAM_SECONDS: all its attempts
+- Its engine has ended, or worker and agent are gone, and nothing has come since, or for STREAM_SECONDS: its attempts
   end. Answers that have begun break off, and are resumed elsewhere where they can be.
 - It is not ready and does not say that it only drains, or its engine serves nothing: where another worker would take
   the request now, an attempt moves there. One without a byte does once the worker is silent for longer than it usually

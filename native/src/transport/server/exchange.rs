@@ -132,7 +132,7 @@ async fn answered(
 ) -> hyper::Result<Response<AnswerBody>> {
     let (shared, alone) = (&connection.shared, matches!(cut, Cut::Connection(_)));
     if is_ambiguous(&request) {
-        return Ok(invalid().response(over, None, true));
+        return Ok(Answer::text(StatusCode::BAD_REQUEST, "").response(over, None, true));
     }
     if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
         return Ok(websocket::pass(path, connection, request, over).await);
@@ -143,7 +143,7 @@ async fn answered(
         .iter()
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
-        return Ok(invalid().response(over, None, true));
+        return Ok(Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.").response(over, None, true));
     }
     let (head, body) = request.into_parts();
     let (body, mut rest) = begin(&head.headers, body).await?;
@@ -186,10 +186,6 @@ fn is_ambiguous(request: &Request<Incoming>) -> bool {
     }
     let bodied = headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|size| size != "0");
     bodied && websocket::is_asked_for(request)
-}
-
-fn invalid() -> Answer {
-    Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.")
 }
 
 fn failed() -> Answer {

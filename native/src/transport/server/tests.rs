@@ -102,8 +102,9 @@ async fn until(client: &mut DuplexStream, end: &str) -> String {
 #[tokio::test]
 async fn answers_requests_sent_ahead_in_order() {
     let side = Side::new(LONG);
-    let post =
-        |body: &str, more: &str| format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len());
+    let post = |body: &str, more: &str| {
+        format!("POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len())
+    };
     let told = side.told(&(post("first", "") + &post("second", "connection: close\r\n") + GET)).await;
     let bodies: Vec<_> = told.split("\r\n\r\n").map(|part| part.split("HTTP/1.1 200").next().unwrap()).collect();
     assert_eq!(bodies, ["", "first", "second"]);
