@@ -44,6 +44,7 @@ class Rewrite:
     """Write parts of an object whole, on condition of the version in the manifest: what others added goes."""
 
     manifest: Manifest
+    undoes: Edit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,20 @@ class WriteStatus:
 Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
 
 
-def undone(actions: Sequence[Action]) -> dict[Ref, Edit]:
-    """What of others these actions undo, by object."""
-    return {Ref.of(each.manifest): each.undoes for each in actions if isinstance(each, Apply) and each.undoes}
-
-
 def reason_of(action: Action) -> str:
-    """Why a status is written, "" of other actions: what it says of Ready, as people look for that first."""
+    """Why it is done, for the log: what a status says of Ready, and which field somebody else wrote; "" of others."""
+    if isinstance(action, Apply | Rewrite) and action.undoes:
+        return f"{action.undoes.field} was written by {action.undoes.manager}"
     if not isinstance(action, WriteStatus):
         return ""
     conditions = action.manifest["status"].get("conditions") or ()
     ready = next((each for each in conditions if each["type"] == "Ready"), None)
     return f"Ready {ready['status']}, {ready['reason']}" if ready else ""
+
+
+def undone(actions: Sequence[Action]) -> dict[Ref, Edit]:
+    """What of others these actions undo, by object."""
+    return {Ref.of(each.manifest): each.undoes for each in actions if isinstance(each, Apply) and each.undoes}
 
 
 log = logging.getLogger(__name__)

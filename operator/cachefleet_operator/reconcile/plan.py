@@ -305,7 +305,7 @@ def _repairs(manifest: Manifest, live: Manifest | None, edit: Edit | None) -> li
         return [Apply(manifest, edit)]
     about = {name: live["metadata"][name] for name in ("name", "namespace", "resourceVersion")}
     kind = {name: manifest[name] for name in ("apiVersion", "kind")}
-    return [Rewrite({**kind, "metadata": about, **parts}), Apply(manifest, edit)]
+    return [Rewrite({**kind, "metadata": about, **parts}, edit), Apply(manifest, edit)]
 
 
 def _is_deployment(action: Action) -> bool:

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.tenancy import FleetKey
+from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
-from cachefleet_operator.reconcile.apply import Applier, Apply, Create, Emit, WriteStatus
+from cachefleet_operator.reconcile.apply import Applier, Apply, Create, Emit, Rewrite, WriteStatus
 from cachefleet_operator.reconcile.plan import Clock, Desired, Observed, leaving, plan
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.status.pool_assessment import judge
@@ -197,3 +198,18 @@ async def test_a_status_is_written_with_its_reason_in_the_log(caplog: pytest.Log
     manifest = {**Ref("PrefixCachePool", "serving", "demo").manifest(), "status": status}
     await Applier(store, lambda: True).act(WriteStatus(manifest))
     assert caplog.messages == ["WriteStatus PrefixCachePool serving/demo: Ready False, NoneReady"]
+
+
+async def test_what_somebody_else_wrote_is_undone_with_its_field_and_manager_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    live = Ref("ConfigMap", "serving", "demo-policy").manifest()
+    store = Store(live)
+    edit = Edit(("data", "policy.json"), manager="kubectl-edit")
+    for action in (Rewrite({**live, "data": {}}, edit), Apply(live, edit)):
+        await Applier(store, lambda: True).act(action)
+    assert caplog.messages == [
+        f"{name} ConfigMap serving/demo-policy: data.policy.json was written by kubectl-edit"
+        for name in ("Rewrite", "Apply")
+    ]
