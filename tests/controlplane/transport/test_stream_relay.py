@@ -22,7 +22,7 @@ from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
 from cachefleet_controlplane.gateway.upstream import native_sender
-from cachefleet_controlplane.gateway.upstream.answer import StreamFilter
+from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
 from cachefleet_controlplane.transport.native_exchange import NativeReply, reply_of

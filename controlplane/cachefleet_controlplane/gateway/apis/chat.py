@@ -20,7 +20,7 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     own_threshold,
     within_bounds,
 )
-from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, without_ids
+from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter, without_ids
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.json_members import (
     TRUE,

@@ -37,7 +37,7 @@ from cachefleet_controlplane.gateway.apis.request_info import FIELD
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
-from cachefleet_controlplane.gateway.upstream.gate_refusals import (
+from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import (
     Refusal,
     UnreadableAnswerError,
     Watch,

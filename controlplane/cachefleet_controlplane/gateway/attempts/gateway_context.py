@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.system_fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.tracing.tracer import Tracer

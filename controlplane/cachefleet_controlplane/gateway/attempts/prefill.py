@@ -23,7 +23,7 @@ from cachefleet_controlplane.gateway.engine_deaths.exposed_request import Expose
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
-from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty

@@ -11,7 +11,7 @@ import msgspec
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.engine.left_answers import LEFT_PATH, LeftAnswer, LeftAsk
 

@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.shortfall_records import (
     claimed_tokens,
     prefilled,
 )
-from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint,
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.answer import error_code
+from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_runtime.sse import is_end

@@ -11,7 +11,7 @@ from msgspec import Struct
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
-from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision
 from cachefleet_controlplane.store.decision_records import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from cachefleet_controlplane.gateway.upstream.context_overflow import Overflow
+from cachefleet_controlplane.gateway.upstream.answers.context_overflow import Overflow
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, no_ready_worker

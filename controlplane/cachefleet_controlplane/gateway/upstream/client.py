@@ -12,7 +12,7 @@ import aiohttp
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import AiohttpSender
 from cachefleet_controlplane.gateway.upstream.answer_budget import AnswerBudget, HeldAnswerBytes, NoRoomError
-from cachefleet_controlplane.gateway.upstream.gate_refusals import Watch
+from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome

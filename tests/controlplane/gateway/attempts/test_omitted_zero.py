@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero, without_zero
+from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import event_without_zero, without_zero
 from cachefleet_controlplane.pools.source import PoolView
 from tests.controlplane.gateway.conversations.talk import STORED
 from tests.controlplane.gateway.harness import MODEL, Front, engine, front, pool

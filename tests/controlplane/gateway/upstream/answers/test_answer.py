@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream import answer
-from cachefleet_controlplane.gateway.upstream.answer import StreamFilter, read_usage, restate_size, without_ids
+from cachefleet_controlplane.gateway.upstream.answers import answer
+from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter, read_usage, restate_size, without_ids
 from cachefleet_runtime.sse import event_data
 
 FINGERPRINT = b'"vllm-1-abc"'

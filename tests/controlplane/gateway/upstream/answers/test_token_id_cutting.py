@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.upstream.token_id_cutting import can_be_cut, count_ids, cut_ids
+from cachefleet_controlplane.gateway.upstream.answers.token_id_cutting import can_be_cut, count_ids, cut_ids
 
 TEXTS = st.text() | st.sampled_from(['"token_ids":[1]', '\\"token_ids":[', '],"prompt_token_ids":[', '"choices":[{'])
 IDS = st.none() | st.lists(st.integers(0, 1 << 20), max_size=4)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, count_ids
-from cachefleet_controlplane.gateway.upstream.usage import Usage
+from cachefleet_controlplane.gateway.upstream.answers.token_id_cutting import IDS, can_be_cut, count_ids
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 
 _TEXTS: Final = (b'"content":"', b'"text":"', b'"reasoning":"', b'"arguments":"')
 """Beginnings of what a choice says, in compact JSON; a quote within text is escaped, so that no text matches."""

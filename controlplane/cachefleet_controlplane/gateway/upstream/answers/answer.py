@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from cachefleet_controlplane.gateway.upstream.context_overflow import overflow_in
-from cachefleet_controlplane.gateway.upstream.stream_count import StreamCount
-from cachefleet_controlplane.gateway.upstream.token_id_cutting import IDS, can_be_cut, cut_ids
-from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in
-from cachefleet_controlplane.gateway.upstream.zero_cached_tokens import event_without_zero
+from cachefleet_controlplane.gateway.upstream.answers.context_overflow import overflow_in
+from cachefleet_controlplane.gateway.upstream.answers.stream_count import StreamCount
+from cachefleet_controlplane.gateway.upstream.answers.token_id_cutting import IDS, can_be_cut, cut_ids
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage, usage_in
+from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import event_without_zero
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, error_within
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields
 from cachefleet_runtime.sse import DONE, event_data

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.upstream.produced_tokens import HANDED_BACK
+from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import HANDED_BACK
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, event_data
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
-from cachefleet_controlplane.gateway.upstream.produced_tokens import Produced
+from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Produced
 
 
 def told(**members: Any) -> bytes:

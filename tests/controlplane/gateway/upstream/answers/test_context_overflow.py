@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.answer import read_error, restated_event
-from cachefleet_controlplane.gateway.upstream.context_overflow import MAX_WORDS, Overflow, overflow_in
+from cachefleet_controlplane.gateway.upstream.answers.answer import read_error, restated_event
+from cachefleet_controlplane.gateway.upstream.answers.context_overflow import MAX_WORDS, Overflow, overflow_in
 
 WORDS = [
     (

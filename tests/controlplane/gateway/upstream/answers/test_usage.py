@@ -12,8 +12,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.upstream.answer import read_usage
-from cachefleet_controlplane.gateway.upstream.usage import Usage, usage_in, within
+from cachefleet_controlplane.gateway.upstream.answers.answer import read_usage
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage, usage_in, within
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from tests.controlplane.gateway.harness import Known, chat, front
 from tests.controlplane.gateway.tenancies import ACME, ask, directory

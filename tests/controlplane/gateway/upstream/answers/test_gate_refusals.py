@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.upstream.gate_refusals import (
+from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import (
     MAX_WATCHED_BYTES,
     Refusal,
     UnreadableAnswerError,
