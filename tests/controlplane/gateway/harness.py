@@ -34,9 +34,9 @@ from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes

@@ -18,8 +18,8 @@ from cachefleet_controlplane.gateway.upstream.answers.answer import (
 )
 from cachefleet_controlplane.gateway.upstream.answers.stream_count import StreamCount
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import event_without_zero
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_controlplane.wire.json_members import Fields, encode

@@ -24,11 +24,11 @@ from cachefleet_controlplane.gateway.attempts.worker_choice import Placement, pr
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import aborts
 from cachefleet_controlplane.gateway.upstream.answers.usage import LONGEST, Usage, within
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import omitting, without_zero
+from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError

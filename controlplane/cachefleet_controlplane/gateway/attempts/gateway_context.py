@@ -14,10 +14,10 @@ from cachefleet_controlplane.gateway.engine_deaths.exposed_request import Expose
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.tracing.tracer import Tracer

@@ -22,8 +22,8 @@ from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty

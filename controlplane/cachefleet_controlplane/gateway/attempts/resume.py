@@ -16,8 +16,8 @@ from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name, aborts, may_give_up
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool

@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.attempts.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
-from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import ABORTED, HANDED_BACK, Name, Produced, may_give_up
+from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import (
+    ABORTED,
+    HANDED_BACK,
+    Name,
+    Produced,
+    may_give_up,
+)
 from cachefleet_controlplane.gateway.upstream.answers.usage import count
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import DONE, event_data

@@ -11,9 +11,9 @@ from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Relaying, StalledAttempts
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter, error_code
+from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
 from cachefleet_controlplane.transport.native_exchange import NativeReply
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import aiohttp
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answer_budget import HeldAnswerBytes
+from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
 from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
