@@ -63,7 +63,7 @@ async def test_a_held_request_is_answered_as_any_other(vllm_server: VllmServer, 
         answer = await asyncio.to_thread(ask_keys, vllm_server, body, f"&block_size=16{named}")
         (keyed,) = decode(answer.content)
         assert (prompt.tokens, prompt.keys, prompt.boundaries) == (keyed.tokens, keyed.keys, keyed.boundaries)
-        begun = await client.go(opened.held)
+        begun = await client.go(opened.held, url=vllm_server.url)
         assert unvaried(await text(begun)) == unvaried(expected.content)
 
 
@@ -106,6 +106,6 @@ async def test_what_vllm_refuses_is_refused_as_ever(vllm_server: VllmServer, bod
     async with upstream() as client:
         opened = await hold(client, vllm_server, CHAT, body)
         if opened.held is not None:  # vLLM looks at some members after it has rendered
-            opened = await client.go(opened.held)
+            opened = await client.go(opened.held, url=vllm_server.url)
     assert opened.answer is not None
     assert (opened.answer.status, json.loads(opened.answer.body)) == (expected.status, json.loads(expected.content))
