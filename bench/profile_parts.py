@@ -54,7 +54,7 @@ _RULES: Final = tuple(
         (rf"{_C}wire\.http_exchange:(_?read.*|_check_length)", BODY),
         # What a worker is sent and answers.
         (r"(aiohttp|yarl|multidict|aiosignal|frozenlist|aiohappyeyeballs|propcache)\b.*", UPSTREAM),
-        (rf"{_G}upstream\.(answer|zero_cached_tokens|produced_tokens|usage|system_fingerprints):.*", RELAY),
+        (rf"{_G}upstream\.answers\..*", RELAY),
         (rf"{_G}upstream\.worker_answer:Stream\.more", RELAY),
         (r"cachefleet_runtime\.sse:.*", RELAY),
         (rf"{_G}attempts\.(stream_join|stop_strings):.*", RELAY),

@@ -52,23 +52,6 @@ ENGINE_LOST: Final = "engine_lost"
 """Among the reasons of a State: the engine was there, and its process has ended."""
 
 
-class Suspension(StrEnum):
-    """Why an engine serves nothing though it answers its health checks."""
-
-    ASLEEP = "asleep"
-    """Its memory was given back (vLLM's ``/sleep``), or is being."""
-    PAUSED = "paused"
-    """Its scheduler takes no requests (``/pause``, or ``/sleep`` of level 0)."""
-    UPDATING_WEIGHTS = "updating_weights"
-    STUCK = "stuck"
-    """Requests wait, and it has made no step for a long time."""
-
-
-def suspension_words(suspended: str) -> str:
-    """A Suspension, or a later agent's word, as people read it."""
-    return suspended.replace("_", " ")
-
-
 class Stored(Struct, tag=0, array_like=True, frozen=True):
     """A chain of keys now held, in order; ``parent`` is the key before the first, 0 where they begin a prompt."""
 

@@ -6,4 +6,5 @@ engine_configuration  what a pool asks of an engine, what the engine has, and wh
 first_process         what runs the program of an engine's container, and passes signals on to it
 held_requests         a request that waits in its worker between rendering and answer: header and frames
 left_answers          answers whose clients left: a request's name, and what was made of it
+suspensions           why an engine serves nothing though it answers its health checks
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.report_frames import Suspension, suspension_words
+from cachefleet_core.engine.suspensions import Suspension, suspension_words
 from cachefleet_core.warmth import REFUSED, TOO_LONG
 from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import (

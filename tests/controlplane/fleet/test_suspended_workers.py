@@ -10,7 +10,8 @@ from cachefleet_controlplane.fleet.worker_troubles import Trouble
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty
-from cachefleet_core.report_frames import Phase, State, Suspension
+from cachefleet_core.engine.suspensions import Suspension
+from cachefleet_core.report_frames import Phase, State
 from tests.controlplane.fleet.test_fleet import KEYS, route
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, pool, view, wid
 from tests.controlplane.frames import state

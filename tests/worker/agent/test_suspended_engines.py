@@ -62,10 +62,9 @@ async def test_a_pause_that_drops_the_cache_is_seen_before_the_next_poll_is_due(
     async with working(make_settings, plane, **PLUGIN) as worker:
         await worker.complete(prompt(0, 100))
         await worker.whole()
-        settings = worker.agent._settings
-        object.__setattr__(settings, "poll_seconds", 1e9)  # from the next poll on
-        await worker.complete(prompt(500, 100))
         polls = worker.metric("engine_polls_total", outcome="answered")
+        object.__setattr__(worker.agent._settings, "poll_seconds", 1e9)  # from the next poll on
+        await worker.complete(prompt(500, 100))
         await plane.until(lambda: worker.metric("engine_polls_total", outcome="answered") > polls)
         worker.engine.pause()
         await says(worker, "paused")

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from cachefleet_core.engine.suspensions import Suspension
 from cachefleet_core.hit_rule import CacheGroup
-from cachefleet_core.report_frames import Policy, Suspension
+from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.live_policy import STOCK, LivePolicy, succeed
 from cachefleet_worker.plugin.plugin_faults import Faults

@@ -7,8 +7,9 @@ from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
 from cachefleet_controlplane.workers.views import WorkerStatus
+from cachefleet_core.engine.suspensions import Suspension, suspension_words
 from cachefleet_core.index_contract import Difference
-from cachefleet_core.report_frames import Phase, Suspension, suspension_words
+from cachefleet_core.report_frames import Phase
 
 DOUBTED: Final = 0.5
 """A trust below this is told: less than a quarter of what the worker claims is served."""

@@ -9,7 +9,8 @@ from typing import Final
 
 from cachefleet_controlplane.console.live.token_rates import Rates
 from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
-from cachefleet_core.report_frames import Phase, suspension_words
+from cachefleet_core.engine.suspensions import suspension_words
+from cachefleet_core.report_frames import Phase
 
 MIB: Final = 1 << 20
 _EPOCH: Final = 8

@@ -11,7 +11,7 @@ from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, no_ready_worker
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.report_frames import suspension_words
+from cachefleet_core.engine.suspensions import suspension_words
 
 RETRY_AFTER_SECONDS: Final = 2
 """Retry-After where too many requests are under way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cachefleet_core.report_frames import suspension_words
+from cachefleet_core.engine.suspensions import suspension_words
 from cachefleet_local.cli.listing import Column, Item
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.upstream import client
+from cachefleet_controlplane.gateway.upstream import answer_budget, client
 from cachefleet_controlplane.wire.content_encoding import PIECE_BYTES, Inflater, UndecodableError
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.harness import MODEL, Front, engine, events, front
@@ -137,7 +137,7 @@ class Bomb(Scripted):
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_what_it_becomes_is_bounded(transport: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1 << 20)
     monkeypatch.setattr(client, "MAX_EVENT_BYTES", 1 << 20)
     async with serving(Bomb(8 << 20, kind)) as worker, front([worker], transport=transport) as gate:
         status, _, _ = await gate.chat("x", stream=kind != "application/json")

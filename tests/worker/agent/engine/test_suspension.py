@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_core.report_frames import Suspension
+from cachefleet_core.engine.suspensions import Suspension
 from cachefleet_worker.agent.engine.load_metrics import LoadMetrics, Operations
 from cachefleet_worker.agent.engine.suspension import UNPOLLED, Poll, Serving, step
 from cachefleet_worker.agent.wire.plugin_api import RankStats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_core.report_frames import Suspension
+from cachefleet_core.engine.suspensions import Suspension
 from cachefleet_worker.agent.engine.load_metrics import AWAKE, LoadMetrics, Operations
 from cachefleet_worker.agent.wire.plugin_api import RankStats
 
