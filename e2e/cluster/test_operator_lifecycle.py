@@ -312,6 +312,11 @@ def test_another_chat_template_is_another_pod_and_a_missing_one_touches_nothing(
 def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -> None:
     first = bench.operator(admin_url=fleet.url, tls="issued", **QUICK)
     running(bench)
+    image(bench, 2)
+    kubelet.without_volume(bench.kube, new_pod(bench, 2), "FailedMount", "MountVolume.SetUp failed")  # events say so
+    until(lambda: bench.reason("Progressing") == "VolumeUnavailable")
+    image(bench, 1)
+    until(lambda: len(pods(bench)) == 2)
     fleet.knows(f"{bench.namespace}/demo", *map(member, names(bench)))
     bench.kube.patch("Secret", bench.namespace, "demo-worker-tls", {"data": {"ca.crt": ""}})  # it is written again
     bench.edit(replicas=1)
