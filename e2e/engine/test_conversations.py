@@ -99,6 +99,12 @@ def test_lost_hits_add_up_to_what_the_engine_counts(fleet: Up, client: openai.Op
     until(lambda: grown() == [prompt, cached] * 2, 60, f"at {prompt} and {cached}")
 
 
+def hit_ratio(fleet: Up) -> dict[str, Any]:
+    """Of the fleet's only pool, by the admin API."""
+    (pool,) = fleet.admin("pools")
+    return dict(pool["hitRatio"])
+
+
 @pytest.fixture
 def console(fleet: Up) -> Iterator[httpx.Client]:
     """The console's pages, signed in by a link."""
@@ -141,7 +147,14 @@ def test_the_console_shows_what_the_engine_counts(fleet: Up, client: openai.Open
     page = console.get(f"/requests/{raw.headers['x-cachefleet-decision']}").text
     assert f"<b>{prompt - served:,}</b> of {prompt:,} prompt tokens were computed" in page
     queries, hits = told_and_counted(fleet)[2:]
-    ratio = f"{100 * hits / queries:.1f} %"
+
+    def by_engine() -> float:
+        return round(float(hit_ratio(fleet)["counted"]), 6)
+
+    until(lambda: by_engine() == round(hits / queries, 6), 60, "the engine's counters in the pool's ratio")
+    told = hit_ratio(fleet)
+    assert told["by"] == "answers"
+    ratio = f"{100 * told['servedTokens'] / told['answeredTokens']:.1f} %"
     until(lambda: ratio in console.get("/").text, 60, f"a hit ratio of {ratio}")
 
 

@@ -144,13 +144,18 @@ async def test_a_nap_shorter_than_a_report_is_not_predicted_from(fleet: Up) -> N
 
 async def test_an_answer_of_an_engine_that_falls_asleep_goes_on_elsewhere(fleet: Up) -> None:
     for way in ("sleep?level=1", "pause?mode=keep"):
+        await _until(lambda: all(map(_is_idle, fleet.workers())))
         asking = asyncio.create_task(_complete(fleet, f"A long one, {way}.", max_tokens=1500, ignore_eos=True))
         await _until(lambda: any(not _is_idle(worker) for worker in fleet.workers()))
         (worker,) = [one["name"] for one in fleet.workers() if not _is_idle(one)]
         _call(fleet, worker, way)
-        record = await asking
-        assert (record["finish"], record["worker"] != worker) == ("length", True), way
-        _call(fleet, worker, "wake_up" if "sleep" in way else "resume")
+        try:
+            record = await asking
+        finally:
+            _call(fleet, worker, "wake_up" if "sleep" in way else "resume")
+        workers = [attempt["worker"] for attempt in record["attempts"]]
+        assert (record["finish"], workers[0]) == ("length", worker), way
+        assert workers[-1] != worker, way
         await _until(lambda worker=worker: not _worker(fleet, worker)["suspended"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 from typing import Any
 
@@ -79,7 +80,9 @@ async def test_refusals(vllm_server: VllmServer) -> None:
             status, expected = await direct(vllm_server, path, asked, key=key)
             got_status, _, got = await gate.post(path, asked)
             assert status == 400, (name, expected)
-            assert (name, got_status, got) == (name, status, expected)
+            told = json.loads(expected)
+            told["error"]["code"] = str(told["error"]["code"])  # clients take a text alone
+            assert (name, got_status, json.loads(got)) == (name, status, told)
             assert SALT.encode() not in got
 
 

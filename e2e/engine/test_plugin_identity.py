@@ -18,6 +18,7 @@ import pytest
 
 from cachefleet_core.continuation import REF_MEMBER
 from cachefleet_worker.plugin.access_guard import OPEN_PATHS
+from e2e.engine.message_start import stream_as_stock
 from e2e.engine.requests import ANSWERED, CHAT, COMPLETION, IDS, REFUSED, WARM, Sent
 from e2e.engine.side import Side
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
@@ -94,6 +95,7 @@ async def _answer(side: Side, sent: Sent) -> Answer:
         shown = sorted((name, value) for name, value in response.headers.items() if name in HEADERS)
         if content.startswith(b"data: "):
             content = _merged(content)
+        content = stream_as_stock(content)
         content = NAMES.sub(rb'"\1":"*"', content)
         return response.status, [pair for pair in shown if pair[0] != "Content-Length"], content
 

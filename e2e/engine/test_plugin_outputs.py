@@ -15,6 +15,7 @@ import pytest
 
 from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.load import preemptions
+from e2e.engine.message_start import as_stock
 from e2e.engine.models import llama_path
 from e2e.engine.outputs import Output, prompts, same, say, total
 from e2e.engine.requests import ANSWERED, Sent
@@ -169,6 +170,8 @@ async def timeless(side: Side, sent: Sent) -> str:
     body = exchange.body
     if isinstance(body, list) and body and "choices" in body[0]:
         body = sorted(body, key=lambda piece: [choice["index"] for choice in piece["choices"]] or [99])
+    if isinstance(body, list) and body and body[0].get("type") == "message_start":
+        body = [as_stock(body[0]), *body[1:]]
     return _VARYING.sub("", repr((exchange.status, exchange.content_type, body)))
 
 

@@ -80,7 +80,7 @@ async def test_its_keys_are_those_of_the_worker_s_blocks(fleet: Up, renderer: tu
     assert found["predictedTokens"] == found["cachedTokens"] > 0
     assert "/v1/fleet/keys" in renderer[0].log.read_text(errors="replace")
     engine_log = (fleet.data_dir / "logs" / "far-0.engine.log").read_text(errors="replace")
-    assert "/v1/fleet/keys" not in engine_log
+    assert "/v1/fleet/keys HTTP" not in engine_log
     assert "/render HTTP" not in engine_log
 
 
