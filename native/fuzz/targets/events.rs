@@ -86,7 +86,7 @@ fn pass(data: &[u8], cuts: &[usize]) -> usize {
         fed.extend_from_slice(piece);
         passing.bytes().extend_from_slice(piece);
         match passing.take() {
-            Ok(Taken { passed, handed }) => {
+            Ok(Taken { passed, handed, .. }) => {
                 out.extend(passed);
                 given = handed;
             }
@@ -125,7 +125,7 @@ fn begin(data: &[u8]) {
         return;
     }
     let mut passing = Passing::first(data.to_vec(), data.len(), true, true);
-    let Ok(Taken { passed, handed }) = passing.take() else { panic!("it is short") };
+    let Ok(Taken { passed, handed, .. }) = passing.take() else { panic!("it is short") };
     assert_eq!((text(&passed), handed.len()), (text(&without_ids(data)), 0));
     let told = passing.into_rest().1;
     assert!(!(told.ids.is_empty() && told.text.is_empty()));
