@@ -15,6 +15,7 @@ PIECE_BYTES: Final = 64 * 1024
 _WINDOW_BITS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 _BARE: Final = -15
 """Window bits of a deflate stream without zlib's head, as some servers send it."""
+_HEAD_BYTES: Final = 2
 _ACCEPTED: Final = "gzip, deflate"
 
 
@@ -70,7 +71,7 @@ class Inflater:
     @property
     def whole(self) -> bool:
         """What was fed ends where a compressed stream does, or is nothing."""
-        return self._stream.eof or not self._begun
+        return self._stream.eof or not (self._begun or self._left)
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the compressed body."""
@@ -78,10 +79,15 @@ class Inflater:
 
     def take(self) -> bytes:
         """Return the next piece of the body; b"" where more has to be fed. UndecodableError."""
-        while self._left or self._full:
+        while self._full or (self._left and self._may_begin):
             if (piece := self._step()) or not (self._left or self._full):
                 return piece
         return b""
+
+    @property
+    def _may_begin(self) -> bool:
+        """Whether zlib's head, by which a deflate stream is told from one without it, is here as a whole."""
+        return self._begun or self._bits != _WINDOW_BITS[b"deflate"] or len(self._left) >= _HEAD_BYTES
 
     def _step(self) -> bytes:
         if self._stream.eof:  # gzip may have several streams, one behind the other

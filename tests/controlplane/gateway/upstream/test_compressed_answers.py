@@ -160,6 +160,18 @@ def test_pieces_make_the_body_however_they_are_cut(body: bytes, coding: str, siz
     assert (read, inflater.whole) == (body, True)
 
 
+@pytest.mark.parametrize("coding", sorted(BITS))
+def test_a_body_may_come_byte_by_byte(coding: str) -> None:
+    packed = compressor(coding)
+    inflater, read = Inflater([coding.partition(",")[0].encode()]), b""
+    for byte in packed.compress(b"hello there") + packed.flush():
+        inflater.feed(bytes([byte]))
+        assert not inflater.whole or read
+        while piece := inflater.take():
+            read += piece
+    assert (read, inflater.whole) == (b"hello there", True)
+
+
 @pytest.mark.parametrize("break_it", [lambda sent: sent[:-1], lambda sent: sent[: len(sent) // 2]])
 def test_a_cut_body_is_not_whole(break_it: Callable[[bytes], bytes]) -> None:
     packed = compressor("gzip")
