@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Final, TypeAlias
 
+from charts.dashboards.promql import rate, summed
+
 Json: TypeAlias = dict[str, Any]
 
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
@@ -72,6 +74,11 @@ class Dashboard:
     def text(self) -> str:
         """The file's text."""
         return json.dumps(_dashboard(self), indent=1) + "\n"
+
+
+def rates_by(label: str, counter: str, *matchers: str, prefix: str = "") -> Query:
+    """What a counter grows by in a second, a line for each value of one label, by that value's name."""
+    return Query(summed(rate(counter, *matchers), by=label), f"{prefix}{{{{{label}}}}}")
 
 
 def graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph
+from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
 from charts.dashboards.promql import (
     JOB,
     MODEL,
@@ -139,7 +139,7 @@ FLEET: Final = Dashboard(
                     "Answers by status",
                     "Answers a second by class of status; and clients that left before their answer ended.",
                     "reqps",
-                    Query(summed(rate("cachefleet_requests_total", JOB, MODEL), by="status_class"), "{{status_class}}"),
+                    rates_by("status_class", "cachefleet_requests_total", JOB, MODEL),
                     Query(summed(rate("cachefleet_client_disconnects_total", JOB)), "client left"),
                 ),
                 graph(
@@ -179,8 +179,8 @@ FLEET: Final = Dashboard(
                     "Refused",
                     "Requests a second that were sent to no worker, by reason; of tenants over their limits, too.",
                     "reqps",
-                    Query(summed(rate("cachefleet_admission_refusals_total", JOB), by="reason"), "{{reason}}"),
-                    Query(summed(rate("cachefleet_tenant_refusals_total", JOB), by="reason"), "tenant: {{reason}}"),
+                    rates_by("reason", "cachefleet_admission_refusals_total", JOB),
+                    rates_by("reason", "cachefleet_tenant_refusals_total", JOB, prefix="tenant: "),
                 ),
             ),
         ),
@@ -191,7 +191,7 @@ FLEET: Final = Dashboard(
                     "Prompt tokens of tenants",
                     "Prompt tokens a second by tenant, cached ones included.",
                     "suffix: tokens/s",
-                    Query(summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"), "{{tenant}}"),
+                    rates_by("tenant", "cachefleet_tenant_prompt_tokens_total", JOB),
                 ),
                 graph(
                     "Tokens of tenants from cache",
@@ -235,7 +235,7 @@ FLEET: Final = Dashboard(
                     "Less cached than predicted",
                     "Answers a second of which the worker served less from cache than the index promised, by cause.",
                     "reqps",
-                    Query(summed(rate("cachefleet_prediction_shortfalls_total", JOB), by="cause"), "{{cause}}"),
+                    rates_by("cause", "cachefleet_prediction_shortfalls_total", JOB),
                 ),
                 graph(
                     "Tried elsewhere",
@@ -244,14 +244,14 @@ FLEET: Final = Dashboard(
                         "less than the threshold asks for."
                     ),
                     "reqps",
-                    Query(summed(rate("cachefleet_attempt_retries_total", JOB), by="reason"), "{{reason}}"),
+                    rates_by("reason", "cachefleet_attempt_retries_total", JOB),
                     Query(summed(rate("cachefleet_gate_refusals_total", JOB)), "gate"),
                 ),
                 graph(
                     "Prefill on other workers",
                     "Prompts a second that Prefill workers computed for others, by outcome.",
                     "reqps",
-                    Query(summed(rate("cachefleet_prefill_attempts_total", JOB), by="outcome"), "{{outcome}}"),
+                    rates_by("outcome", "cachefleet_prefill_attempts_total", JOB),
                 ),
                 graph(
                     "Rendering",
@@ -266,8 +266,8 @@ FLEET: Final = Dashboard(
                         "nobody is asked."
                     ),
                     "reqps",
-                    Query(summed(rate("cachefleet_render_failures_total", JOB), by="reason"), "{{reason}}"),
-                    Query(summed(rate("cachefleet_render_bypasses_total", JOB), by="reason"), "not asked: {{reason}}"),
+                    rates_by("reason", "cachefleet_render_failures_total", JOB),
+                    rates_by("reason", "cachefleet_render_bypasses_total", JOB, prefix="not asked: "),
                 ),
                 graph(
                     "Time the gateway adds",
@@ -290,7 +290,7 @@ FLEET: Final = Dashboard(
                         "causes together are what was computed."
                     ),
                     "suffix: tokens/s",
-                    Query(summed(rate("cachefleet_lost_tokens_total", JOB, POOL), by="cause"), "{{cause}}"),
+                    rates_by("cause", "cachefleet_lost_tokens_total", JOB, POOL),
                 ),
             ),
         ),
@@ -301,7 +301,7 @@ FLEET: Final = Dashboard(
                     "Turns",
                     "Turns of named conversations a second, by what became of them.",
                     "reqps",
-                    Query(summed(rate("cachefleet_continuation_turns_total", JOB), by="outcome"), "{{outcome}}"),
+                    rates_by("outcome", "cachefleet_continuation_turns_total", JOB),
                 ),
                 graph(
                     "Handles",
@@ -310,11 +310,8 @@ FLEET: Final = Dashboard(
                         "sent whole instead, by the worker's reason."
                     ),
                     "reqps",
-                    Query(summed(rate("cachefleet_continuation_handles_total", JOB), by="outcome"), "{{outcome}}"),
-                    Query(
-                        summed(rate("cachefleet_continuation_handle_refusals_total", JOB), by="code"),
-                        "refused: {{code}}",
-                    ),
+                    rates_by("outcome", "cachefleet_continuation_handles_total", JOB),
+                    rates_by("code", "cachefleet_continuation_handle_refusals_total", JOB, prefix="refused: "),
                 ),
                 graph(
                     "Bytes spared",
@@ -329,7 +326,7 @@ FLEET: Final = Dashboard(
                         "mismatch is a defect."
                     ),
                     "reqps",
-                    Query(summed(rate("cachefleet_continuation_canaries_total", JOB), by="result"), "{{result}}"),
+                    rates_by("result", "cachefleet_continuation_canaries_total", JOB),
                 ),
                 graph(
                     "Responses over WebSocket",
@@ -368,9 +365,9 @@ FLEET: Final = Dashboard(
                     "Reports",
                     "Frames a second from agents, by type; divergence and resync: the index asked for a snapshot.",
                     "ops",
-                    Query(summed(rate("cachefleet_report_frames_total", JOB), by="type"), "{{type}}"),
+                    rates_by("type", "cachefleet_report_frames_total", JOB),
                     Query(summed(rate("cachefleet_report_divergence_total", JOB)), "divergence"),
-                    Query(summed(rate("cachefleet_report_resyncs_total", JOB), by="reason"), "resync {{reason}}"),
+                    rates_by("reason", "cachefleet_report_resyncs_total", JOB, prefix="resync "),
                 ),
                 graph(
                     "Agents connected",
@@ -382,11 +379,8 @@ FLEET: Final = Dashboard(
                     "Reports not taken",
                     "Connections and frames a second that were refused, by reason.",
                     "ops",
-                    Query(summed(rate("cachefleet_report_rejections_total", JOB), by="reason"), "{{reason}}"),
-                    Query(
-                        summed(rate("cachefleet_report_frames_malformed_total", JOB), by="reason"),
-                        "malformed: {{reason}}",
-                    ),
+                    rates_by("reason", "cachefleet_report_rejections_total", JOB),
+                    rates_by("reason", "cachefleet_report_frames_malformed_total", JOB, prefix="malformed: "),
                     Query(summed(rate("cachefleet_index_shed_frames_total", JOB)), "index full"),
                     Query(summed(rate("cachefleet_index_excess_claims_total", JOB)), "more than the worker can hold"),
                 ),
@@ -407,7 +401,7 @@ FLEET: Final = Dashboard(
                     "Store, in trouble",
                     "Failures of the store a second by kind, and decision records that were dropped.",
                     "ops",
-                    Query(summed(rate("cachefleet_store_errors_total", JOB), by="kind"), "errors {{kind}}"),
+                    rates_by("kind", "cachefleet_store_errors_total", JOB, prefix="errors "),
                     Query(summed(rate("cachefleet_store_dropped_total", JOB)), "dropped"),
                 ),
                 graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph
+from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
 from charts.dashboards.promql import JOB, NAMESPACE, POOL, difference, highest, lowest, quantile, rate, series, summed
 
 OPERATOR: Final = Dashboard(
@@ -95,7 +95,7 @@ OPERATOR: Final = Dashboard(
                     "Reconciliations",
                     "Passes over a pool a second, by outcome.",
                     "ops",
-                    Query(summed(rate("cachefleet_operator_reconciles_total", JOB), by="outcome"), "{{outcome}}"),
+                    rates_by("outcome", "cachefleet_operator_reconciles_total", JOB),
                 ),
                 graph(
                     "Time of a reconciliation",
@@ -146,7 +146,7 @@ OPERATOR: Final = Dashboard(
                     "Control plane asked in vain",
                     "Questions a second to the control plane that had no answer, by reason.",
                     "reqps",
-                    Query(summed(rate("cachefleet_operator_facts_failures_total", JOB), by="reason"), "{{reason}}"),
+                    rates_by("reason", "cachefleet_operator_facts_failures_total", JOB),
                 ),
                 graph(
                     "Who leads",

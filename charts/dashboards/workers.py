@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, graph
+from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, graph, rates_by
 from charts.dashboards.promql import AGENTS, JOB, POOL, WORKER, highest, increase, lowest, rate, ratio, series, summed
 
 RANK: Final = (JOB, POOL, WORKER)
@@ -167,9 +167,7 @@ WORKERS: Final = Dashboard(
                     "Evictions",
                     "Removals from the cache a second that each engine told of, mostly of one block each.",
                     "ops",
-                    Query(
-                        summed(rate("cachefleet_agent_events_total", AGENTS, 'outcome="removed"'), by="pod"), "{{pod}}"
-                    ),
+                    rates_by("pod", "cachefleet_agent_events_total", AGENTS, 'outcome="removed"'),
                 ),
                 graph(
                     "Caches begun anew",
@@ -183,13 +181,13 @@ WORKERS: Final = Dashboard(
                     "Engine events",
                     "KV cache events a second by what became of them; blocks that are not reported, by reason.",
                     "ops",
-                    Query(summed(rate("cachefleet_agent_events_total", AGENTS), by="outcome"), "{{outcome}}"),
+                    rates_by("outcome", "cachefleet_agent_events_total", AGENTS),
                 ),
                 graph(
                     "Turns of the event stream",
                     "Gaps, replays, losses and the like, a second.",
                     "ops",
-                    Query(summed(rate("cachefleet_agent_stream_total", AGENTS), by="what"), "{{what}}"),
+                    rates_by("what", "cachefleet_agent_stream_total", AGENTS),
                 ),
                 graph(
                     "Policies given to engines",
