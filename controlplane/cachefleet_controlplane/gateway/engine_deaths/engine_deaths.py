@@ -74,7 +74,8 @@ class EngineDeaths:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ended = ended
-        self._serving = serving
+        self.serving = serving
+        """Whether a worker's end would be unforeseen."""
         self._metrics = metrics
         self._clock = clock
         self._key = os.urandom(32)
@@ -102,10 +103,6 @@ class EngineDeaths:
             probe = self._probes[url] = asyncio.create_task(self._ended(url, PROBE_SECONDS))
             probe.add_done_callback(lambda _: self._probes.pop(url, None))
         return await asyncio.shield(probe)
-
-    def serving(self, worker: str) -> bool:
-        """Whether a worker's end would be unforeseen."""
-        return self._serving(worker)
 
     def lost(self, worker: str, digest: bytes, *, began: float, produced: bool) -> None:
         """Note a request that was lost with its engine, unforeseen."""

@@ -132,7 +132,7 @@ async def test_unrelated_deaths_condemn_nobody_who_is_answered() -> None:
 
 async def test_a_worker_that_was_told_to_go_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(3) as (gate, _):
-        monkeypatch.setattr(gate.gateway._parts.deaths, "_serving", lambda _: False)
+        monkeypatch.setattr(gate.gateway._parts.deaths, "serving", lambda _: False)
         await gate.chat(POISON)
         assert value(gate.metrics, "engine_deaths_total") == 0
 

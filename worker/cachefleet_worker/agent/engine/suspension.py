@@ -40,8 +40,8 @@ class Serving:
 
     suspended: str = SERVING
     """A Suspension, or "" where it serves."""
-    told: str = SERVING
-    """What the plugin said last."""
+    reported: str = SERVING
+    """What the engine said of itself last, by plugin, metrics or ``/is_paused``."""
     shown: LoadMetrics | None = None
     still_since: float | None = None
     """Since when it has work, and every poll has shown the same metrics; None where it has none."""
@@ -55,11 +55,11 @@ def step(before: Serving, poll: Poll, *, stuck_seconds: float) -> Serving:
 
     An engine that gives its memory back answers nothing meanwhile, so what it said last stands until it says more.
     """
-    told = _told(before, poll)
+    reported = _reported(before, poll)
     since = _still_since(before, poll)
     stuck = stuck_seconds > 0 and since is not None and poll.at - since >= stuck_seconds
-    suspended = _under_way(poll.operations) or told or (Suspension.STUCK if stuck else SERVING)
-    return Serving(suspended, told, poll.metrics, since)
+    suspended = _under_way(poll.operations) or reported or (Suspension.STUCK if stuck else SERVING)
+    return Serving(suspended, reported, poll.metrics, since)
 
 
 def _still_since(before: Serving, poll: Poll) -> float | None:
@@ -69,11 +69,11 @@ def _still_since(before: Serving, poll: Poll) -> float | None:
     return poll.at if moved else before.still_since
 
 
-def _told(before: Serving, poll: Poll) -> str:
+def _reported(before: Serving, poll: Poll) -> str:
     if poll.stats is not None and poll.stats.suspended is not None:
         return poll.stats.suspended
-    if poll.silent and before.told:
-        return before.told
+    if poll.silent and before.reported:
+        return before.reported
     if poll.metrics.asleep:
         return Suspension.ASLEEP
     return Suspension.PAUSED if poll.paused else SERVING
