@@ -215,6 +215,10 @@ class FakeEngine:
         """Announce that all cached blocks are in the host's memory, too; nothing is ever loaded from there."""
         self.worker.publisher.publish([Offloaded(link) for link in self.held_links()])
 
+    def has_host_room(self, blocks: int) -> None:
+        """Say that the host's memory has room for so many blocks, as from 0.33 on."""
+        self.worker.metrics.has_host_room(blocks)
+
     def load(self, tokens: int, seconds: float) -> None:
         """Count tokens as loaded from the host's memory; none are."""
         self.worker.metrics.loaded(tokens, seconds)

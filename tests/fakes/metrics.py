@@ -207,6 +207,12 @@ class EngineMetrics:
         self._params_n = self._histogram("request_params_n", _SMALL)
         self._request_preemptions = self._histogram("request_num_preemptions", _PREEMPTIONS)
 
+    def has_host_room(self, blocks: int) -> None:
+        """The host tier's size, as vLLM says it from 0.33 on."""
+        labels = ("cpu_blocks_per_chunk", "cpu_num_chunks", "engine", "manager")
+        info = Gauge("vllm:kv_offload_config_info", "As vLLM.", labels, registry=self._registry)
+        info.labels("1", str(blocks), str(self._options.rank), "cpu").set(1)
+
     def _info(self) -> None:
         labels = cache_config(self._options)
         info = Gauge("vllm:cache_config_info", "As vLLM.", (*labels, "engine"), registry=self._registry)

@@ -74,3 +74,6 @@ async def test_what_left_the_device_is_loaded(make_settings: Callable[..., Agent
             assert not measured()
             await ControlPlane().until(measured)
             assert decide(fleet).scores[0].loading_seconds == pytest.approx(4 * BLOCK / 10_000)
+
+            engine.has_host_room(2)  # of the four, which were never said to be gone, the longest held are
+            await ControlPlane().until(lambda: decide(fleet).loaded_tokens == 0)
