@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from cachefleet_controlplane.wire.errors import ApiError
@@ -15,7 +13,7 @@ RETRY_AFTER_SECONDS: Final = 1
 
 
 class AnswersUnderWay:
-    """Counts the requests of a gateway; each is answered by the task in which it is ``running``."""
+    """Counts the requests of a gateway; each is answered by the task in which it began."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any] | None, int] = {}
@@ -27,19 +25,19 @@ class AnswersUnderWay:
     def __len__(self) -> int:
         return self._count
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count a request, answered by this task, for as long as the context lasts."""
+    def begin(self) -> asyncio.Task[Any] | None:
+        """Count a request, and return the task that answers it, for ``end``."""
         task = asyncio.current_task()
         self._count += 1
         self._tasks[task] = self._tasks.get(task, 0) + 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-            self._tasks[task] -= 1
-            if not self._tasks[task]:
-                del self._tasks[task]
+        return task
+
+    def end(self, task: asyncio.Task[Any] | None) -> None:
+        """Count a request less, whose answer is over."""
+        self._count -= 1
+        self._tasks[task] -= 1
+        if not self._tasks[task]:
+            del self._tasks[task]
 
     def stop(self) -> int:
         """End all answers now, with an error that tells clients to ask again; their number."""

@@ -156,12 +156,13 @@ class Gateway:
         reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
         reply.names = scope[NAMES]
         self._parts.metrics.request_started()
+        answered_by = self._parts.under_way.begin()
         try:
-            with self._parts.under_way.running():
-                await self._serve(scope, receive, reply)
+            await self._serve(scope, receive, reply)
         except ClientGoneError:
             self._parts.metrics.client_gone()
         finally:
+            self._parts.under_way.end(answered_by)
             self._parts.metrics.request_ended()
 
     def _name(self, scope: Scope) -> None:

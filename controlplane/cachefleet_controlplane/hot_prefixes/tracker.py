@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, Wanted
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.reservations import KEY_BYTES, shared_blocks
 from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4
@@ -94,7 +94,7 @@ class HotPrefixes:
         held = [key for key in recent.known if self._begins(keys, key)]
         for key in held:
             self._warm(self._entries[key], now)
-        common = [common_blocks(keys, prompt) for prompt in recent.prompts]
+        common = [shared_blocks(keys, prompt) for prompt in recent.prompts]
         shared = max(self._continued(keys), *common, 0)
         if shared and _key(keys, shared) not in recent.known:
             held = self._grow(held, self._add(line, keys, shared, now))
@@ -239,19 +239,6 @@ class HotPrefixes:
             return None
         self._entries[key].asked_at = now
         return Wanted(key, self._entries[key].blocks)
-
-
-def common_blocks(one: bytes, other: bytes) -> int:
-    """How many leading blocks two prompts share: equal keys at a position mean equal keys before it."""
-    mine, theirs = memoryview(one).cast("Q"), memoryview(other).cast("Q")
-    low, high = 0, min(len(mine), len(theirs))
-    while low < high:
-        middle = (low + high) // 2
-        if mine[middle] == theirs[middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def _size(prompt: bytes) -> int:

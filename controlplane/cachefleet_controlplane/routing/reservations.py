@@ -81,10 +81,12 @@ class BlockReservations:
             del self._chains[place]
 
     def _distinct(self, place: int) -> int:
-        """Blocks that only the chain at ``place`` has."""
-        near = [self._chains[i] if self._has(i) else b"" for i in (place - 1, place, place + 1)]
-        before, chain, after = near
-        shared = shared_blocks(before, chain) + shared_blocks(chain, after) - shared_blocks(before, after)
+        """Blocks that only the chain at ``place`` has: in sorted order it shares most with one of its neighbours."""
+        chain = self._chains[place]
+        shared = 0
+        for near in (place - 1, place + 1):
+            if self._has(near):
+                shared = shared_blocks(chain, self._chains[near], at_least=shared)
         return len(chain) // KEY_BYTES - shared
 
     def _has(self, place: int) -> bool:
@@ -94,14 +96,17 @@ class BlockReservations:
 def shared_blocks(a: bytes, b: bytes, *, at_least: int = 0) -> int:
     """Length in blocks of the common prefix of two packed chains, or ``at_least`` where it is not longer.
 
-    A key commits to all before it, so equality is monotone, and one comparison tells whether there is more.
+    A key commits to all before it: equal keys at a position mean equal keys before it, so the last is looked at first.
     """
-    length = min(len(a), len(b)) // KEY_BYTES
-    if length <= at_least or _differ(a, b, at_least):
-        return at_least
-    return bisect_left(range(length), True, lo=at_least, key=lambda block: _differ(a, b, block))  # noqa: FBT003 - looked for
-
-
-def _differ(a: bytes, b: bytes, block: int) -> bool:
-    span = slice(KEY_BYTES * block, KEY_BYTES * (block + 1))
-    return a[span] != b[span]
+    low, high = at_least, min(len(a), len(b)) // KEY_BYTES
+    if low >= high:
+        return low
+    mine, theirs = memoryview(a).cast("Q"), memoryview(b).cast("Q")
+    middle = high - 1
+    while low < high:
+        if mine[middle] == theirs[middle]:
+            low = middle + 1
+        else:
+            high = middle
+        middle = (low + high) // 2
+    return low

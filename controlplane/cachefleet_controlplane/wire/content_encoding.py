@@ -20,10 +20,14 @@ _ACCEPTED: Final = "gzip, deflate"
 
 
 def encoding_of(headers: Iterable[Header]) -> bytes:
-    """The coding of a body, b"" for none. ApiError 415 for one that is not understood, or more than one."""
-    codings = codings_of(headers)
+    """The coding of a body, b"" for none; names of headers are in lower case.
+
+    ApiError 415 for one that is not understood, or more than one.
+    """
+    given = [header for header in headers if header[0] == CONTENT_ENCODING]
+    codings = codings_of(given) if given else []
     if not codings:
-        return b""
+        return b""  # as nearly all
     if len(codings) > 1 or codings[0] not in _WINDOW_BITS:
         told = b", ".join(codings).decode("latin-1")[:64]
         message = f"The body's content-encoding {told!r} is not understood; send it plain, or as {_ACCEPTED}."

@@ -21,14 +21,15 @@ class Keyers:
     def __init__(self, index_key: bytes, make: type[BlockKeyer] = BlockKeyer) -> None:
         self._index_key = index_key
         self._make = make
-        self._keyers: LruMap[tuple[FleetName, Namespace], BlockKeyer] = LruMap(MAX_KEYERS)
+        self._keyers: LruMap[tuple[FleetName, IndexContract, str, str], BlockKeyer] = LruMap(MAX_KEYERS)
 
     def get(self, fleet: FleetName, contract: IndexContract, *, salt: str, lora: str) -> BlockKeyer:
         """The keyer of a fleet's namespace, made where it is not cached."""
-        namespace = Namespace(contract=contract.fingerprint(), salt=salt, lora=lora)
-        keyer = self._keyers.use((fleet, namespace))
+        name = (fleet, contract, salt, lora)
+        keyer = self._keyers.use(name)
         if keyer is None:
             index_key = fleet_index_key(self._index_key, *fleet)
+            namespace = Namespace(contract=contract.fingerprint(), salt=salt, lora=lora)
             keyer = self._make(index_key, namespace, contract.block_size, contract.lookahead)
-            self._keyers.put((fleet, namespace), keyer)
+            self._keyers.put(name, keyer)
         return keyer

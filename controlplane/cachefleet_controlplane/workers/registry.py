@@ -93,7 +93,11 @@ class Registry:
 
     def worker(self, worker: WorkerId) -> Worker | None:
         """The rank with this id; None where there is none."""
-        return next((p.workers[worker] for p in self.pools.values() if worker in p.workers), None)
+        for pool in self.pools.values():
+            known = pool.workers.get(worker)
+            if known is not None:
+                return known
+        return None
 
     def named(self, worker: str) -> Iterator[Worker]:
         """The rank with this id, or all ranks of the worker with this full name."""

@@ -13,7 +13,6 @@ from cachefleet_controlplane.hot_prefixes.tracker import (
     PROMPT_BYTES,
     RETRY_SECONDS,
     HotPrefixes,
-    common_blocks,
 )
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.tenancy import TenantId
@@ -174,14 +173,6 @@ def test_none_are_remembered_where_none_shall_be() -> None:
     for _ in range(3):
         asked.ask(blocks(1))
     assert (len(asked.hot), asked.hot.size) == (0, 0)
-
-
-@given(TEXTS, TEXTS)
-def test_common_blocks_are_those_of_the_ids(one: list[int], other: list[int]) -> None:
-    keyer = _LINES[LINE]
-    expected = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    shared = min(len(one), len(other)) if expected is None else expected
-    assert common_blocks(keyer.packed_keys(one), keyer.packed_keys(other)) == shared // BLOCK
 
 
 @given(

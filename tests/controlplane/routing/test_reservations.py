@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation
+from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation, shared_blocks
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
@@ -53,6 +53,16 @@ def test_what_is_held_or_computed_is_counted_once() -> None:
     assert reservations.blocks == 12 + 6  # the second has taken it over
     reservations.drop(second)
     assert reservations.blocks == 11
+
+
+@given(st.tuples(st.integers(0, 4), st.integers(0, 4)), st.tuples(st.integers(0, 31), st.integers(0, 31)), st.data())
+def test_shared_blocks_are_the_longest_common_prefix(
+    which: tuple[int, int], blocks: tuple[int, int], data: st.DataObject
+) -> None:
+    one, other = (CHAINS[number][:many] for number, many in zip(which, blocks, strict=True))
+    shared = sum(1 for mine, theirs in zip(one, other, strict=False) if mine == theirs)
+    known = data.draw(st.integers(0, shared))
+    assert shared_blocks(pack_keys(one), pack_keys(other), at_least=known) == shared
 
 
 steps = st.lists(

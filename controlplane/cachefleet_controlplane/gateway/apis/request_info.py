@@ -134,7 +134,9 @@ _IF_AVAILABLE: Final = b"if-available"
 
 def choices_of(fields: Fields) -> int:
     """Return how many choices of each prompt are asked for, by ``n`` or ``best_of``. ApiError 400 over MAX_CHOICES."""
-    return max(1, *(_choices(fields, name) for name in ("n", "best_of")))
+    if "n" not in fields and "best_of" not in fields:
+        return 1  # as nearly all
+    return max(_choices(fields, "n"), _choices(fields, "best_of"))
 
 
 def _choices(fields: Fields, name: str) -> int:

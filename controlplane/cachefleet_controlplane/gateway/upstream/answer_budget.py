@@ -25,10 +25,13 @@ class NoRoomError(Exception):
 class HeldAnswerBytes:
     """What one answer takes of the budget; given back once nothing refers to this, as the answer does."""
 
-    __slots__ = ("_share", "_size")
+    __slots__ = ("_budget", "_share", "_size", "_worker")
 
-    def __init__(self, share: BodyShare) -> None:
-        self._share = share
+    def __init__(self, budget: BodyBudget, worker: str) -> None:
+        self._budget = budget
+        self._worker = worker
+        self._share: BodyShare | None = None
+        """None as long as the answer is not counted, as nearly all."""
         self._size = 0
 
     def grow(self, size: int, *, announced: int = 0) -> None:
@@ -36,18 +39,23 @@ class HeldAnswerBytes:
 
         StreamTooLargeError over MAX_ANSWER_BYTES, NoRoomError where others hold too much.
         """
-        before, self._size = self._size, self._size + size
-        if max(self._size, announced) > MAX_ANSWER_BYTES:
+        self._size += size
+        if self._size > MAX_ANSWER_BYTES or announced > MAX_ANSWER_BYTES:
             raise StreamTooLargeError("an answer that is too long")
-        if self._size <= COUNTED_BYTES:
-            return
+        if self._size > COUNTED_BYTES:
+            self._count(size)
+
+    def _count(self, size: int) -> None:
+        if self._share is None:
+            self._share, size = BodyShare(self._budget, self._worker), self._size
         try:
-            self._share.take(size if before > COUNTED_BYTES else self._size)
+            self._share.take(size)
         except ApiError as error:
             raise NoRoomError from error
 
     def __del__(self) -> None:
-        self._share.give_back()
+        if self._share is not None:
+            self._share.give_back()
 
 
 class AnswerBudget:
@@ -58,7 +66,7 @@ class AnswerBudget:
 
     def begin(self, worker: str) -> HeldAnswerBytes:
         """Begin to count an answer of a worker, by its URL."""
-        return HeldAnswerBytes(BodyShare(self._budget, worker))
+        return HeldAnswerBytes(self._budget, worker)
 
     @property
     def held(self) -> int:

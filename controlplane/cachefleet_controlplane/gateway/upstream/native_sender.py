@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -190,7 +191,7 @@ class NativeResponse:
 
     def get(self, name: str, default: str) -> str:
         """The first header of a name, which has any case."""
-        found = self._first.get(name.lower().encode())
+        found = self._first.get(_field_name(name))
         return default if found is None else found.decode(errors="surrogateescape")
 
     async def readany(self) -> bytes:
@@ -291,6 +292,12 @@ class NativeResponse:
     def close(self) -> None:
         """Cut the connection, unless the answer has ended: that frees the worker."""
         self._told.close()
+
+
+@lru_cache
+def _field_name(name: str) -> bytes:
+    """A header's name as native code gives it."""
+    return name.lower().encode()
 
 
 def _error(failure: str) -> Exception:

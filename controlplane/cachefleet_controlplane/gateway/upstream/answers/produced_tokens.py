@@ -46,7 +46,7 @@ _ids = msgspec.json.Decoder(list[int])
 
 def may_give_up(body: bytes) -> bool:
     """Whether a whole answer, or an event, may say that its worker gave the answer up: cheap, and never wrong in No."""
-    return any(mark in body for mark in _MARKS)
+    return _MARKS[0] in body or _MARKS[1] in body
 
 
 def aborts(body: bytes) -> bool:
