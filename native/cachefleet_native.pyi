@@ -177,6 +177,17 @@ class WorkerClient:
         trust: Trust | None = None,
         name: str = "",
     ) -> WorkerCall: ...
+    def hold(
+        self,
+        number: int,
+        url: str,
+        path: str,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        beside: ClientRequest | None = None,
+        trust: Trust | None = None,
+        name: str = "",
+    ) -> WorkerCall: ...
     def close(self) -> None: ...
 
 @final
@@ -185,6 +196,7 @@ class Trust:
 
 @final
 class WorkerCall:
+    def go(self) -> None: ...
     def more(self, *, one: bool = False) -> None: ...
     def relay(
         self,

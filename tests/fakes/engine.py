@@ -143,6 +143,11 @@ class FakeEngine:
         await runner.cleanup()
         await worker.stop()
 
+    @property
+    def connections(self) -> int:
+        """HTTP connections that are open to it."""
+        return 0 if self._runner is None or self._runner.server is None else len(self._runner.server.connections)
+
     async def restart(self) -> None:
         await self.crash()
         await self.start()

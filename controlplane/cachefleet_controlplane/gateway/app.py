@@ -260,7 +260,7 @@ class Gateway:
         headers = self._named(headers, turn, trace)
         continuing = held = None
         try:
-            answering = Answering(headers, self._marked)
+            answering = Answering(headers, self._marked, reply.native)
             routing_input = await self._input_builder.place(
                 turn.info, tenant, model=model, keep_ids=turn.keeps_ids, answering=answering
             )

@@ -16,7 +16,8 @@ use tokio::task::AbortHandle;
 use super::client_request::ClientRequest;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{
-    Answer, Bounds, Client, Cut, Failure, Head, Opened, Request, Trust as Authorities, open,
+    Answer, Bounds, Client, Cut, Failure, Head, Held, Opened, Request, Trust as Authorities, Verified, Waiting, hold,
+    open,
 };
 use crate::transport::panics::Panics;
 use crate::transport::relay::{Beginning, Counted, Heard, Passing, Relay, Relayed, Stop, begins};
@@ -78,12 +79,47 @@ impl WorkerClient {
         name: &str,
     ) -> PyResult<WorkerCall> {
         let fields = headers.iter().map(|(name, value)| (&**name, &**value));
-        let verified = trust.map(|trust| trust.get().0.named(name)).transpose();
-        let verified = verified.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body), verified)
+        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body), verified(trust, name)?)
             .map_err(|_| PyValueError::new_err("not a plain request"))?;
+        let (call, client) = (self.call(number, &request, beside), Arc::clone(&self.client));
+        call.start(async move { begun(open(&client, request).await) });
+        Ok(WorkerCall { call })
+    }
+
+    /// As `post`, for a request that the worker is to hold (see `cachefleet_core.engine.held_requests`): what is told is
+    /// (keys,), the document of its block keys, or what is told of any answer where it has one already. `go` has it
+    /// answered.
+    #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
+    #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
+    fn hold(
+        &self,
+        number: u64,
+        url: &str,
+        path: &str,
+        headers: Vec<(PyBackedStr, PyBackedStr)>,
+        body: &[u8],
+        beside: Option<&Bound<'_, ClientRequest>>,
+        trust: Option<&Bound<'_, Trust>>,
+        name: &str,
+    ) -> PyResult<WorkerCall> {
+        let fields = headers.iter().map(|(name, value)| (&**name, &**value));
+        let request = Request::begun(url, path, fields, body, verified(trust, name)?)
+            .map_err(|_| PyValueError::new_err("not a plain request"))?;
+        let (call, client) = (self.call(number, &request, beside), Arc::clone(&self.client));
+        call.start(async move { held(hold(&client, request).await) });
+        Ok(WorkerCall { call })
+    }
+
+    /// Closes connections that wait for a request.
+    fn close(&self) {
+        self.client.close();
+    }
+}
+
+impl WorkerClient {
+    fn call(&self, number: u64, request: &Request, beside: Option<&Bound<'_, ClientRequest>>) -> Arc<Call> {
         let transport = self.transport.get();
-        let call = Arc::new(Call {
+        Arc::new(Call {
             number,
             told: Arc::clone(&transport.told),
             panics: Arc::clone(&transport.panics),
@@ -92,16 +128,13 @@ impl WorkerClient {
             counted: Counted::default(),
             cut: request.cut.clone(),
             state: Mutex::new(State::Over),
-        });
-        let client = Arc::clone(&self.client);
-        call.start(async move { begun(open(&client, request).await) });
-        Ok(WorkerCall { call })
+        })
     }
+}
 
-    /// Closes connections that wait for a request.
-    fn close(&self) {
-        self.client.close();
-    }
+fn verified(trust: Option<&Bound<'_, Trust>>, name: &str) -> PyResult<Option<Verified>> {
+    let verified = trust.map(|trust| trust.get().0.named(name)).transpose();
+    verified.map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// A request that was sent. Its connection is cut where it is dropped before the answer has ended.
@@ -112,6 +145,23 @@ pub struct WorkerCall {
 
 #[pymethods]
 impl WorkerCall {
+    /// Has the worker answer the request that it holds: told is what is told of any answer. `RuntimeError` where it holds
+    /// none.
+    fn go(&self) -> PyResult<()> {
+        let mut state = self.call.lock();
+        match replace(&mut *state, State::Over) {
+            State::Held(waiting) => {
+                drop(state);
+                self.call.start(async move { begun(waiting.go().await) });
+                Ok(())
+            }
+            other => {
+                *state = other;
+                Err(PyRuntimeError::new_err("no request is held"))
+            }
+        }
+    }
+
     /// Reads on in a stream, to the end of an event or all that has come: (data, whether that is all) is told, or the
     /// name of a failure. `RuntimeError` where it has ended, or is being read.
     #[pyo3(signature = (*, one = false))]
@@ -123,7 +173,7 @@ impl WorkerCall {
                 Ok(()) => {
                     let ended = answer.ended();
                     let payload: Payload = Box::new(move |py| (PyBytes::new(py, &data), ended).into_bound_py_any(py));
-                    ((!ended).then_some(answer), payload)
+                    ((!ended).then_some(Rest::Answer(answer)), payload)
                 }
                 Err(failure) => (None, failed(failure)),
             }
@@ -211,8 +261,14 @@ impl Drop for WorkerCall {
     }
 }
 
-/// What comes of one step of a call: the rest of the answer where there is one, and what Python is told.
-type Step = (Option<Box<Answer>>, Payload);
+/// What comes of one step of a call: what waits for the next one, and what Python is told.
+type Step = (Option<Rest>, Payload);
+
+/// What a call has between two steps.
+enum Rest {
+    Answer(Box<Answer>),
+    Held(Box<Waiting>),
+}
 
 struct Call {
     number: u64,
@@ -229,6 +285,7 @@ enum State {
     /// A task has it, which can be ended as soon as it has begun.
     Busy(Option<AbortHandle>),
     Waiting(Box<Answer>),
+    Held(Box<Waiting>),
     Over,
 }
 
@@ -275,7 +332,11 @@ impl Call {
         let mut state = self.lock();
         let wanted = matches!(*state, State::Busy(_));
         if wanted {
-            *state = rest.map_or(State::Over, State::Waiting);
+            *state = match rest {
+                Some(Rest::Answer(answer)) => State::Waiting(answer),
+                Some(Rest::Held(waiting)) => State::Held(waiting),
+                None => State::Over,
+            };
         }
         drop(state); // or who is told would have to wait for it
         if wanted {
@@ -295,8 +356,19 @@ fn begun(opened: Result<Opened, Failure>) -> Step {
         Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true, false)),
         Ok(Opened::Stream(head, first, answer)) => {
             let (ended, ordinary) = (answer.ended(), head.is_stream() && begins(&first));
-            ((!ended).then_some(answer), answered(head, first, ended, ordinary))
+            ((!ended).then_some(Rest::Answer(answer)), answered(head, first, ended, ordinary))
         }
+        Err(failure) => (None, failed(failure)),
+    }
+}
+
+fn held(held: Result<Held, Failure>) -> Step {
+    match held {
+        Ok(Held::Keys(keys, waiting)) => {
+            let payload: Payload = Box::new(move |py| (PyBytes::new(py, &keys),).into_bound_py_any(py));
+            (Some(Rest::Held(waiting)), payload)
+        }
+        Ok(Held::Answered(opened)) => begun(Ok(opened)),
         Err(failure) => (None, failed(failure)),
     }
 }
@@ -317,7 +389,7 @@ fn relayed(left: Relayed) -> Step {
         (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, usage, beginning)
             .into_bound_py_any(py)
     });
-    (answer, payload)
+    (answer.map(Rest::Answer), payload)
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {

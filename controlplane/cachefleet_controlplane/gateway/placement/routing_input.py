@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -102,17 +102,21 @@ class RoutingInput(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own."""
+    """How a request will be answered: with the client's headers, and a body that ``marked`` makes of its own.
+
+    ``beside``: the native request of the client that the answer is for.
+    """
 
     headers: Sequence[Header] = field(repr=False)
     marked: Callable[[RoutingInput], bytes]
+    beside: Any = field(default=None, repr=False)
 
     def outgoing(self, before: RoutingInput) -> Outgoing | None:
         """Return what a worker will be sent; None where that depends on the decision, as hit thresholds do."""
         gate, info = before.gate, before.info
         if gate.ours or gate.own is not None or info.prompts != 1:
             return None
-        return Outgoing(info.endpoint, self.marked(before), self.headers, before.model.upstream)
+        return Outgoing(info.endpoint, self.marked(before), self.headers, before.model.upstream, self.beside)
 
 
 class RoutingInputBuilder:

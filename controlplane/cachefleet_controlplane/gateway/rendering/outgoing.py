@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from cachefleet_controlplane.gateway.rendering.render_ladder import Try
-from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
+from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
@@ -15,12 +16,16 @@ from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What any worker would be sent; ``headers`` are the client's, ``model`` is the engine's name for it."""
+    """What any worker would be sent; ``headers`` are the client's, ``model`` is the engine's name for it.
+
+    ``beside``: the native request of the client that the answer is for.
+    """
 
     path: str
     body: bytes = field(repr=False)
     headers: Sequence[Header] = field(repr=False)
     model: str
+    beside: Any = field(default=None, repr=False)
 
     def held_headers(self, body: bytes, facts: RenderFacts, *, key: str, ids: bool) -> list[tuple[str, str]]:
         """Return the headers of a request that is to be held; ``body`` is what is sent of it."""
@@ -42,7 +47,7 @@ class HeldRequest:
     url: str
     path: str
     body: bytes = field(repr=False)
-    answer: HeldAnswer = field(repr=False)
+    answer: Held = field(repr=False)
 
     def serves(self, url: str, path: str, body: bytes) -> bool:
         """Whether this is what the worker at a URL would be sent."""

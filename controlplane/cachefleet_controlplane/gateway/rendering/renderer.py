@@ -237,7 +237,9 @@ class Renderer:
 
         async def send(body: bytes) -> Opened:
             headers = [*outgoing.held_headers(body, facts, key=key, ids=ids), *told]
-            return await self._upstream.hold(url, outgoing.path, body, headers=headers, seconds=seconds)
+            return await self._upstream.hold(
+                url, outgoing.path, body, headers=headers, seconds=seconds, beside=outgoing.beside
+            )
 
         opened = await (send(outgoing.body) if continuing is None else continuing.send(url, outgoing.body, send))
         if is_not_held(opened):  # what it has announced holds until its engine is started anew

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
+from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
@@ -86,7 +86,7 @@ class Rendering(Struct, frozen=True):
     """The request itself, where the worker that gave the keys holds it."""
 
     @property
-    def held_answer(self) -> HeldAnswer | None:
+    def held_answer(self) -> Held | None:
         """The answer of that worker to come."""
         return None if self.held is None else self.held.answer
 

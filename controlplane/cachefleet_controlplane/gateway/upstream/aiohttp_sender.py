@@ -1,4 +1,4 @@
-"""Sends requests to workers over aiohttp: the reference, and what serves https and held requests."""
+"""Sends requests to workers over aiohttp: the reference, and what sends the requests that native code does not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from cachefleet_controlplane.gateway.upstream.held_answer import HeldBody
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody, HeldKeys
+from cachefleet_controlplane.gateway.upstream.worker_answer import WorkerResponse, readable
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.wire.content_encoding import UndecodableError
+from cachefleet_core.engine.held_requests import MEDIA_TYPE
 from cachefleet_runtime.lru import LruMap
 
 logger = logging.getLogger(__name__)
@@ -97,6 +100,24 @@ class AiohttpSender:
             raise aiohttp.ClientPayloadError(f"status {response.status} is none")
         return response
 
+    async def hold(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: object = None,  # noqa: ARG002 # as Sender has it
+    ) -> HeldKeys | WorkerResponse:
+        """Send a request that the worker renders and holds; its response where it answers at once. As ``post``."""
+        parts = HeldBody(body)
+        response = await self.post(url, path, parts, headers=headers)
+        try:
+            return await _held(response, parts)
+        except BaseException:
+            response.close()
+            raise
+
     async def ended(self, url: str) -> bool | None:
         """Whether a worker's engine has ended: it refuses connections, or says that its core is gone; None where its
         connection broke, which says nothing yet.
@@ -122,3 +143,14 @@ class AiohttpSender:
         if self._tls is None or not (name := self._tls.server_name(url)):
             return {}
         return {"ssl": self._tls.trusted.context(), "server_hostname": name}
+
+
+async def _held(response: aiohttp.ClientResponse, parts: HeldBody) -> HeldKeys | WorkerResponse:
+    """Read the keys of a held request, or the head of its answer where it has one already."""
+    if response.content_type != MEDIA_TYPE:
+        return response
+    if readable(response) is not response:  # whoever compresses it keeps back the keys that are waited for
+        raise UndecodableError("a held request that is compressed")
+    held = HeldAnswer(response, parts)
+    keys = await held.keys()
+    return await held.answered() if keys is None else HeldKeys(held, keys)

@@ -13,7 +13,7 @@ import aiohttp
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import AiohttpSender
 from cachefleet_controlplane.gateway.upstream.answer_budget import AnswerBudget, HeldAnswerBytes, NoRoomError
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
-from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer, HeldBody
+from cachefleet_controlplane.gateway.upstream.held_answer import Held, HeldKeys
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
@@ -31,7 +31,7 @@ from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.content_encoding import UndecodableError
 from cachefleet_controlplane.wire.headers import answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
-from cachefleet_core.engine.held_requests import MEDIA_TYPE, HoldError
+from cachefleet_core.engine.held_requests import HoldError
 from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
 
@@ -52,11 +52,20 @@ class Sender(Protocol):
         """
         ...
 
+    async def hold(
+        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], beside: Any = None
+    ) -> HeldKeys | WorkerResponse:
+        """Send a request that the worker renders and holds; return its response where it answers at once.
+
+        As ``post``; HoldError, UndecodableError.
+        """
+        ...
+
 
 class Upstream:
     """The gateway's one HTTP client; a context manager. Bounds are in seconds.
 
-    With ``native`` code that sends what it can; what it does not send, and held requests, go over aiohttp.
+    With ``native`` code that sends what it can; what it does not send goes over aiohttp.
     ``tls`` verifies workers at https URLs; without it these are verified as any server of the web.
     """
 
@@ -111,26 +120,37 @@ class Upstream:
             return _failed(error, response)
 
     async def hold(
-        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        seconds: float,
+        beside: Any = None,
     ) -> Opened:
-        """Send a request that the worker renders and holds; as ``ask`` where it answers at once, and for failures."""
-        parts = HeldBody(body)
-        response: aiohttp.ClientResponse | None = None
+        """Send a request that the worker renders and holds; as ``ask`` where it answers at once, and for failures.
+
+        ``beside`` as for ``open``.
+        """
+        response: WorkerResponse | None = None
         try:
             async with asyncio.timeout(seconds):
-                response = await self._http.post(url, path, parts, headers=headers)
-                return await _held(response, parts, self.answers.begin(url))
+                began = await self._sender.hold(url, path, body, headers=headers, beside=beside)
+                if isinstance(began, HeldKeys):
+                    return Opened(Outcome.ANSWERED, held=began.held, keys=began.keys)
+                response = began
+                return await _read(response, self.answers.begin(url))
         except asyncio.CancelledError:
             _cut(response)
             raise
         except _FAILURES as error:
             return _failed(error, response)
 
-    async def go(self, held: HeldAnswer, *, url: str, watch: Watch | None = None) -> Opened:
+    async def go(self, held: Held, *, url: str, watch: Watch | None = None) -> Opened:
         """Have the worker at a URL answer the request that it holds; as ``open``."""
         try:
-            await held.answered()
-            return await _read(held, self.answers.begin(url), watch)
+            return await _read(await held.answered(), self.answers.begin(url), watch)
         except asyncio.CancelledError:
             _cut(held)
             raise
@@ -161,7 +181,7 @@ _TOO_LARGE: Final = (StreamTooLargeError, HoldError)
 _FAILURES: Final = (*_TOO_LARGE, NoRoomError, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
 
 
-def _failed(error: Exception, response: WorkerResponse | None) -> Opened:
+def _failed(error: Exception, response: WorkerResponse | Held | None) -> Opened:
     """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
     _cut(response)
     if isinstance(error, NoRoomError):
@@ -171,7 +191,7 @@ def _failed(error: Exception, response: WorkerResponse | None) -> Opened:
     return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
 
 
-def _cut(response: WorkerResponse | None) -> None:
+def _cut(response: WorkerResponse | Held | None) -> None:
     if response is not None:
         response.close()
 
@@ -182,20 +202,6 @@ async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | 
     if response.content_type == _EVENT_STREAM and response.status == 200:
         return await _open_stream(response, held, watch)
     return await _whole(response, held)
-
-
-async def _held(response: aiohttp.ClientResponse, parts: HeldBody, own: HeldAnswerBytes) -> Opened:
-    """Read the keys of a held request; its answer where it has one already."""
-    if response.content_type != MEDIA_TYPE:
-        return await _read(response, own)
-    if readable(response) is not response:  # whoever compresses it keeps back the keys that we wait for
-        raise UndecodableError("a held request that is compressed")
-    held = HeldAnswer(response, parts)
-    keys = await held.keys()
-    if keys is None:
-        await held.answered()
-        return await _read(held, own)
-    return Opened(Outcome.ANSWERED, held=held, keys=keys)
 
 
 async def _open_stream(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None) -> Opened:

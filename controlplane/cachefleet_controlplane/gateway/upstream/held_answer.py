@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
 from multidict import CIMultiDict
@@ -13,6 +13,35 @@ from cachefleet_core.engine.held_requests import GO, HEAD, KEYS, Head, HoldError
 
 PIECE_BYTES: Final = 64 * 1024
 """A longer body is written piece by piece."""
+
+
+class Held(Protocol):
+    """A request that a worker holds, until it is told to answer or its connection is cut."""
+
+    def take(self) -> bool:
+        """Whether it can be answered: once."""
+        ...
+
+    def drop(self) -> None:
+        """Have the worker drop the request, where it is not to be answered."""
+        ...
+
+    def close(self) -> None:
+        """Cut the connection: the worker drops the request."""
+        ...
+
+    async def answered(self) -> Any:
+        """Have the worker answer; return its response (a ``WorkerResponse``) once its head is here. OSError,
+        HoldError.
+        """
+        ...
+
+
+class HeldKeys(NamedTuple):
+    """A held request, and the document of its block keys."""
+
+    held: Held
+    keys: bytes
 
 
 class HeldBody:
@@ -70,8 +99,8 @@ class HeldAnswer:
         self._head = read_head(payload)
         return None
 
-    async def answered(self) -> None:
-        """Have the worker answer, and read the answer's head. HoldError."""
+    async def answered(self) -> HeldAnswer:
+        """Have the worker answer, and read the answer's head; return this, to be read as a response. HoldError."""
         self._body.go()
         self._read_on(reading=True)
         if self._head is None:
@@ -79,6 +108,7 @@ class HeldAnswer:
             if kind != HEAD:
                 raise HoldError("no head of an answer")
             self._head = read_head(payload)
+        return self
 
     @property
     def status(self) -> int:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cachefleet_controlplane.gateway.upstream.aiohttp_sender import KEEP_ALIVE_SECONDS, AiohttpSender
 from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES
+from cachefleet_controlplane.gateway.upstream.held_answer import HeldKeys
 from cachefleet_controlplane.gateway.upstream.worker_answer import MAX_EVENT_BYTES, WorkerResponse
 from cachefleet_controlplane.gateway.upstream.worker_tls import NativeTrust, WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.wire.content_encoding import UndecodableError
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_core.native import MODULE
 from cachefleet_runtime.sse import StreamTooLargeError
@@ -73,15 +75,41 @@ class NativeSender:
         try:
             trust, name = (None, "") if self._trust is None else self._trust.of(url)
             told.call = self._client.post(told.number, url, path, headers, body, beside, trust, name)
-            status, fields, data, ended, begins = await told.next()
+            return await told.response()
         except ValueError:
             told.close()
             return await self._others.post(url, path, body, headers=headers)
         except _RefusedError:
-            if self._trust is not None:
-                self._trust.refused(url)
+            self._refused(url)
             return await self._others.post(url, path, body, headers=headers)
-        return NativeResponse(told, status, fields, data=data, ended=ended, begins=begins)
+
+    async def hold(
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: ClientRequest | None = None,
+    ) -> HeldKeys | WorkerResponse:
+        """Send a request that the worker renders and holds; as ``post`` where it answers at once. UndecodableError."""
+        told = _Told(self._completions)
+        try:
+            trust, name = (None, "") if self._trust is None else self._trust.of(url)
+            told.call = self._client.hold(told.number, url, path, headers, body, beside, trust, name)
+            return await told.held()
+        except UndecodableError:
+            raise
+        except ValueError:
+            told.close()
+            return await self._others.hold(url, path, body, headers=headers)
+        except _RefusedError:
+            self._refused(url)
+            return await self._others.hold(url, path, body, headers=headers)
+
+    def _refused(self, url: str) -> None:
+        if self._trust is not None:
+            self._trust.refused(url)
 
 
 class _RefusedError(Exception):
@@ -98,6 +126,19 @@ class _Told:
         self.call: WorkerCall | None = None
         self.counted = (0, 0)
         """Token ids in what was relayed: see ``NativeResponse.counted``."""
+
+    async def response(self) -> NativeResponse:
+        """Return the worker's response, which is told next. As ``next``."""
+        return self._response(await self.next())
+
+    async def held(self) -> HeldKeys | NativeResponse:
+        """Return the held request whose keys are told next, or the worker's response. As ``next``."""
+        told = await self.next()
+        return HeldKeys(NativeHeld(self), *told) if len(told) == 1 else self._response(told)
+
+    def _response(self, told: Any) -> NativeResponse:
+        status, fields, data, ended, begins = told
+        return NativeResponse(self, status, fields, data=data, ended=ended, begins=begins)
 
     async def next(self) -> Any:
         """Return what is told next, a tuple; a failure, or that nobody waits any more, cancels the request."""
@@ -123,6 +164,37 @@ class _Told:
     def _tell(self, told: Any) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(told)
+
+
+class NativeHeld:
+    """A request that a worker holds, on a connection of native code."""
+
+    def __init__(self, told: _Told) -> None:
+        self._told = told
+        self._free = True
+
+    def take(self) -> bool:
+        """Whether it can be answered: once."""
+        free, self._free = self._free, False
+        return free
+
+    def drop(self) -> None:
+        """Have the worker drop the request, where it is not to be answered."""
+        if self.take():
+            self.close()
+
+    def close(self) -> None:
+        """Cut the connection: the worker drops the request."""
+        self._told.close()
+
+    async def answered(self) -> NativeResponse:
+        """Have the worker answer; return its response as ``NativeSender.post`` does. ConnectionError where it was cut
+        before.
+        """
+        if self._told.call is None:
+            raise ConnectionError("the request is held no more")
+        self._told.call.go()
+        return await self._told.response()
 
 
 Beginning = tuple[str, str, int, str, bytes]
@@ -310,5 +382,7 @@ def _error(failure: str) -> Exception:
             return TimeoutError("the worker is silent")
         case "oversized":
             return StreamTooLargeError("an answer that is too long")
+        case "undecodable":
+            return UndecodableError("a held request that is compressed")
         case _:
             return ConnectionError("the worker's answer broke off")

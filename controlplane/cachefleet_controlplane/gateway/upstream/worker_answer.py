@@ -12,7 +12,7 @@ from msgspec import Struct
 from cachefleet_controlplane.gateway.upstream.answer_budget import HeldAnswerBytes
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
-from cachefleet_controlplane.gateway.upstream.held_answer import HeldAnswer
+from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.wire.content_encoding import CONTENT_ENCODING, Inflater, UndecodableError, codings_of
 from cachefleet_controlplane.wire.headers import Header, answer_headers
@@ -201,7 +201,7 @@ class Opened(Struct, frozen=True):
     outcome: Outcome
     answer: Answer | None = None
     stream: Stream | None = None
-    held: HeldAnswer | None = None
+    held: Held | None = None
     """A request that the worker has rendered and holds; ``keys`` is the document of its block keys."""
     keys: bytes = b""
 

@@ -3,6 +3,7 @@
 use std::mem::take;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use memchr::memchr_iter;
 use tokio::select;
 use tokio::sync::Notify;
@@ -67,30 +68,25 @@ pub struct Answer {
 /// # Errors
 /// No answer comes of it.
 pub async fn open(client: &Arc<Client>, request: Request) -> Result<Opened, Failure> {
-    let mut connection = match client.pool.take(&request.origin) {
+    let (mut connection, request) = connected(client, request).await?;
+    connection.send(request.head, request.body);
+    let (head, raw) = read_heads(client, &mut connection).await?;
+    let mut answer = Answer::begun(client, request.origin, request.cut, connection, head.framing, raw);
+    answer.reusable = head.reusable;
+    answer.opened(head).await
+}
+
+/// A connection for a request: one that waited, or a new one.
+pub async fn connected(client: &Client, request: Request) -> Result<(Connection, Request), Failure> {
+    let connection = match client.pool.take(&request.origin) {
         Some(waited) => waited,
         None => Connection::open(&request.address, request.verified.as_ref(), client.bounds.connect).await?,
     };
-    connection.send(request.head, request.body);
-    let (head, raw) = read_heads(client, &mut connection).await?;
-    let decoder = BodyDecoder::new(head.framing);
-    let (client, origin, cut, reusable) = (Arc::clone(client), request.origin, request.cut, head.reusable);
-    let connection = Some(connection);
-    let mut answer = Answer { client, origin, connection, cut, decoder, reusable, raw, held: Vec::new() };
-    if head.is_stream() {
-        let mut first = Vec::new();
-        answer.events(&mut first, FIRST_EVENTS).await?;
-        return Ok(Opened::Stream(head, first, Box::new(answer)));
-    }
-    let body = answer.rest(head.framing).await?;
-    if !answer.ended() {
-        return Ok(Opened::Stream(head, body, Box::new(answer)));
-    }
-    Ok(Opened::Whole(Whole { head, body }))
+    Ok((connection, request))
 }
 
 /// The head that counts, and what was read beyond it.
-async fn read_heads(client: &Client, connection: &mut Connection) -> Result<(Head, Vec<u8>), Failure> {
+pub async fn read_heads(client: &Client, connection: &mut Connection) -> Result<(Head, Vec<u8>), Failure> {
     let (mut raw, mut scanned) = (Vec::new(), 0);
     for _ in 0..=MAX_INTERIM {
         let end = loop {
@@ -121,6 +117,45 @@ fn events_end(data: &[u8], events: usize) -> usize {
 }
 
 impl Answer {
+    /// An answer whose head was read, and `raw` beyond it. Its connection is not used again.
+    pub fn begun(
+        client: &Arc<Client>,
+        origin: Arc<str>,
+        cut: Cut,
+        connection: Connection,
+        framing: Framing,
+        raw: Vec<u8>,
+    ) -> Self {
+        let (client, decoder) = (Arc::clone(client), BodyDecoder::new(framing));
+        Self { client, origin, connection: Some(connection), cut, decoder, reusable: false, raw, held: Vec::new() }
+    }
+
+    /// Reads all of it, or the beginning of a stream of events.
+    ///
+    /// # Errors
+    /// It breaks off.
+    pub async fn opened(mut self, head: Head) -> Result<Opened, Failure> {
+        if head.is_stream() {
+            let mut first = Vec::new();
+            self.events(&mut first, FIRST_EVENTS).await?;
+            return Ok(Opened::Stream(head, first, Box::new(self)));
+        }
+        let body = self.rest(head.framing).await?;
+        if !self.ended() {
+            return Ok(Opened::Stream(head, body, Box::new(self)));
+        }
+        Ok(Opened::Whole(Whole { head, body }))
+    }
+
+    /// Sends the end of its request, which it did not wait for; then its connection may be used again where that is
+    /// `reusable`.
+    pub fn end_request(&mut self, end: Bytes, reusable: bool) {
+        self.reusable = reusable;
+        if let Some(connection) = &mut self.connection {
+            connection.send_more(end);
+        }
+    }
+
     /// Whether all of it has been read.
     #[must_use]
     pub fn ended(&self) -> bool {

@@ -78,6 +78,13 @@ impl Connection {
         self.unsent = [head, body];
     }
 
+    /// Has more sent after what is being sent.
+    pub fn send_more(&mut self, more: Bytes) {
+        let [head, body] = std::mem::take(&mut self.unsent);
+        let before = if head.is_empty() { body } else { Bytes::from([head, body].concat()) };
+        self.unsent = [before, more];
+    }
+
     /// What may wait for another request.
     pub fn into_waiting(self) -> Option<Stream> {
         (!self.broken && self.is_sent()).then_some(self.stream)

@@ -34,12 +34,18 @@ impl Head {
     /// Whether it is the head of a stream of events.
     #[must_use]
     pub fn is_stream(&self) -> bool {
-        let kind = self.values("content-type").next().unwrap_or_default();
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        self.status == 200 && kind.eq_ignore_ascii_case(b"text/event-stream")
+        self.status == 200 && self.is(b"text/event-stream")
     }
 
-    fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+    /// Whether its body is of this type.
+    #[must_use]
+    pub fn is(&self, media_type: &[u8]) -> bool {
+        let kind = self.values("content-type").next().unwrap_or_default();
+        kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii().eq_ignore_ascii_case(media_type)
+    }
+
+    /// The values of a field, by its name in lower case.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.fields.iter().filter(move |field| field.0 == name.as_bytes()).map(|field| field.1.as_slice())
     }
 

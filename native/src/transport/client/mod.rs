@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod connection;
 mod head;
+mod held;
 mod pool;
 mod request;
 mod stream;
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use body::BodyDecoder;
 pub use call::{Answer, Cut, Opened, Whole, open};
 pub use head::{Framing, Head, read_head};
+pub use held::{Held, Waiting, hold};
 pub use request::{Request, Unsupported};
 pub use stream::{Trust, Verified};
 
@@ -32,8 +34,10 @@ pub enum Failure {
     Silent,
     /// The connection broke or ended too soon, or what came is no HTTP answer.
     Lost,
-    /// An event is longer than the bound.
+    /// An event is longer than the bound, or what comes of a held request is no frame.
     Oversized,
+    /// A held request whose keys are compressed.
+    Undecodable,
 }
 
 impl Failure {
@@ -46,6 +50,7 @@ impl Failure {
             Self::Silent => "silent",
             Self::Lost => "lost",
             Self::Oversized => "oversized",
+            Self::Undecodable => "undecodable",
         }
     }
 }

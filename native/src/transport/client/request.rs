@@ -40,6 +40,33 @@ impl Request {
         body: Bytes,
         verified: Option<Verified>,
     ) -> Result<Self, Unsupported> {
+        let framing = format!("content-length: {}", body.len());
+        Self::framed(url, path, headers, body, verified, &framing)
+    }
+
+    /// As `post`, of a request whose body does not end with `body`.
+    ///
+    /// # Errors
+    /// It is none that this client sends.
+    pub fn begun<'a>(
+        url: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        body: &[u8],
+        verified: Option<Verified>,
+    ) -> Result<Self, Unsupported> {
+        let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat();
+        Self::framed(url, path, headers, chunk.into(), verified, "transfer-encoding: chunked")
+    }
+
+    fn framed<'a>(
+        url: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        body: Bytes,
+        verified: Option<Verified>,
+        framing: &str,
+    ) -> Result<Self, Unsupported> {
         let (scheme, port) = if verified.is_some() { ("https://", ":443") } else { ("http://", ":80") };
         let rest = url.strip_prefix(scheme).ok_or(Unsupported)?;
         let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -53,7 +80,7 @@ impl Request {
         for (name, value) in headers {
             add_field(&mut head, name, value)?;
         }
-        head.extend_from_slice(format!("\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes());
+        head.extend_from_slice(format!("\r\n{framing}\r\n\r\n").as_bytes());
         let address = address(authority, port);
         let origin =
             verified.as_ref().map_or_else(|| Arc::clone(&address), |how| format!("{address}{}", how.mark()).into());

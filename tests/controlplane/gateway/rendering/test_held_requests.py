@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import pytest
 
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
 from cachefleet_core.continuation import RefusalCode
 from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_core.prompt_keys import KEYS_PATH
@@ -18,6 +18,7 @@ from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
 from tests.controlplane.gateway.handles.test_handles import carried, talking
 from tests.controlplane.gateway.harness import MODEL, Front, chat, direct, front
+from tests.controlplane.transport.transports import TRANSPORTS
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -32,6 +33,13 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
     ("/v1/responses", {"model": MODEL, "input": LONG, "max_output_tokens": 2}),
     ("/v1/messages", {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": 2}),
 ]
+
+
+@pytest.fixture(autouse=True, params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What sends requests to workers, and answers clients."""
+    monkeypatch.setenv("CACHEFLEET_TRANSPORT", request.param)
+    return str(request.param)
 
 
 def introduce(gate: Front) -> None:
@@ -232,7 +240,30 @@ async def test_the_connection_is_used_again() -> None:
         introduce(gate)
         for _ in range(3):
             assert (await gate.post(CHATS, chat(LONG)))[0] == 200
-        session = gate.gateway._parts.upstream._http._session
-        assert isinstance(session, aiohttp.ClientSession)
-        assert session.connector is not None
-        assert len(session.connector._conns) == 1
+        assert worker.connections == 1
+
+
+@pytest.mark.parametrize("usage", [False, True])
+async def test_native_code_relays_its_stream_from_the_beginning(
+    usage: bool, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python is given of it are the ends that native code has told of."""
+    read: list[bytes] = []
+    more = Stream.more
+
+    async def watched(stream: Stream) -> list[bytes]:
+        events = await more(stream)
+        read.extend(events)
+        return events
+
+    monkeypatch.setattr(Stream, "more", watched)
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        options = {"stream_options": {"include_usage": True}} if usage else {}
+        status, _, answer = await gate.post(CHATS, chat(LONG, stream=True, max_tokens=12, **options))
+        assert (status, asked(worker)) == (200, [(CHATS, True)])
+        assert answer.count(b'"content"') > 3
+        assert answer.endswith(b"data: [DONE]\n\n")
+        assert (b'"usage":{' in answer) is usage
+        assert bool(read) == (transport == "python")
+        await until(lambda: bool(gate.records and gate.records[-1].completion_tokens))
