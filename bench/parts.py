@@ -103,7 +103,7 @@ def fake_engine(folder: Path, key: str, *, core: set[int], **changes: object) ->
         "max-model-len": max_model_len,
         "remembered-requests": 1,
     } | {name.replace("_", "-"): value for name, value in changes.items()}
-    flags = [f"--{name}={option}" for name, option in options.items()]  # a key may begin with a dash
+    flags = [_flag(name, option) for name, option in options.items()]
     with process(["-m", "tests.fakes.engine", *flags], log=log, core=core) as started:
         ready = json.loads(_first_line(log, started))
         yield Engine(
@@ -115,6 +115,14 @@ def fake_engine(folder: Path, key: str, *, core: set[int], **changes: object) ->
             max_model_len=max_model_len,
             resource="nvidia.com/gpu",
         )
+
+
+def _flag(name: str, option: object) -> str:
+    """An option of the fake engine's command line, as ``tests.fakes.process`` reads it."""
+    if isinstance(option, bool):
+        return f"--{name}" if option else f"--no-{name}"
+    text = base64.b64encode(option).decode() if isinstance(option, bytes) else option
+    return f"--{name}={text}"  # a key may begin with a dash
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ request on one connection for what a proxy adds; WINDOW_SECONDS at a time on CON
 through. Answers are checked to be equal before anything is timed. Requests per second of CPU are what a core gets
 through when it has nothing else to do; CPU is that of the proxy's process, all threads. Ours decides on the approximate
 rung, from the prompt's text, as the peers do; the exact rung is measured for itself, before a fake engine that renders,
-and what rendering takes is told apart. Last, each proxy by itself holds many streams open (bench.proxies_memory). Peers
-are installed from their packages the first time. Rows go to bench/results/proxies.json; the command fails where an
-answer is wrong, not where a bar is missed.
+and what rendering takes is told apart. Requests that a worker holds, which is the exact rung where workers have the
+plugin, are measured beside the approximate one (bench.proxies_held). Last, each proxy by itself holds many streams open
+(bench.proxies_memory). Peers are installed from their packages the first time. Rows go to bench/results/proxies.json;
+the command fails where an answer is wrong, not where a bar is missed.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from bench.parts import cores
 from bench.proxies_client import Caller, Heard, ProxyError, Shape, latencies, load
 from bench.proxies_engine import engines
 from bench.proxies_exact import exact_rows
+from bench.proxies_held import held_rows
 from bench.proxies_memory import STREAMS, Start, memory_rows
 from bench.proxies_sides import OURS, OURS_IN_PYTHON, PEER_ROUTERS, Proxy, ours, routed
 from bench.rows import Row, median, percentile, row
@@ -229,11 +231,13 @@ def main() -> None:
             result = uvloop.run(beside(Path(name), SHAPES, rounds=given.rounds))
             exact = exact_rows(Path(name), SHAPES[:2], rounds=10 * given.rounds)
             show(exact)
+            held = held_rows(Path(name), rounds=given.rounds)
+            show(held)
             many = uvloop.run(crowded(Path(name), streams=given.streams))
         except ProxyError as error:
             sys.exit(str(error))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(result + exact + many, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(result + exact + held + many, indent=1) + "\n")
     print(f"written to {os.path.relpath(RESULTS)}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import dataclasses
 import signal
 import sys
@@ -18,7 +19,7 @@ from tests.fakes.options import EngineOptions
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Every field of EngineOptions is an option."""
+    """Serve until SIGTERM or SIGINT. Every field of EngineOptions is an option; bytes are given in base64."""
     options = EngineOptions(**vars(_parser().parse_args(arguments)))
     asyncio.run(_serve(options))
 
@@ -51,4 +52,4 @@ def _plain(hint: Any) -> Any:
     """``int`` of ``int | None``."""
     if get_origin(hint) in (Union, UnionType):
         return next(kind for kind in get_args(hint) if kind is not type(None))
-    return Path if hint is Path else hint
+    return base64.b64decode if hint is bytes else hint
