@@ -1,7 +1,7 @@
 """What exactness costs: requests that a worker holds while it is asked for their keys, beside the approximate rung.
 
-Two control planes before one fake engine with the plugin, each on the gateway's core, in turns: one decides by keys that
-the worker renders (held requests), with its agent's reports; the other by the prompt's text.
+Two control planes before one fake engine with the plugin, each on the gateway's core, in turns: one decides by keys
+that the worker renders (held requests), with its agent's reports; the other by the prompt's text.
 """
 
 from __future__ import annotations

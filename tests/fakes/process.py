@@ -8,7 +8,6 @@ import base64
 import dataclasses
 import signal
 import sys
-from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 

@@ -224,13 +224,13 @@ mod tests {
         let worker = Worker::new().await;
         let framed = [HELD.as_bytes().to_vec(), chunk(&frame(KEYS, b"k"))].concat();
         let pieces: Vec<&[u8]> = framed.chunks(7).collect();
-        let (held, mut connection) = worker.holds(&pieces).await;
+        let (opened, mut connection) = worker.holds(&pieces).await;
         let answers = async {
             read_until(&mut connection, GO).await;
             let events = [frame(HEAD, STREAM_HEAD), b"data: 1\n\ndata: 2\n\ndata: 3\n\n".to_vec()].concat();
             connection.write_all(&chunk(&events)).await.unwrap();
         };
-        let (opened, ()) = tokio::join!(keys(held).1.go(), answers);
+        let (opened, ()) = tokio::join!(keys(opened).1.go(), answers);
         let Ok(Opened::Stream(head, mut first, mut answer)) = opened else { panic!("no stream") };
         assert!(head.is_stream());
         assert_eq!(first, b"data: 1\n\ndata: 2\n\n");

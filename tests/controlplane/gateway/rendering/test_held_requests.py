@@ -245,7 +245,7 @@ async def test_the_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("usage", [False, True])
 async def test_native_code_relays_its_stream_from_the_beginning(
-    usage: bool, transport: str, monkeypatch: pytest.MonkeyPatch
+    *, usage: bool, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Python is given of it are the ends that native code has told of."""
     read: list[bytes] = []
