@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::answer::AnswerBody;
 use super::exchange::{exchange, exchange_on_stream};
+use super::heads::Heads;
 use super::line::{Line, Socket};
 use super::long_answer;
 use super::progress::{Due, Progress};
@@ -62,6 +63,8 @@ impl Ends {
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) progress: Arc<Progress>,
+    /// Of requests of HTTP/1.
+    pub(super) heads: Arc<Heads>,
     pub(super) ends: Arc<Ends>,
     /// TLS is spoken.
     pub(super) secure: bool,
@@ -82,7 +85,8 @@ pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(i
     let socket = Socket::new(io, Arc::clone(&progress));
     let tls = shared.presented.now();
     let (ends, secure) = (Arc::new(ends), tls.is_some());
-    let connection = Arc::new(Connection { shared, progress, ends, secure, handed: Mutex::default() });
+    let heads = Arc::default();
+    let connection = Arc::new(Connection { shared, progress, heads, ends, secure, handed: Mutex::default() });
     match tls {
         None => serve_http1(socket, &connection).await,
         // What only some connections come to is no part of all of them: here and below it has a place of its own.
@@ -111,6 +115,7 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
+    line.check_heads(Arc::clone(&connection.heads));
     let requests = || {
         let own = Arc::clone(&own);
         http1::Builder::new()

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
@@ -77,13 +77,22 @@ impl Drop for Presence {
     }
 }
 
-/// Has a request answered.
+/// Has a request answered. Its head is noted before this returns: hyper then reads on, before it polls what is returned.
 ///
 /// # Errors
 /// The client is gone.
-pub async fn exchange(connection: Arc<Connection>, request: Request<Incoming>) -> hyper::Result<Response<AnswerBody>> {
-    let cut = Cut::Connection(Arc::clone(&connection));
-    caught(&connection, request, cut).await
+pub fn exchange(
+    connection: Arc<Connection>,
+    request: Request<Incoming>,
+) -> impl Future<Output = hyper::Result<Response<AnswerBody>>> {
+    let strict = connection.heads.parsed(request.body().size_hint().exact());
+    async move {
+        if !strict {
+            return Ok(Answer::text(StatusCode::BAD_REQUEST, "").response(Over::new(&connection), None, true));
+        }
+        let cut = Cut::Connection(Arc::clone(&connection));
+        caught(&connection, request, cut).await
+    }
 }
 
 /// Has a request of HTTP/2 answered, in the task of its stream.

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use super::frames::Frames;
+use super::heads::Heads;
 use super::progress::Progress;
 
 /// Bytes read ahead of a request that is being answered.
@@ -40,6 +41,8 @@ struct Inner<IO> {
     reading: bool,
     /// Of a connection of HTTP/2.
     frames: Option<Box<Frames>>,
+    /// Of a connection of HTTP/1.
+    heads: Option<Arc<Heads>>,
 }
 
 impl<IO> Clone for Line<IO> {
@@ -50,7 +53,13 @@ impl<IO> Clone for Line<IO> {
 
 impl<IO> Line<IO> {
     pub fn new(io: IO, progress: Arc<Progress>) -> Self {
-        Self(Arc::new(Mutex::new(Inner { io, progress, ahead: BytesMut::new(), reading: false, frames: None })))
+        let (ahead, reading, frames, heads) = (BytesMut::new(), false, None, None);
+        Self(Arc::new(Mutex::new(Inner { io, progress, ahead, reading, frames, heads })))
+    }
+
+    /// HTTP/1 is read from it: its heads are checked.
+    pub fn check_heads(&self, heads: Arc<Heads>) {
+        self.lock().heads = Some(heads);
     }
 
     /// HTTP/2 is read from it: a flood of frames that ask for nothing breaks it.
@@ -68,6 +77,28 @@ impl<IO> Inner<IO> {
     fn counted(&mut self, read: &[u8]) -> Result<()> {
         let fine = self.frames.as_mut().is_none_or(|frames| frames.note(read, Instant::now()));
         if fine { Ok(()) } else { Err(ErrorKind::ConnectionAborted.into()) }
+    }
+
+    /// Reads from `ahead`, in which there is something.
+    fn take_ahead(&mut self, buffer: &mut ReadBuf<'_>) {
+        let offered = self.ahead.len().min(buffer.remaining());
+        let size = match &self.heads {
+            Some(heads) if offered > 0 => heads.check(&mut self.ahead[..offered]),
+            _ => offered,
+        };
+        buffer.put_slice(&self.ahead[..size]);
+        self.ahead.advance(size);
+        if self.ahead.is_empty() {
+            self.ahead = BytesMut::new();
+        }
+    }
+
+    /// Puts what was read behind the end of a head or a body into `ahead`.
+    fn hold_back(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
+        let Some(heads) = self.heads.as_ref().filter(|_| buffer.filled().len() > before) else { return };
+        let end = before + heads.check(&mut buffer.filled_mut()[before..]);
+        self.ahead.extend_from_slice(&buffer.filled()[end..]);
+        buffer.set_filled(end);
     }
 }
 
@@ -188,13 +219,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
         let inner = &mut *self.lock();
         let before = buffer.filled().len();
         if !inner.ahead.is_empty() {
-            let size = inner.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&inner.ahead[..size]);
-            inner.ahead.advance(size);
-            if inner.ahead.is_empty() {
-                inner.ahead = BytesMut::new();
-            }
-            inner.progress.read(size);
+            inner.take_ahead(buffer);
+            inner.progress.read(buffer.filled().len() - before);
             return Poll::Ready(inner.counted(&buffer.filled()[before..]));
         }
         let read = Pin::new(&mut inner.io).poll_read(context, buffer);
@@ -202,6 +228,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<IO> {
         if read.is_pending() {
             return Poll::Pending;
         }
+        inner.hold_back(buffer, before);
         inner.progress.read(buffer.filled().len() - before);
         read.map(|read| read.and_then(|()| inner.counted(&buffer.filled()[before..])))
     }

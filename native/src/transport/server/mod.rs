@@ -1,12 +1,14 @@
 //! HTTP server: connections, their deadlines, and a shutdown in steps. What a request asks is left to an `App`.
 //!
-//! `exchange` is one request and its answer, `connection` drives one connection, `line` is its input and output.
+//! `exchange` is one request and its answer, `connection` drives one connection, `line` is its input and output,
+//! whose `heads` are checked for what hyper takes and others may read differently.
 //! HTTP/2 is spoken behind TLS alone; its requests are `streams`.
 
 mod answer;
 mod connection;
 mod exchange;
 mod frames;
+mod heads;
 mod line;
 mod listener;
 mod long_answer;

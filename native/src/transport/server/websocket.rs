@@ -60,6 +60,7 @@ async fn ask(
     if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
         let server = hyper::upgrade::on(&mut answer);
         let counted = connection.progress.handed_over();
+        connection.heads.upgraded();
         tokio::spawn(relay(client, server, Arc::clone(connection), counted));
     }
     Ok(answer)
