@@ -61,6 +61,7 @@ from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
 from tests.controlplane.frames import sent
+from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_time
 
@@ -226,6 +227,16 @@ class Front:
 
     async def chat(self, text: str, **changes: Any) -> tuple[int, dict[str, str], bytes]:
         return await self.post("/v1/chat/completions", chat(text, **changes))
+
+    async def settled(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """As ``post``, and waits for the request's record: the native transport ends a stream before that is made."""
+        ended = len(self.records)
+        answer = await self.post(path, body, **headers)
+        await until(lambda: len(self.records) > ended)
+        return answer
+
+    async def settled_chat(self, text: str, **changes: Any) -> tuple[int, dict[str, str], bytes]:
+        return await self.settled("/v1/chat/completions", chat(text, **changes))
 
 
 def chat(text: str, **changes: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def done(*, stream: bool) -> str:
 @apis
 async def test_b16_without_the_field_prefill_comes_first(path: str, body: dict[str, Any], *, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
-        status, headers, answer = await fleet.gate.post(path, body | {"stream": stream})
+        status, headers, answer = await fleet.gate.settled(path, body | {"stream": stream})
         assert (status, headers["x-cachefleet-worker"]) == (200, "decode-0")
         assert ends(answer, stream=stream) == ["length"]
         assert fleet.attempts == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
@@ -93,11 +93,11 @@ def test_a_marked_request_s_prefill_attempt_is_not_marked() -> None:
 @apis
 async def test_b16_what_decode_holds_needs_no_prefill_attempt(path: str, body: dict[str, Any], *, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two], threshold=0.5) as fleet:
-        await fleet.gate.post(path, body)
+        await fleet.gate.settled(path, body)
         fleet.report()
         asked = len(fleet.sent("prefill-0"))
         for field in ({}, {FIELD: 0.9}, {"vllm_xargs": {FIELD: 0.9}}):
-            _, _, answer = await fleet.gate.post(path, body | field | {"stream": stream})
+            _, _, answer = await fleet.gate.settled(path, body | field | {"stream": stream})
             assert ends(answer, stream=stream) == ["length"]
             assert fleet.attempts == [("decode-0", ANSWER, done(stream=stream))]
         assert [sent[FIELD] for sent in fleet.sent("decode-0")[-3:]] == [0.5, 0.9, 0.9]
@@ -116,9 +116,9 @@ async def test_b15_a_worker_is_sent_nothing_that_vllm_does_not_know() -> None:
 
 async def test_b14_a_small_tail_is_computed_by_the_decode_worker() -> None:
     async with nixl() as one, nixl() as two, split([one], [two], threshold=0.9) as fleet:
-        await fleet.gate.chat(TEXT)
+        await fleet.gate.settled_chat(TEXT)
         fleet.report()
-        assert (await fleet.gate.chat(TEXT))[0] == 200
+        assert (await fleet.gate.settled_chat(TEXT))[0] == 200
         record = fleet.gate.records[-1]
         assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert record.cached_tokens is not None
@@ -127,7 +127,7 @@ async def test_b14_a_small_tail_is_computed_by_the_decode_worker() -> None:
 
 async def test_b16_zero_is_a_value_decode_runs_it_whole() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
-        assert ends((await fleet.gate.chat(TEXT, **{FIELD: 0}))[2], stream=False) == ["length"]
+        assert ends((await fleet.gate.settled_chat(TEXT, **{FIELD: 0}))[2], stream=False) == ["length"]
         assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert fleet.sent("prefill-0") == []
 
@@ -136,7 +136,7 @@ async def test_b16_zero_is_a_value_decode_runs_it_whole() -> None:
 async def test_b16_what_the_index_knows_to_be_too_little_is_not_tried(*, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         fleet.report()
-        _, _, answer = await fleet.gate.chat(TEXT, stream=stream, **{FIELD: 0.5})
+        _, _, answer = await fleet.gate.settled_chat(TEXT, stream=stream, **{FIELD: 0.5})
         assert ends(answer, stream=stream) == ["length"]
         assert fleet.attempts == [("prefill-0", PREFILL, "answered"), ("decode-0", ANSWER, done(stream=stream))]
         record = fleet.gate.records[-1]
@@ -150,9 +150,9 @@ async def test_b16_b17_a_refusal_is_followed_by_prefill_and_the_client_sees_one_
 ) -> None:
     """Nobody has reported, so decode is tried; the engine knows better."""
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
-        plain = (await fleet.gate.post(path, body | {"stream": stream, FIELD: 0}))[2]
+        plain = (await fleet.gate.settled(path, body | {"stream": stream, FIELD: 0}))[2]
         two.reset_prefix_cache()
-        status, _, answer = await fleet.gate.post(path, body | {"stream": stream, FIELD: 0.5})
+        status, _, answer = await fleet.gate.settled(path, body | {"stream": stream, FIELD: 0.5})
         assert (status, b"cache_threshold" in answer) == (200, False)
         assert _shapes(answer, stream=stream) == _shapes(plain, stream=stream)
         assert _text(answer, stream=stream) == _text(plain, stream=stream)
@@ -168,10 +168,10 @@ async def test_b16_b17_a_refusal_is_followed_by_prefill_and_the_client_sees_one_
 
 async def test_b16_an_index_that_was_wrong_is_corrected() -> None:
     async with nixl() as one, nixl() as two, split([one], [two], threshold=0.5) as fleet:
-        await fleet.gate.chat(TEXT)
+        await fleet.gate.settled_chat(TEXT)
         fleet.report()
         two.reset_prefix_cache()
-        assert ends((await fleet.gate.chat(TEXT))[2], stream=False) == ["length"]
+        assert ends((await fleet.gate.settled_chat(TEXT))[2], stream=False) == ["length"]
         assert [attempt[1:] for attempt in fleet.attempts] == [
             (ANSWER, "gate_refused"),
             (PREFILL, "answered"),
@@ -182,7 +182,7 @@ async def test_b16_an_index_that_was_wrong_is_corrected() -> None:
 @both
 async def test_usage_is_the_decode_attempts_alone(*, stream: bool) -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
-        await fleet.gate.chat(TEXT, stream=stream)
+        await fleet.gate.settled_chat(TEXT, stream=stream)
         record = fleet.gate.records[-1]
         assert (record.cached_tokens, record.completion_tokens) == (record.prompt_tokens - 1, 4)
         assert value(fleet.gate.metrics, "prompt_tokens_total", model="fake") == record.prompt_tokens
@@ -191,24 +191,24 @@ async def test_usage_is_the_decode_attempts_alone(*, stream: bool) -> None:
 
 async def test_a_connector_over_a_shared_store_needs_no_parameters() -> None:
     async with engine() as one, engine() as two, split([one], [two]) as fleet:
-        assert (await fleet.gate.chat(TEXT))[0] == 200
+        assert (await fleet.gate.settled_chat(TEXT))[0] == 200
         assert [attempt[1] for attempt in fleet.attempts] == [PREFILL, ANSWER]
         assert "kv_transfer_params" not in fleet.sent("decode-0")[0]
 
 
 async def test_prefill_goes_where_most_of_the_prompt_is() -> None:
     async with nixl() as one, nixl() as two, nixl() as three, split([one, two], [three]) as fleet:
-        await fleet.gate.chat(TEXT)
+        await fleet.gate.settled_chat(TEXT)
         holder = fleet.attempts[0][0]
         fleet.report()
         for _ in range(3):
-            await fleet.gate.chat(TEXT + " and more")
+            await fleet.gate.settled_chat(TEXT + " and more")
             assert fleet.attempts[0][0] == holder
 
 
 async def test_whole_workers_answer_whole_requests() -> None:
     async with nixl() as one, nixl() as two, split([one], [], both=[two]) as fleet:
-        assert (await fleet.gate.chat(TEXT))[0] == 200
+        assert (await fleet.gate.settled_chat(TEXT))[0] == 200
         assert fleet.attempts == [("both-0", ANSWER, "answered")]
 
 
@@ -259,11 +259,11 @@ async def test_b18_a_prefill_error_is_relayed_and_there_is_no_decode_attempt(*, 
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         one.fail_next(500)
         body = {"model": "fake", "prompt": [1] * 40, "stream": stream}
-        status, _, answer = await fleet.gate.post(COMPLETION, body)
+        status, _, answer = await fleet.gate.settled(COMPLETION, body)
         assert (status, json.loads(answer)["error"]["message"]) == (500, "Injected failure")
         assert fleet.sent("decode-0") == []
         one.fail_next(400)
-        assert (await fleet.gate.post(COMPLETION, body))[0] == 400
+        assert (await fleet.gate.settled(COMPLETION, body))[0] == 400
         assert fleet.sent("decode-0") == []
         assert fleet.gate.records[-1].status == 400
 
@@ -273,10 +273,10 @@ async def test_b18_a_prefill_worker_that_is_gone_is_a_502_when_all_are(*, stream
     async with nixl() as one, nixl() as two, nixl() as three, split([one, two], [three]) as fleet:
         await one.crash()
         for _ in range(3):
-            assert (await fleet.gate.chat(TEXT, stream=stream))[0] == 200
+            assert (await fleet.gate.settled_chat(TEXT, stream=stream))[0] == 200
         await two.crash()
         answered = len(fleet.sent("decode-0"))
-        status, _, body = await fleet.gate.chat(TEXT, stream=stream)
+        status, _, body = await fleet.gate.settled_chat(TEXT, stream=stream)
         assert (status, json.loads(body)["error"]["type"]) == (502, "server_error")
         assert len(fleet.sent("decode-0")) == answered
         assert {attempt[:2] for attempt in fleet.attempts} == {("prefill-0", PREFILL), ("prefill-1", PREFILL)}
@@ -293,7 +293,7 @@ async def test_b18_a_prefill_worker_that_drops_connections_is_a_502() -> None:
 async def test_no_ready_prefill_worker_is_a_503_with_its_reason() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         fleet.declare(ready=["decode"])
-        status, headers, body = await fleet.gate.chat(TEXT)
+        status, headers, body = await fleet.gate.settled_chat(TEXT)
         assert (status, headers["retry-after"]) == (503, "2")
         assert "prefill node is not ready" in json.loads(body)["error"]["message"]
         record = fleet.gate.records[-1]
@@ -323,7 +323,7 @@ async def test_a_decode_worker_that_dies_takes_the_blocks_along() -> None:
     async with nixl() as one, nixl() as two, nixl() as three, split([one], [two, three]) as fleet:
         await two.crash()
         for number in range(3):
-            assert (await fleet.gate.chat(f"{TEXT} {number}"))[0] == 200
+            assert (await fleet.gate.settled_chat(f"{TEXT} {number}"))[0] == 200
         long = next(record.attempts for record in fleet.gate.records if len(record.attempts) > 2)
         assert [(attempt.kind, attempt.outcome) for attempt in long] == [
             (PREFILL, "answered"),
@@ -338,10 +338,10 @@ async def test_what_is_handed_back_is_computed_by_a_prefill_worker_again(*, stre
     decode = [nixl(plugin=True), nixl(plugin=True)]
     async with nixl() as one, decode[0] as two, decode[1] as three, split([one], decode) as fleet:
         more: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "stream": stream}
-        whole = (await fleet.gate.chat(TEXT, **more))[2]
+        whole = (await fleet.gate.settled_chat(TEXT, **more))[2]
         for worker in (two, three):
             worker.hand_back(5)
-        spliced = (await fleet.gate.chat(TEXT, **more))[2]
+        spliced = (await fleet.gate.settled_chat(TEXT, **more))[2]
         assert _text(spliced, stream=stream) == _text(whole, stream=stream)
         outcomes = [attempt[1:] for attempt in fleet.attempts]
         assert outcomes[:3] == [(PREFILL, "answered"), (ANSWER, "handed_back"), (PREFILL, "answered")]
@@ -365,7 +365,7 @@ async def test_a_client_that_goes_frees_the_prefill_worker() -> None:
 @both
 async def test_b19_the_hook_goes_with_the_first_attempt_alone(*, stream: bool) -> None:
     async with nixl(threshold_hook=True) as one, nixl(threshold_hook=True) as two, split([one], [two]) as fleet:
-        status, _, answer = await fleet.gate.post(CHAT, chat(TEXT, stream=stream, **{FIELD: 0}), **HOOK)
+        status, _, answer = await fleet.gate.settled(CHAT, chat(TEXT, stream=stream, **{FIELD: 0}), **HOOK)
         assert (status, ends(answer, stream=stream)) == (200, ["length"])
         assert [attempt[1:] for attempt in fleet.attempts] == [
             (ANSWER, "gate_refused"),
@@ -383,21 +383,21 @@ async def test_b19_the_hook_goes_with_the_first_attempt_alone(*, stream: bool) -
 @pytest.mark.parametrize("said", ["false", "1", "TRUE", ""])
 async def test_b19_other_values_mean_nothing(said: str) -> None:
     async with nixl(threshold_hook=True) as one, nixl(threshold_hook=True) as two, split([one], [two]) as fleet:
-        await fleet.gate.post(CHAT, chat(TEXT, **{FIELD: 0}), **{"x-cache-threshold-finish-reason": said})
+        await fleet.gate.settled(CHAT, chat(TEXT, **{FIELD: 0}), **{"x-cache-threshold-finish-reason": said})
         assert fleet.attempts == [("decode-0", ANSWER, "answered")]
         assert not any("x-cache-threshold-finish-reason" in map(str.lower, s.headers) for s in fleet.seen("decode-0"))
 
 
 async def test_b20_without_caching_on_the_decode_side_nothing_is_refused() -> None:
     async with nixl() as one, nixl(prefix_caching=False) as two, split([one], [two]) as fleet:
-        assert ends((await fleet.gate.chat(TEXT, **{FIELD: 1.0}))[2], stream=False) == ["length"]
+        assert ends((await fleet.gate.settled_chat(TEXT, **{FIELD: 1.0}))[2], stream=False) == ["length"]
         assert fleet.attempts == [("decode-0", ANSWER, "answered")]
 
 
 async def test_b20_a_prefill_worker_s_own_policy_does_not_refuse_its_attempts() -> None:
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         one.gate(1.0)
-        assert (await fleet.gate.chat(TEXT))[0] == 200
+        assert (await fleet.gate.settled_chat(TEXT))[0] == 200
         assert fleet.attempts[0] == ("prefill-0", PREFILL, "answered")
 
 

@@ -132,7 +132,7 @@ async def test_a_dead_worker_costs_nobody_an_answer(*, stream: bool) -> None:
     async with engine() as dead, engine() as alive, front([dead, alive]) as gate:
         await dead.crash()
         for number in range(4):
-            status, headers, _ = await gate.chat(f"request {number}", stream=stream)
+            status, headers, _ = await gate.settled_chat(f"request {number}", stream=stream)
             assert (status, headers["x-cachefleet-worker"]) == (200, "demo-1")
         assert value(gate.metrics, "attempt_retries_total", reason="unreachable") >= 1
     tried = [record for record in gate.records if len(record.attempts) == 2]
@@ -168,7 +168,7 @@ async def test_a_5xx_is_retried_and_only_given_back_when_nobody_does_better() ->
 
 async def test_a_4xx_is_the_clients_and_is_not_retried() -> None:
     async with engine() as one, engine() as two, front([one, two]) as gate:
-        status, _, _ = await gate.chat("x", n=0)
+        status, _, _ = await gate.settled_chat("x", n=0)
         assert status == 400
     assert len(gate.records[0].attempts) == 1
 
@@ -176,7 +176,7 @@ async def test_a_4xx_is_the_clients_and_is_not_retried() -> None:
 async def test_everybody_gone_is_a_503_that_says_when_to_come_back() -> None:
     async with engine() as dead, front([dead]) as gate:
         await dead.crash()
-        status, headers, body = await gate.chat("x", stream=True)
+        status, headers, body = await gate.settled_chat("x", stream=True)
     assert (status, headers["retry-after"]) == (503, "2")
     assert json.loads(body)["error"]["type"] == "server_error"
     assert gate.records[0].status == 503
@@ -185,7 +185,7 @@ async def test_everybody_gone_is_a_503_that_says_when_to_come_back() -> None:
 
 async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
     async with serving(Breaks()) as bad, front([bad]) as gate:
-        status, _, body = await gate.chat("x", stream=True)
+        status, _, body = await gate.settled_chat("x", stream=True)
     first, error, done = events(body)
     assert status == 200
     assert json.loads(first)["choices"][0]["delta"] == {"content": "a"}
@@ -289,7 +289,7 @@ async def test_idle_connections_that_a_worker_closed_cost_nothing() -> None:
             return web.json_response({"usage": {"prompt_tokens": 1}})
 
     async with serving(Closes()) as worker, front([worker]) as gate:
-        status, _, _ = await gate.chat("x")
+        status, _, _ = await gate.settled_chat("x")
     assert (status, worker.asked) == (200, 2)
     assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost", "answered"]
 
@@ -308,10 +308,10 @@ class Long(Scripted):
 
 async def test_an_answer_for_which_there_is_no_room_is_a_503_and_is_not_asked_for_again() -> None:
     async with serving(Long()) as worker, front([worker]) as gate:
-        assert (await gate.chat("hello"))[0] == 200
+        assert (await gate.settled_chat("hello"))[0] == 200
         upstream = gate.gateway._parts.upstream
         assert upstream.answers.held == 0
         upstream.answers = AnswerBudget(3 * COUNTED_BYTES)
-        status, headers, _ = await gate.chat("hello again")
+        status, headers, _ = await gate.settled_chat("hello again")
         assert (status, headers["retry-after"], worker.asked) == (503, "2", 2)
     assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["crowded"]

@@ -67,15 +67,15 @@ async def test_another_worker_answers_and_the_one_that_refuses_is_left_out(*, st
 async def test_it_is_asked_again_by_one_request_at_a_time_and_gets_requests_once_it_takes_the_key() -> None:
     clock = Clock()
     async with engine(api_key="another") as locked, engine() as good, front([locked, good], clock=clock) as gate:
-        names = [(await gate.chat(f"request {number}"))[1]["x-cachefleet-worker"] for number in range(4)]
+        names = [(await gate.settled_chat(f"request {number}"))[1]["x-cachefleet-worker"] for number in range(4)]
         assert set(names) == {"demo-1"}
         clock.now += KEY_RETRY_SECONDS
-        await gate.chat("is it better")
+        await gate.settled_chat("is it better")
         assert [len(record.attempts) for record in gate.records].count(2) == 2
-        assert (await gate.chat("no"))[1]["x-cachefleet-worker"] == "demo-1"
+        assert (await gate.settled_chat("no"))[1]["x-cachefleet-worker"] == "demo-1"
         locked.options = replace(locked.options, api_key=WORKER_KEY)
         clock.now += KEY_RETRY_SECONDS
-        assert (await gate.chat("now it is"))[1]["x-cachefleet-worker"] == "demo-0"
+        assert (await gate.settled_chat("now it is"))[1]["x-cachefleet-worker"] == "demo-0"
         assert refusing(gate) == []
 
 

@@ -63,20 +63,20 @@ REQUESTS = [("/v1/chat/completions", chat("hello there", **LONG)), ("/v1/complet
 @pytest.mark.parametrize(("path", "body"), REQUESTS, ids=["chat", "completion"])
 class TestHandBack:
     async def test_a_stream_goes_on_as_if_nothing_had_been(self, gate: Front, path: str, body: dict[str, Any]) -> None:
-        _, _, whole = await gate.post(path, body | USAGE)
+        _, _, whole = await gate.settled(path, body | USAGE)
         for one in engines(gate):
             one.hand_back(5)
-        status, _, spliced = await gate.post(path, body | USAGE)
+        status, _, spliced = await gate.settled(path, body | USAGE)
         assert status == 200
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
         assert len(joined(spliced)["names"]) == 1
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["handed_back", "handed_back", "finished"]
 
     async def test_so_does_a_whole_answer(self, gate: Front, path: str, body: dict[str, Any]) -> None:
-        _, _, whole = await gate.post(path, body)
+        _, _, whole = await gate.settled(path, body)
         for one in engines(gate):
             one.hand_back(5)
-        status, _, spliced = await gate.post(path, body)
+        status, _, spliced = await gate.settled(path, body)
         assert (status, told(spliced)) == (200, told(whole))
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["handed_back", "handed_back", "answered"]
         workers = [attempt.worker for attempt in gate.records[-1].attempts]
@@ -106,7 +106,7 @@ class TestHandBack:
         """Two hand-backs are the default; the third attempt is not marked."""
         for one in engines(gate):
             one.hand_back(2, 2, 2, 2)
-        _, _, spliced = await gate.post(path, body | USAGE)
+        _, _, spliced = await gate.settled(path, body | USAGE)
         assert joined(spliced)["usage"]["completion_tokens"] == 12
         assert len(gate.records[-1].attempts) == 3
         marks = [
@@ -115,10 +115,10 @@ class TestHandBack:
         assert sorted(marks) == [False, True, True]
 
     async def test_a_stream_whose_worker_dies_goes_on_too(self, gate: Front, path: str, body: dict[str, Any]) -> None:
-        _, _, whole = await gate.post(path, body | USAGE)
+        _, _, whole = await gate.settled(path, body | USAGE)
         number = int(gate.records[-1].worker.removeprefix("demo-"))
         engines(gate)[1 - number].cut_next_stream(4)  # the least recently used one is next
-        _, _, spliced = await gate.post(path, body | USAGE)
+        _, _, spliced = await gate.settled(path, body | USAGE)
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
 
@@ -127,12 +127,12 @@ class TestHandBack:
         self, gate: Front, path: str, body: dict[str, Any], least: int
     ) -> None:
         """Of each token that may end it, the first is masked as long as it would be on one worker."""
-        _, _, plain = await gate.post(path, body | USAGE)
+        _, _, plain = await gate.settled(path, body | USAGE)
         ends = body | USAGE | {"stop_token_ids": joined(plain)["ids"][least - 2 :], "min_tokens": least}
-        _, _, whole = await gate.post(path, ends)
+        _, _, whole = await gate.settled(path, ends)
         number = int(gate.records[-1].worker.removeprefix("demo-"))
         engines(gate)[1 - number].cut_next_stream(5)
-        _, _, spliced = await gate.post(path, ends)
+        _, _, spliced = await gate.settled(path, ends)
         assert joined(spliced) | {"names": 0} == joined(whole) | {"names": 0}
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["cut_off", "finished"]
         rest = next(json.loads(seen.body) for seen in reversed(engines(gate)[number].requests) if _served(seen))
@@ -154,7 +154,7 @@ class TestHandBack:
         for one in engines(gate):
             one.hand_back(2)
             one.cut_next_stream(4)
-        _, _, broken = await gate.post(path, body | USAGE | {"seed": 7})
+        _, _, broken = await gate.settled(path, body | USAGE | {"seed": 7})
         assert b'"error"' in broken
         assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["lost"]
 
@@ -172,7 +172,7 @@ async def test_stop_strings_that_count_only_after_the_least_of_tokens_are_not_re
     for one in engines(gate):
         one.cut_next_stream(6)
     asked = COMPLETION | USAGE | {"stop": ["x"], "include_stop_str_in_output": True, "min_tokens": 8}
-    await gate.post("/v1/completions", asked)
+    await gate.settled("/v1/completions", asked)
     assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["lost"]
 
 
@@ -197,10 +197,10 @@ def _served(seen: Any) -> bool:
 async def test_a_continued_request_is_one_request_with_one_prompt(gate: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     again: list[tuple[int, int]] = []
     monkeypatch.setattr(Pool, "counted_before", lambda _, tokens, cached, __: again.append((tokens, cached)))
-    await gate.post("/v1/completions", COMPLETION)
+    await gate.settled("/v1/completions", COMPLETION)
     for one in engines(gate):
         one.hand_back(5)
-    await gate.post("/v1/completions", COMPLETION | USAGE)
+    await gate.settled("/v1/completions", COMPLETION | USAGE)
     alone, continued = gate.records
     assert [attempt.outcome for attempt in continued.attempts] == ["handed_back", "handed_back", "finished"]
     assert continued.prompt_tokens == alone.prompt_tokens

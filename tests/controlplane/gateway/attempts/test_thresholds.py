@@ -76,7 +76,7 @@ async def test_b6_b7_a_callers_own_threshold_is_answered_by_the_engine(
 ) -> None:
     async with engine() as one, engine() as two, gated(one, two) as fleet:
         for field in ({FIELD: 0.9}, {"vllm_xargs": {FIELD: 0.9}}):
-            status, _, answer = await fleet.gate.post(path, body | field | {"stream": stream})
+            status, _, answer = await fleet.gate.settled(path, body | field | {"stream": stream})
             assert status == 200
             assert ends(answer, stream=stream) == ["cache_threshold"]
             assert len(fleet.attempts) == 1
@@ -86,7 +86,7 @@ async def test_b6_b7_a_callers_own_threshold_is_answered_by_the_engine(
                 assert json.loads(answer)["usage"]["completion_tokens"] == 0
                 assert json.loads(answer)["kv_transfer_params"]["cache_threshold"]["hit_tokens"] == 0
         fleet.gate.records.clear()
-        assert ends((await fleet.gate.post(path, body | {FIELD: 0}))[2], stream=False) == ["length"]
+        assert ends((await fleet.gate.settled(path, body | {FIELD: 0}))[2], stream=False) == ["length"]
 
 
 async def test_b2_null_is_absent() -> None:
@@ -116,7 +116,7 @@ async def test_a_promise_that_holds_goes_with_the_pools_threshold(
     async with engine() as one, engine() as two, gated(one, two) as fleet:
         holder = await warmed(fleet, path, body)
         assert fleet.sent(holder)[-1][FIELD] == 0
-        status, headers, answer = await fleet.gate.post(path, body | {"stream": stream})
+        status, headers, answer = await fleet.gate.settled(path, body | {"stream": stream})
         assert (status, headers["x-cachefleet-worker"]) == (200, holder)
         assert ends(answer, stream=stream) == ["length"]
         assert fleet.sent(holder)[-1][FIELD] == 0.5
@@ -131,7 +131,7 @@ async def test_a_refusal_is_a_call_elsewhere_and_no_client_sees_it(
     async with engine() as one, engine() as two, gated(one, two) as fleet:
         holder = await warmed(fleet, path, body)
         forget(fleet, holder)
-        status, headers, answer = await fleet.gate.post(path, body | {"stream": stream})
+        status, headers, answer = await fleet.gate.settled(path, body | {"stream": stream})
         assert status == 200
         assert ends(answer, stream=stream) == ["length"]
         assert b"cache_threshold" not in answer
@@ -149,10 +149,10 @@ async def test_what_an_engine_refuted_is_not_promised_to_the_next_one() -> None:
     async with engine() as one, engine() as two, gated(one, two) as fleet:
         holder = await warmed(fleet, CHAT, chat(TEXT))
         forget(fleet, holder)
-        await fleet.gate.chat(TEXT)
+        await fleet.gate.settled_chat(TEXT)
         assert fleet.attempts[0][::2] == (holder, "gate_refused")
         assert fleet.attempts[1][0] != holder
-        found = json.loads((await fleet.gate.post("/v1/route", chat(TEXT)))[2])
+        found = json.loads((await fleet.gate.settled("/v1/route", chat(TEXT)))[2])
         assert {score["worker"]: score["matched_blocks"] for score in found["candidates"]}[holder] == 0
 
 
@@ -169,7 +169,7 @@ async def test_usage_counts_the_attempt_that_answered_alone() -> None:
         await warmed(fleet, CHAT, chat(TEXT))
         prompt_tokens = fleet.gate.records[-1].prompt_tokens
         forget(fleet, "demo-0")
-        _, _, answer = await fleet.gate.chat(TEXT)
+        _, _, answer = await fleet.gate.settled_chat(TEXT)
         assert json.loads(answer)["usage"]["prompt_tokens"] == prompt_tokens
         assert (fleet.gate.records[-1].cached_tokens, fleet.gate.records[-1].completion_tokens) == (0, 4)
         counted = value(fleet.gate.metrics, "prompt_tokens_total", model="fake")
@@ -183,7 +183,7 @@ async def test_who_could_be_handed_back_half_done_is_held_to_the_engines_policy(
         await warmed(fleet, CHAT, chat(TEXT, **more))
         one.gate(0.5)
         forget(fleet, "demo-0")
-        assert ends((await fleet.gate.chat(TEXT, **more))[2], stream=False) == ["length"]
+        assert ends((await fleet.gate.settled_chat(TEXT, **more))[2], stream=False) == ["length"]
         assert [body.get(FIELD) for body in fleet.sent("demo-0")] == [0, None, 0]
         assert [attempt[2] for attempt in fleet.attempts] == ["gate_refused", "answered"]
 
@@ -200,7 +200,7 @@ async def test_a_policy_the_gateway_does_not_know_of_is_not_the_clients_business
 @both
 async def test_without_any_threshold_bodies_say_nothing_of_it(*, stream: bool) -> None:
     async with engine() as one, gated(one, threshold=0.0) as fleet:
-        await fleet.gate.chat(TEXT, stream=stream)
+        await fleet.gate.settled_chat(TEXT, stream=stream)
         assert FIELD not in fleet.sent("demo-0")[0]
         assert len(fleet.attempts) == 1
 
@@ -237,7 +237,7 @@ async def test_b17_a_mixture_of_refused_and_answered_choices_is_refused(*, strea
         # The same worker, as its agent has announced it, from now on answers as scripted.
         one.url = mixed.url
         fleet.declare()
-        _, _, answer = await fleet.gate.post(COMPLETION, body)
+        _, _, answer = await fleet.gate.settled(COMPLETION, body)
         assert sorted(ends(answer, stream=stream)) == ["length", "length"]
         assert mixed.thresholds == [None, 0]
         assert [attempt.threshold for attempt in fleet.gate.records[-1].attempts] == [0.5, 0]
@@ -266,7 +266,7 @@ async def test_b17_a_refused_streams_beginning_is_held_back_wherever_it_is_cut()
     async with serving(cuts), gated(cuts, threshold=0.0) as fleet:
         for cut in range(1, len(refused)):
             cuts.cut = cut
-            status, _, body = await fleet.gate.chat("x", stream=True)
+            status, _, body = await fleet.gate.settled_chat("x", stream=True)
             assert (status, ends(body, stream=True)) == (200, ["stop"])
             assert b"cache_threshold" not in body
             assert [attempt[2] for attempt in fleet.attempts] == ["gate_refused", "finished"]
