@@ -12,7 +12,8 @@ import pytest
 from e2e.engine.vllm import VllmOptions, VllmServer
 from tests.controlplane.gateway.apis.client_scenarios import GENERATING, POOLING, names
 from tests.controlplane.gateway.apis.client_setup import Clients, Scenario, clients
-from tests.controlplane.gateway.cases import OTHERS, POOLED, Case, timeless
+from tests.controlplane.gateway.apis.test_output_schemas import ENDLESS, TREE
+from tests.controlplane.gateway.cases import CHAT, OTHERS, POOLED, Case, timeless
 from tests.controlplane.gateway.harness import SALT, Front, direct, front
 
 ATTEMPTS: Final = 40
@@ -26,6 +27,9 @@ WITH_TOOLS: Final = VllmOptions(
         '--structured-outputs-config={"backend":"xgrammar","disable_any_whitespace":true}',
     )
 )
+SCHEMAS_WITHOUT_END: Final = [
+    ENDLESS[name] for name in ("itself", "two of each other", "the only choice", "all of", "a member")
+]
 EMBEDDING: Final = VllmOptions(extra=("--runner=pooling", "--convert=embed"))
 
 
@@ -47,6 +51,33 @@ async def ours(gate: Front, vllm_server: VllmServer) -> AsyncIterator[Clients]:
 @pytest.mark.parametrize("scenario", GENERATING, ids=names(GENERATING))
 async def test_client(ours: Clients, scenario: Scenario) -> None:
     await scenario(ours)
+
+
+@pytest.mark.parametrize("vllm_server", [WITH_TOOLS], indirect=True)
+async def test_a_schema_that_vllm_fails_on_is_refused_and_a_tree_is_answered(
+    gate: Front, vllm_server: VllmServer
+) -> None:
+    for schema in SCHEMAS_WITHOUT_END:
+        asked = _with_schema(schema) | {"model": vllm_server.options.model}
+        status, _ = await direct(vllm_server, CHAT, asked, key=vllm_server.options.api_key)
+        assert status == 500, schema  # else the gateway needs to refuse it no more
+        status, _, refused = await gate.post(CHAT, asked)
+        assert (status, json.loads(refused)["error"]["param"]) == (400, "response_format.json_schema.schema")
+    tool = {"type": "function", "function": {"name": "look", "parameters": ENDLESS["itself"], "strict": True}}
+    asked = _asked(tools=[tool], tool_choice="required") | {"model": vllm_server.options.model}
+    status, _ = await direct(vllm_server, CHAT, asked, key=vllm_server.options.api_key)
+    assert (status, (await gate.post(CHAT, asked))[0]) == (500, 400)
+    status, _, answer = await gate.post(CHAT, _with_schema(TREE) | {"model": vllm_server.options.model})
+    assert status == 200, answer
+    assert set(json.loads(json.loads(answer)["choices"][0]["message"]["content"])) == {"value", "children"}
+
+
+def _with_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return _asked(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+
+
+def _asked(**more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60, "temperature": 0, **more}
 
 
 @pytest.mark.parametrize("vllm_server", [EMBEDDING], indirect=True)

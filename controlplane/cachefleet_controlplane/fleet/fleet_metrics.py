@@ -61,6 +61,7 @@ _REPORT: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
     "worker_free_blocks": ("Blocks a request may take", lambda report: report.blocks_free),
     "worker_idle_blocks": ("Idle cached blocks", lambda report: report.blocks_idle),
 }
+_UNLISTED: Final = "Ranks of workers that report and that no pool lists"
 _SUSPENDED: Final = "1 while its engine answers and serves nothing: asleep, paused, updating_weights, stuck"
 _TENANT_IDLE: Final = "Idle cached blocks of a tenant over a pool's workers, as far as they tell"
 _REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
@@ -88,6 +89,7 @@ class FleetCollector(Collector):
             yield _gauge(name, text, size(view.index))
         for name, (text, count) in _INDEX_TOTALS.items():
             yield CounterMetricFamily(f"cachefleet_{name}", text, value=count(view.index))
+        yield _gauge("unlisted_workers", _UNLISTED, len(view.workers) - len(workers))
         yield _gauge("fleet_inflight_requests", "Requests under way to workers", view.inflight_requests)
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))

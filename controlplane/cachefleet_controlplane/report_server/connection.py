@@ -16,6 +16,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.index.frame_ingest import kind, read
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Reporter
+from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, encode
@@ -77,10 +78,15 @@ class Session:
         *,
         limits: ReportLimits,
         token: str,
+        address: str,
+        log: PeerLog,
         receive: Receive,
         send: Send,
         new_workers: NewWorkerWarmUp | None = None,
     ) -> None:
+        """``address`` is the agent's, for ``log``."""
+        self._address = address
+        self._log = log
         self._new_workers = new_workers
         self._fleet = fleet
         self._authorize = authorize
@@ -112,7 +118,8 @@ class Session:
     async def _say(self, farewell: Farewell) -> None:
         self._metrics.report_rejected(farewell.code)
         extra = {"worker": self._who, "code": farewell.code, "reason": farewell.reason}
-        logger.warning("agent's connection closed", extra=extra)
+        if (omitted := self._log.omitted(self._address, farewell.code)) is not None:
+            logger.warning("agent's connection closed", extra=extra | {"omitted": omitted})
         reason = farewell.reason.encode()[:_MAX_REASON].decode(errors="ignore")
         try:
             await self._send({"type": "websocket.close", "code": CLOSE_CODES[farewell.code], "reason": reason})
@@ -185,15 +192,23 @@ class Session:
 
     async def _follow(self, connection: Connection, first: Hello) -> None:
         self._count(self._hello(connection, first))
-        logger.info("agent connected", extra={"worker": self._who, "epoch": first.epoch})
+        self._announced(connection, first)
         while True:
             async with asyncio.timeout(self._limits.idle_seconds):
                 data = await self._frame(self._limits.frame_bytes)
             if data is None:
-                logger.info("agent disconnected", extra={"worker": self._who})
+                if _is_listed(connection):
+                    logger.info("agent disconnected", extra={"worker": self._who})
                 return
             self._take(connection, data)
             await asyncio.sleep(0)
+
+    def _announced(self, connection: Connection, first: Hello) -> None:
+        extra = {"worker": self._who, "epoch": first.epoch}
+        if _is_listed(connection):
+            logger.info("agent connected", extra=extra)
+        elif (omitted := self._log.omitted(self._address, "unlisted")) is not None:
+            logger.info("agent connected whose worker no pool lists", extra=extra | {"omitted": omitted})
 
     def _take(self, connection: Connection, data: bytes) -> None:
         frame = read(data)
@@ -224,7 +239,8 @@ class Session:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection that its pool does not declare")
         self._left_out.add(rank)
         self._metrics.report_rejected("undeclared")
-        logger.warning("a rank's reports are left out: %s", why, extra={"worker": self._who})
+        if (omitted := self._log.omitted(self._address, "undeclared")) is not None:
+            logger.warning("a rank's reports are left out: %s", why, extra={"worker": self._who, "omitted": omitted})
 
     def _warm(self, connection: Connection, state: State) -> None:
         """All ranks of a worker share one engine, which is told once."""
@@ -255,3 +271,8 @@ class Session:
                 self._metrics.divergence()
             if note in _RESYNCS:
                 self._metrics.resync(note.value)
+
+
+def _is_listed(connection: Connection) -> bool:
+    """Whether the pool source lists the worker of a connection."""
+    return any(worker.endpoint is not None for worker in connection.ranks.values())

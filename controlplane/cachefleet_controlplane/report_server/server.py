@@ -21,6 +21,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Reporter, bearer
 from cachefleet_controlplane.report_server.connection import Session
+from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
 
@@ -75,6 +76,7 @@ class ReportsServer:
         self._authorizer = authorizer
         self._metrics = metrics
         self._limits = limits or ReportLimits()
+        self._log = PeerLog()
         self.connections = 0
         self.handshakes = 0
         """Connections whose bearer is being checked."""
@@ -96,7 +98,7 @@ class ReportsServer:
             await _deny(denial, send)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
-        await self._serve(token, receive, send)
+        await self._serve(token, (scope.get("client") or ("",))[0], receive, send)
 
     async def _checked(self, token: str) -> _Denial | None:
         """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""
@@ -115,13 +117,15 @@ class ReportsServer:
             self.handshakes -= 1
         return _DENIALS.get(access)
 
-    async def _serve(self, token: str, receive: Receive, send: Send) -> None:
+    async def _serve(self, token: str, address: str, receive: Receive, send: Send) -> None:
         session = Session(
             self._fleet,
             self._authorizer.reports,
             self._metrics,
             limits=self._limits,
             token=token,
+            address=address,
+            log=self._log,
             receive=receive,
             send=send,
             new_workers=self._new_workers,

@@ -23,7 +23,7 @@ from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, adapt
 from cachefleet_core.report_frames import Policy
 
 MAX_UNLISTED: Final = 1024
-"""Workers that announced themselves and that the pool source does not list (yet)."""
+"""Workers, each rank for itself, that announced themselves and that the pool source does not list (yet)."""
 
 
 _NO_ONE: Final[frozenset[str]] = frozenset()
@@ -109,9 +109,10 @@ class Registry:
         if known is not None:
             return known
         sibling = pool.workers.get(worker_id(pool.key, name))
-        if sibling is None and sum(worker.endpoint is None for worker in self.workers()) >= MAX_UNLISTED:
+        endpoint = sibling.endpoint if sibling else None
+        if endpoint is None and sum(worker.endpoint is None for worker in self.workers()) >= MAX_UNLISTED:
             return None
-        worker = Worker(pool.key, name, rank, endpoint=sibling.endpoint if sibling else None, worth=pool.shown)
+        worker = Worker(pool.key, name, rank, endpoint=endpoint, worth=pool.shown)
         pool.workers[worker.id] = worker
         self.version += 1
         return worker

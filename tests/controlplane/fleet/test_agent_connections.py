@@ -14,7 +14,7 @@ from cachefleet_controlplane.workers.unindexed_hits import MIN_REPORTS
 from cachefleet_core.block_keys import Tier
 from cachefleet_core.report_frames import Capability, Delta, Drain, FrameError, Policy, Snapshot, encode
 from tests.controlplane.chains import chain, removed, stored
-from tests.controlplane.fleets import MODEL, FakeLink, fleet_of, pool, ranked, view, wid
+from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
@@ -54,6 +54,17 @@ class TestWelcome:
         fleet.expire()
         assert [worker.name for worker in fleet.view().workers] == ["demo-0"]
         fleet.report("x-2")
+
+    def test_each_rank_of_an_unlisted_worker_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registry, "MAX_UNLISTED", 2)
+        fleet = LiveFleet()
+        fleet.update_pools([view(ranked(4), ["demo-0"])])
+        for name, most in (("x-0", 2), ("demo-0", 4)):
+            connection = fleet.connect(FakeLink())
+            for rank in range(most):
+                fleet.hello(connection, hello(name, rank=rank))
+        with pytest.raises(RefusedError, match="too many"):
+            fleet.hello(fleet.connect(FakeLink()), hello("x-0", rank=2))
 
     def test_a_connection_speaks_for_one_worker(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")

@@ -7,11 +7,15 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from prometheus_client.samples import Sample
 
+from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.report_server import connection
 from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
+from cachefleet_controlplane.workers import registry
 from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, ranked, view, wid
@@ -33,6 +37,11 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 def greeting(token: str = TOKEN) -> dict[str, Any]:
     return {"headers": {"Authorization": f"Bearer {token}"} if token else {}, "protocols": (SUBPROTOCOL,)}
+
+
+def _unlisted(endpoint: Endpoint) -> list[Sample]:
+    families = FleetCollector(endpoint.fleet.view).collect()
+    return [sample for family in families for sample in family.samples if sample.name == "cachefleet_unlisted_workers"]
 
 
 def held(endpoint: Endpoint, worker: str = "demo-0") -> int:
@@ -120,6 +129,25 @@ class TestAdmission:
             await agent.say(hello("other-0"))
             assert await agent.end() == 4403
         assert value(endpoint.metrics, "report_rejections_total", reason="forbidden") == 1
+
+    async def test_agents_that_no_pool_lists_are_bounded_and_do_not_fill_the_log(
+        self, endpoint: Endpoint, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An agent of any release waits longer after each 1013, up to its longest delay."""
+        monkeypatch.setattr(registry, "MAX_UNLISTED", 3)
+        caplog.set_level("INFO")
+        for number in range(8):
+            async with endpoint.agent() as agent:
+                await agent.say(hello(f"demo-{7 + number}"))
+                if number < 3:
+                    assert isinstance(await agent.hear(), Policy)
+                else:
+                    assert await agent.end() == 1013
+        await until(lambda: endpoint.server.connections == 0)
+        assert value(endpoint.metrics, "report_rejections_total", reason="busy") == 5
+        assert [unlisted.value for unlisted in _unlisted(endpoint)] == [3]
+        lines = [record.message for record in caplog.records if record.name == connection.__name__]
+        assert lines == ["agent connected whose worker no pool lists", "agent's connection closed"]
 
     async def test_a_rank_beyond_the_pools_is_left_out_and_the_others_are_heard(self, endpoint: Endpoint) -> None:
         async with endpoint.agent() as agent:

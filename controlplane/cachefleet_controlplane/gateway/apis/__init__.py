@@ -6,6 +6,7 @@ embeddings       /v1/embeddings
 endpoint_apis    the API of each endpoint
 media            media in messages, and the names that clients give them
 messages         /v1/messages and its count of tokens
+output_schemas   JSON schemas for answers that no value can match
 parse            a client's body to a RequestInfo, and to a worker's body
 request_info     what routing needs to know of a request
 responses        /v1/responses

@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
+from cachefleet_controlplane.gateway.apis.output_schemas import check_output_schemas
 from cachefleet_controlplane.gateway.apis.request_info import (
     Endpoint,
     RequestInfo,
@@ -59,6 +60,7 @@ def understand(fields: Fields, endpoint: Endpoint, *, trusted: bool = False) -> 
     """As ``parse``, of a body that is split into its members."""
     private = _PRIVATE_FIELDS if trusted else _PRIVATE_FIELDS | _OF_TRUSTED
     kept = _sanitised(fields, private if endpoint is Endpoint.COMPLETIONS else private | _OF_COMPLETIONS)
+    check_output_schemas(kept, endpoint)
     info = api_of(endpoint).understand(hinted(kept, endpoint), model=text(fields, "model"), size=len(fields))
     key = cache_key(kept, endpoint)
     return replace(info, cache_key=key) if key else info
