@@ -10,9 +10,9 @@ http_server      a uvicorn server of that protocol
 inherited_sockets  listening sockets that outlive this process
 internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
+replica_bounds   times and sizes that are the same in every installation
 setting_values   what settings may be
 settings         environment variables
-settings_bounds  bounds and options of the parts, as the settings give them
 tls              TLS of the internal port, and how workers are verified
 websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 wiring           builds the parts of a replica from the settings

@@ -29,6 +29,7 @@ from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_controlplane.transport.native_server import ServerBounds
 from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_core.removed_variables import removed_lines
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
 
@@ -49,6 +50,8 @@ def main() -> int:
     try:
         settings = load()
         logs.configure(settings.log_format, settings.log_level)
+        for line in removed_lines("control plane", os.environ):
+            logger.warning(line)
         plane = ControlPlane(settings)
     except SettingsError as error:
         logs.refuse(error.lines)
@@ -132,13 +135,12 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, Http
     """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
     messages = MessageBounds(
         seconds=settings.request_body_seconds,
-        stall_seconds=settings.request_stall_seconds,
+        stall_seconds=plane.bounds.stall_seconds,
         unfinished=UnfinishedMessages(settings.buffer_bytes),
     )
     bounds = ServerBounds(
-        head_seconds=settings.request_head_seconds,
+        head_seconds=plane.bounds.head_seconds,
         drain_seconds=settings.drain_seconds + ENDING_SECONDS,
-        send_seconds=settings.reply_send_seconds,
         websocket_bytes=settings.request_max_bytes,
         websocket=client_websocket(messages),
         tls=plane.tls.public,
@@ -149,9 +151,9 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, Http
         plane.internal,
         host=settings.internal_host,
         port=settings.internal_port,
-        head_seconds=settings.request_head_seconds,
+        head_seconds=plane.bounds.head_seconds,
         body_seconds=settings.request_body_seconds,
-        stall_seconds=settings.request_stall_seconds,
+        stall_seconds=plane.bounds.stall_seconds,
         drain_seconds=1,
         websocket_bytes=MAX_FRAME_BYTES,
         tls=plane.tls.server,

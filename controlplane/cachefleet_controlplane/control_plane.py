@@ -37,11 +37,11 @@ from cachefleet_controlplane.history.sampler import Sampler
 from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
+from cachefleet_controlplane.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.settings_bounds import audit_log, gateway_bounds, gateway_options, log_bounds
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
@@ -49,9 +49,12 @@ from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tls import tls_parts
 from cachefleet_controlplane.wiring import (
     Authority,
+    audit_log,
     authority,
     backend_of,
+    gateway_bounds,
     gateway_context,
+    gateway_options,
     hot_prefix_parts,
     input_builder,
     pool_source,
@@ -80,9 +83,10 @@ class ControlPlane:
     certificate cannot, or native code was asked for by name and cannot be loaded.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, bounds: ReplicaBounds | None = None) -> None:
         fleet_key = FleetKey.parse(settings.fleet_key_file.read_text())
         self._settings = settings
+        self.bounds = bounds or ReplicaBounds()
         self._resources = AsyncExitStack()
         self._source: PoolSource | None = None
         self._leaving = False
@@ -94,7 +98,7 @@ class ControlPlane:
             folder=settings.data_dir,
             marker_copy=settings.access_marker_copy,
         )
-        self.tenancy = tenant_parts(settings, fleet_key, database, self.metrics)
+        self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.transport = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
@@ -103,13 +107,13 @@ class ControlPlane:
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))
         repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
-        self.decisions = DecisionLog(repository, metrics=self.metrics, bounds=log_bounds(settings))
+        self.decisions = DecisionLog(repository, metrics=self.metrics)
         self.history = CacheHistory()
         self.recorded = RecordedRequests(settings.recorded_request_bytes)
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
-        self._upstream = upstream_of(settings, self.tls.workers, self.transport)
+        self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.transport)
         self.conversations = conversation_parts(
             settings,
             fleet_key,
@@ -118,6 +122,7 @@ class ControlPlane:
             upstream=self._upstream,
             credentials=self._credentials,
             metrics=self.metrics,
+            store_seconds=self.bounds.store_seconds,
         )
         self.gateway = self._gateway(fleet_key.salt_key)
 
@@ -159,7 +164,7 @@ class ControlPlane:
             builder,
             admission=self.tenancy.admission,
             record=self.decisions.record,
-            bounds=gateway_bounds(settings),
+            bounds=gateway_bounds(settings, self.bounds),
             turns=self.conversations.turns,
             hot=self.hot.observer,
             json_excess=self.backend.json_excess,
@@ -188,7 +193,8 @@ class ControlPlane:
         settings = self._settings
         api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
-        self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced)
+        poll = self.bounds.pool_file_poll_seconds
+        self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced, poll_seconds=poll)
         self.internal = self._internal(allowed)
         if self.tracer is not None:
             self._resources.push_async_callback(self.tracer.close)
@@ -213,7 +219,7 @@ class ControlPlane:
 
     def _internal(self, authority: Authority) -> Starlette:
         settings = self._settings
-        limits = ReportLimits(connections=settings.report_connections, hello_seconds=settings.report_hello_seconds)
+        limits = ReportLimits(connections=settings.report_connections)
         reports = ReportsServer(self.fleet, authority, self.metrics, limits=limits, new_workers=self.hot.new_workers)
         admin = admin_app(
             self.fleet,
@@ -229,7 +235,7 @@ class ControlPlane:
             authorize=authority.admin,
             user_of=authority.user_of,
             audit=self.audit,
-            max_bytes=settings.admin_max_bytes,
+            max_bytes=self.bounds.admin_bytes,
         )
         self.console = Console(self.fleet, admin=admin, authorize=authority.admin)
         return Starlette(

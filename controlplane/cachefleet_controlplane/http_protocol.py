@@ -19,6 +19,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from cachefleet_controlplane.http_heads import BoundedHeads
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, Departure
 
+HEAD_SECONDS: Final = 10.0
+"""How long a client may take for the whole head of a request."""
+STALL_SECONDS: Final = 10.0
+"""How long a client may send nothing of a body that has begun."""
 LINGER_SECONDS: Final = 2.0
 """How long a client that is still sending may take to read its answer."""
 SETTLE_SECONDS: Final = 1.0
@@ -35,9 +39,9 @@ class ClientTimeouts:
     ``body_seconds`` 0: the application bounds bodies itself.
     """
 
-    head_seconds: float
+    head_seconds: float = HEAD_SECONDS
     body_seconds: float = 0.0
-    stall_seconds: float = 10.0
+    stall_seconds: float = STALL_SECONDS
 
 
 @dataclass(slots=True)

@@ -20,7 +20,14 @@ from typing import Any, Final
 
 import uvicorn
 
-from cachefleet_controlplane.http_protocol import ClientTimeouts, ShutdownState, TimedProtocol, timed_protocol
+from cachefleet_controlplane.http_protocol import (
+    HEAD_SECONDS,
+    STALL_SECONDS,
+    ClientTimeouts,
+    ShutdownState,
+    TimedProtocol,
+    timed_protocol,
+)
 from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 
 logger = logging.getLogger(__name__)
@@ -125,10 +132,10 @@ def http_server(
     *,
     host: str,
     port: int,
-    head_seconds: float,
     drain_seconds: float,
+    head_seconds: float = HEAD_SECONDS,
     body_seconds: float = 0.0,
-    stall_seconds: float = 10.0,
+    stall_seconds: float = STALL_SECONDS,
     websocket_bytes: int = 0,
     websocket: type[RefusingWebSocket] = CautiousWebSocket,
     tls: ssl.SSLContext | None = None,

@@ -17,7 +17,6 @@ from cachefleet_controlplane.setting_values import allowed, is_base_url
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.native import Choice
 from cachefleet_core.pool.model_names import NameRules, parse_rules
-from cachefleet_runtime.kubernetes import LIST_PAGE, WATCH_INACTIVITY_SECONDS
 
 PREFIX = "CACHEFLEET_"
 
@@ -41,172 +40,167 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Every bound of the control plane has its name here; seconds and bytes unless a name says otherwise."""
+    """What differs between installations; seconds and bytes unless a name says otherwise. What nobody changes is a
+    constant beside its use (``replica_bounds`` for a whole replica).
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+    Each docstring ends with when to change the setting: docs/settings.md is made from it.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
     # Where it listens. The internal port serves reports, the admin API, metrics and probes.
     gateway_host: str = "127.0.0.1"
+    """Address that the gateway listens on. Set by the chart; 0.0.0.0 to serve other machines."""
     gateway_port: Port = 8080
+    """Port for clients; 0 takes a free one. Set by the chart; change it where the port is taken."""
     internal_host: str = "127.0.0.1"
+    """Address of the internal port. Set by the chart; 0.0.0.0 where agents run on other machines."""
     internal_port: Port = 8081
+    """Port of reports, admin API, metrics and probes; 0 takes a free one. Set by the chart."""
 
     tls_folder: Path | None = None
-    """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified."""
+    """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified. Set by the chart
+    where `tls.enabled`."""
     gateway_tls_folder: Path | None = None
-    """Folder of tls.crt and tls.key: the gateway's port serves TLS."""
+    """Folder of tls.crt and tls.key: the gateway's port serves TLS. Set by the chart; leave it where something before
+    the gateway ends TLS."""
 
     # Where pools and their ready workers come from.
     pool_source: Literal["file", "kubernetes"] = "file"
+    """Where pools and workers are read from. Set by the chart to `kubernetes`."""
     pool_file: Path | None = None
+    """YAML of the pools, for the source `file`. Set by `cachefleet up`."""
     endpoints_file: Path | None = None
-    pool_file_poll_seconds: float = Field(0.5, ge=0.01, le=60)
+    """JSON of the workers of each pool, for the source `file`. Set by `cachefleet up`."""
     namespaces: Names = ()
-    """Namespaces to watch, comma separated; none means all."""
+    """Namespaces to watch, comma separated; none means all. Set it to bound one installation to some teams."""
     model_names: str = ""
-    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others."""
+    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others. Set
+    it where teams must not take each other's model names."""
     kubeconfig: Path | None = None
-    """Used where there is no service account."""
-    watch_page: int = Field(LIST_PAGE, ge=1, le=10_000)
-    """Objects asked for in one page of a list."""
-    watch_inactivity_seconds: float = Field(WATCH_INACTIVITY_SECONDS, ge=1, le=300)
-    watch_backoff_seconds: float = Field(8, ge=1, le=300)
-    """The longest pause before a failed list or watch is tried again."""
+    """How the API server is reached where there is no service account. Set it outside of a cluster."""
 
     # Who may talk to it.
     fleet_key_file: Path
+    """The fleet key, from which all other keys are derived. Set by the chart."""
     auth: Literal["file", "kubernetes"] = "file"
+    """What checks the tokens of agents and of the admin API: files, or TokenReview. Set by the chart."""
     reports_token_file: Path | None = None
-    """A token with which an agent may report as any worker, beside the one that each worker has from the fleet key."""
+    """A token with which an agent may report as any worker, beside the one that each worker has from the fleet key. Set
+    it where agents cannot have a token each."""
     admin_token_file: Path | None = None
-    review_timeout_seconds: float = Field(10, ge=0.1, le=60)
-
+    """The token of the admin API, for auth `file`. Set by `cachefleet up`."""
     api_keys: Literal["auto", "required"] = "auto"
     """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on: as the store and its
-    marker tell, so where both are lost nobody does."""
-    tenants_poll_seconds: float = Field(2, ge=0.05, le=300)
-    """How old may be what is known of tenants and keys that another replica changed."""
+    marker tell, so where both are lost nobody does. Set it to `required` wherever others can reach the gateway."""
 
     # Deciding.
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
+    """How workers are chosen. Change it to compare policies."""
     knowledge: Literal["exact", "approximate", "load"] = "exact"
-    """The most that decisions may know of a prompt: its blocks, its text, or nothing."""
+    """The most that decisions may know of a prompt: its blocks, its text, or nothing. Lower it where asking workers for
+    block keys costs more than it gives."""
     backend: Choice = "auto"
-    """What computes block keys and holds the index; auto takes native code where it is installed."""
+    """What computes block keys and holds the index; auto takes native code where it is installed. Set it to `native` to
+    refuse to start without."""
 
     # The gateway.
     transport: Choice = "auto"
-    """What moves the bytes of clients and workers; auto takes native code where it is installed."""
+    """What moves the bytes of clients and workers; auto takes native code where it is installed. Set it to `python` to
+    rule native code out as the cause of a problem."""
     gateway_threads: int = Field(1, ge=1, le=64)
-    """Threads of the native transport."""
+    """Threads of the native transport. Raise it where one thread is busy all the time and the pod has more cores."""
     request_max_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
+    """The longest body of a request. Raise it for images and files in requests."""
     request_buffer_bytes: int | None = Field(None, ge=2048, le=1024 * 1024 * 1024 * 1024)
-    """Bodies held at once, over all tenants; see ``buffer_bytes``."""
-    request_head_seconds: float = Field(10, ge=0.1, le=300)
+    """Bodies held at once, over all tenants; where not set, 256 MiB or eight of the longest allowed. Set it to the
+    memory that the pod can spare."""
     request_body_seconds: float = Field(30, ge=0.1, le=600)
-    """How long a request's whole body may take to arrive."""
-    request_stall_seconds: float = Field(10, ge=0.1, le=300)
-    """How long nothing of a body that has begun may arrive."""
-    reply_send_seconds: float = Field(120, ge=0.1, le=3600)
-    """How long a client may take nothing of its answer before it counts as gone."""
-    upstream_connect_seconds: float = Field(2, ge=0.1, le=60)
+    """How long a request's whole body may take to arrive. Raise it with `REQUEST_MAX_BYTES`, or for slow lines."""
     upstream_idle_seconds: float = Field(600, ge=1, le=86400)
-    """How long a worker may be silent within one answer."""
+    """How long a worker may be silent within one answer. Raise it where whole answers or first tokens take longer."""
     upstream_connections: int = Field(1024, ge=1, le=65536)
-    """Open connections to workers, over all of them."""
+    """Requests under way at workers, over all of them. Raise it where more run at once in the fleet."""
     websocket_connections: int = Field(2048, ge=0, le=65536)
-    """Responses over WebSocket: open connections, 0 for none; each tenant as many as are free."""
-    websocket_idle_seconds: float = Field(600, ge=1, le=86400)
-    """How long such a connection may be open while nothing is asked on it."""
-    websocket_seconds: float = Field(3600, ge=1, le=86400)
-    """How long it may be open at all; an answer under way is ended first."""
+    """Responses over WebSocket: open connections, 0 for none; each tenant as many as are free. Raise it for more
+    clients, lower it to bound memory."""
     render_timeout_seconds: float = Field(5, ge=0.05, le=120)
+    """How long a decision waits for a prompt's token ids or block keys. Raise it where workers render slowly, as
+    engines on a CPU do."""
     renderer_urls: Names = ()
-    """Addresses of renderers without a GPU, comma separated: asked for a prompt's ids before any worker."""
+    """Addresses of renderers without a GPU, comma separated: asked for a prompt's ids before any worker. Set by the
+    chart from `controlPlane.renderers`."""
     queue_requests: int = Field(256, ge=0, le=65536)
-    """Requests that may wait for room on a worker, over all models; each as long as its pool allows."""
+    """Requests that may wait for room on a worker, over all models; each as long as its pool allows. Lower it to refuse
+    sooner, raise it for bursts."""
     max_attempts: int = Field(3, ge=1, le=16)
-    """Workers tried for one request before its first byte."""
+    """Workers tried for one request before its first byte. Raise it where workers come and go often."""
     withdraw_seconds: float = Field(5, ge=0, le=300)
-    """How long new requests are taken after SIGTERM: whoever sends them here hears of it that late."""
+    """How long new requests are taken after SIGTERM. Raise it where load balancers hear late of a pod that ends."""
     drain_seconds: float = Field(300, ge=0, le=3600)
-    """How long answers under way may go on after that: turns of agents take minutes."""
+    """How long answers under way may go on after that. Raise it where turns of agents take longer."""
     startup_seconds: float = Field(15, ge=0, le=300)
-    """How long a replica that starts is not ready because agents of ready workers have not reported to it yet."""
+    """How long a replica that starts is not ready because agents of ready workers have not reported to it yet. Lower it
+    to 0 where there is one replica."""
     replicas: int = Field(1, ge=1, le=64)
-    """How many replicas of the control plane there are, this one included."""
+    """How many replicas of the control plane there are, this one included. Set by the chart."""
 
     # Conversations.
     continuation_canary_ratio: float = Field(0.01, ge=0, le=1)
-    """The share of verified prefixes that are compared with a plain full render."""
+    """The share of verified prefixes that are compared with a plain full render. Raise it after a change of model or
+    template, lower it where rendering is scarce."""
     continuation_certify_chats: int = Field(20, ge=1, le=1000)
-    """Random conversations by which a render profile is examined."""
+    """Random conversations by which a render profile is examined. Lower it where engines render slowly."""
     continuation_history_bytes: int = Field(8 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024)
-    """The longest input of a response that is stored."""
+    """The longest input of a response that is stored. Raise it for long stored conversations."""
     continuation_responses: int = Field(20_000, ge=1, le=10_000_000)
-    """Responses stored, over all tenants; those that expire first give way."""
+    """Responses stored, over all tenants; those that expire first give way. Raise it with the database's room."""
     continuation_conversations: int = Field(100_000, ge=1, le=10_000_000)
-    continuation_handles: int = Field(50_000, ge=1, le=10_000_000)
-    """Beginnings of conversations whose handles are remembered; the least recently used are dropped first."""
-    continuation_max_keys: int = Field(16_384, ge=1, le=1_000_000)
-    """Block keys of one checkpoint."""
-    continuation_store_seconds: float = Field(2, ge=0.01, le=60)
-    """How long a turn waits for the store, before its prompt and before its end."""
+    """Conversations whose checkpoints are stored. Raise it with the database's room."""
 
     # Hot prefixes, which new workers are told of; remembered in memory only.
     hot_prefixes: int = Field(64, ge=0, le=4096)
-    """How many are remembered; 0 for none."""
+    """How many hot prefixes are remembered for new workers; 0 for none. Raise it where more system prompts are in
+    use."""
     hot_prefix_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024, le=1024 * 1024 * 1024)
-    hot_prefix_half_life_seconds: float = Field(600, ge=1, le=86400)
-    """After how long without a request one counts half."""
-    hot_prefix_tokens: int = Field(1_048_576, ge=0, le=1_048_576)
-    """How many tokens a new worker is to compute for them at most, within its pool's budget of idle blocks."""
-    hot_prefix_seconds: float = Field(60, ge=0, le=3600)
-    """How long that may take, at the pace of the workers there are."""
+    """Memory of their ids and keys. Raise it with `HOT_PREFIXES`."""
 
     # Simulations, of requests that are remembered in memory only.
     recorded_request_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
-    """The latest requests are remembered in so many bytes; 0 for none."""
-    simulation_seconds: float = Field(120, ge=1, le=600)
-    """How long one simulation may take."""
+    """Memory of the latest requests, for simulations; 0 for none. Raise it to simulate a longer time."""
     simulation_memory_bytes: int = Field(1024 * 1024 * 1024, ge=128 * 1024 * 1024, le=1024 * 1024 * 1024 * 1024)
-    """How much memory the process of one simulation may take."""
+    """How much memory the process of one simulation may take. Set it to what the pod can spare."""
 
     # Reports.
     report_connections: int = Field(4096, ge=1, le=65536)
-    report_hello_seconds: float = Field(10, ge=0.1, le=300)
-    """How long a new connection may take to say who it is."""
-
-    # The admin API.
-    admin_max_bytes: int = Field(1024 * 1024, ge=1024, le=64 * 1024 * 1024)
+    """Connections of agents. Raise it for more workers than that."""
 
     # The store.
     data_dir: Path = Path(".cachefleet/controlplane")
+    """Folder of the database and its marker. Set by the chart."""
     access_marker_copy: Path | None = None
-    """A file outside of the data folder that says that keys were made, should that folder be lost."""
+    """A file outside of the data folder that says that keys were made, should that folder be lost. Set by
+    `cachefleet up`."""
     database_url: SecretStr = SecretStr("")
-    """SQLAlchemy URL; empty means SQLite in the data folder."""
+    """SQLAlchemy URL; empty means SQLite in the data folder. Set it to PostgreSQL for more than one replica."""
     ephemeral_store: bool = False
-    """The data folder ends with its pod: no keys are made in it, unless keys are required."""
+    """The data folder ends with its pod: no keys are made in it, unless keys are required. Set by the chart."""
     decisions_max_rows: int = Field(20_000, ge=100, le=10_000_000)
-    decisions_queue: int = Field(4096, ge=16, le=1_000_000)
-    """Decisions waiting to be written; what comes beyond is dropped and counted."""
-    decisions_batch: int = Field(256, ge=1, le=4096)
-    decisions_flush_seconds: float = Field(0.25, ge=0, le=60)
-    usage_queue: int = Field(10_000, ge=16, le=1_000_000)
-    """Sums of one hour, tenant and model waiting to be written; what comes beyond is dropped and counted."""
-    usage_flush_seconds: float = Field(5, ge=0.01, le=300)
+    """Decisions kept. Raise it to look further back."""
     usage_days: int = Field(400, ge=1, le=3660)
-    """How long what tenants used is remembered."""
+    """How long what tenants used is remembered. Set it to what accounting needs."""
     audit_days: int = Field(365, ge=1, le=3660)
-    """How long it is remembered who changed what."""
+    """How long it is remembered who changed what. Set it to what audits ask for."""
     audit_max_rows: int = Field(100_000, ge=100, le=10_000_000)
+    """The most records of that. Raise it with `AUDIT_DAYS`."""
     database_timeout_seconds: float = Field(2, ge=0.01, le=60)
-    database_retry_seconds: float = Field(5, ge=0.01, le=300)
+    """How long the database may take to connect or to give up a lock. Raise it for a distant database."""
 
     # Logs.
     log_format: Literal["json", "text"] = "text"
+    """Form of log lines. Set it to `json` where logs are collected."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least severe lines that are written. Lower it to DEBUG while looking for a problem."""
 
     @property
     def buffer_bytes(self) -> int:

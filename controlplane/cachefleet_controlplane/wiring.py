@@ -1,8 +1,9 @@
-"""Builds the parts of a control plane from its settings: hot prefixes, tenants, pools, backend, gateway."""
+"""Builds the parts of a control plane from its settings: store, hot prefixes, tenants, pools, backend, gateway."""
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAtt
 from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
+from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.hot_observer import HotObserver
@@ -38,16 +40,19 @@ from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
-from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
+from cachefleet_controlplane.internal_auth.token_review import TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.first_ready_times import NAME as FIRST_READY_FILE
 from cachefleet_controlplane.pools.first_ready_times import FirstReadyTimes
-from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource, WatchBounds
-from cachefleet_controlplane.pools.source import Announced, FilePoolSource, PoolSource
+from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
+from cachefleet_controlplane.pools.source import POLL_SECONDS, Announced, FilePoolSource, PoolSource
+from cachefleet_controlplane.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.simulation.simulator import Simulator
+from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
+from cachefleet_controlplane.store.audit_repository import SqlAudit
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
@@ -56,7 +61,7 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
 from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector
-from cachefleet_core.native import NativeError
+from cachefleet_core.native import Code, NativeError
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -91,25 +96,25 @@ def hot_prefix_parts(
     metrics: Metrics,
 ) -> HotPrefixParts:
     """Build the tracker of hot prefixes and its two users; it follows changes of the tenants' salts."""
-    bounds = HotBounds(
-        entries=settings.hot_prefixes,
-        bytes=settings.hot_prefix_bytes,
-        half_life_seconds=settings.hot_prefix_half_life_seconds,
-    )
-    hot = HotPrefixes(bounds)
+    hot = HotPrefixes(HotBounds(entries=settings.hot_prefixes, bytes=settings.hot_prefix_bytes))
     observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
     return HotPrefixParts(
         observer,
-        NewWorkerWarmUp(hot, fleet, metrics, tokens=settings.hot_prefix_tokens, seconds=settings.hot_prefix_seconds),
+        NewWorkerWarmUp(hot, fleet, metrics),
         PrefixList(hot, fleet, WarmKeys(fleet, input_builder, tenants.salt_version), name_key=salt_key),
     )
 
 
+def audit_log(settings: Settings, database: Database, metrics: Metrics) -> AuditLog:
+    """Build the audit log; run it as a task."""
+    bounds = AuditBounds(days=settings.audit_days, rows=settings.audit_max_rows)
+    return AuditLog(SqlAudit(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
+
+
 def simulator_of(settings: Settings, fleet: Fleet, recorded: RecordedRequests) -> Simulator:
-    """Simulates the fleet within the settings' bounds."""
-    seconds, memory = settings.simulation_seconds, settings.simulation_memory_bytes
-    return Simulator(fleet, recorded, seconds=seconds, memory=memory)
+    """Simulates the fleet within the settings' memory."""
+    return Simulator(fleet, recorded, memory=settings.simulation_memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,9 @@ class TenantParts:
     service: TenantService
 
 
-def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> TenantParts:
+def tenant_parts(
+    settings: Settings, bounds: ReplicaBounds, fleet_key: FleetKey, database: Database, metrics: Metrics
+) -> TenantParts:
     """Build the directory of tenants, the usage log, the admission middleware and the admin API's service."""
     if settings.private_store:
         logger.warning("tenants cannot be changed: %s", PRIVATE)
@@ -130,13 +137,11 @@ def tenant_parts(settings: Settings, fleet_key: FleetKey, database: Database, me
     tenants = Tenants(
         repository,
         metrics=metrics,
-        poll_seconds=settings.tenants_poll_seconds,
+        poll_seconds=bounds.tenants_poll_seconds,
         required=settings.api_keys == "required",
     )
-    bounds = UsageBounds(
-        queue=settings.usage_queue, flush_seconds=settings.usage_flush_seconds, days=settings.usage_days
-    )
-    usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
+    usage_bounds = UsageBounds(days=settings.usage_days)
+    usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=usage_bounds)
     hash_key = fleet_key.api_key_hash_key
     admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
     service = TenantService(
@@ -150,32 +155,37 @@ Authority = FileAuthorizer | TokenReviewAuthorizer
 
 
 def pool_source(
-    settings: Settings, api: KubernetesClient | None, metrics: Metrics, *, announced: Announced
+    settings: Settings,
+    api: KubernetesClient | None,
+    metrics: Metrics,
+    *,
+    announced: Announced,
+    poll_seconds: float = POLL_SECONDS,
 ) -> PoolSource:
     """The source of pools that the settings name; ``api`` is needed for Kubernetes, ``announced`` for files only."""
     if settings.pool_source == "kubernetes":
-        bounds = WatchBounds(
-            inactivity_seconds=settings.watch_inactivity_seconds,
-            longest_pause_seconds=settings.watch_backoff_seconds,
-            page=settings.watch_page,
-        )
         tls = settings.tls_folder is not None
-        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds, tls=tls)
+        return KubePoolSource(_needed(api), metrics=metrics, namespaces=settings.namespaces, tls=tls)
     return FilePoolSource(
         _needed(settings.pool_file),
         _needed(settings.endpoints_file),
         metrics=metrics,
-        poll_seconds=settings.pool_file_poll_seconds,
+        poll_seconds=poll_seconds,
         announced=announced,
         first_ready=FirstReadyTimes(settings.data_dir / FIRST_READY_FILE),
     )
 
 
-def authority(settings: Settings, api: KubernetesClient | None, metrics: Metrics, *, fleet_key: FleetKey) -> Authority:
+def authority(
+    settings: Settings,
+    api: KubernetesClient | None,
+    metrics: Metrics,
+    *,
+    fleet_key: FleetKey,
+) -> Authority:
     """The token checks that the settings name; ``api`` is needed for Kubernetes only."""
     if settings.auth == "kubernetes":
-        bounds = ReviewBounds(request_seconds=settings.review_timeout_seconds)
-        return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces, bounds=bounds)
+        return TokenReviewAuthorizer(_needed(api), metrics=metrics, namespaces=settings.namespaces)
     admin = _needed(settings.admin_token_file)
     return FileAuthorizer(fleet_key, admin, metrics=metrics, reports_file=settings.reports_token_file)
 
@@ -205,9 +215,9 @@ def transport_of(settings: Settings, metrics: Metrics) -> Transport:
     return transport
 
 
-def upstream_of(settings: Settings, tls: WorkerTls | None, transport: Transport) -> Upstream:
-    """The client of workers, within the settings' times."""
-    connect, idle = settings.upstream_connect_seconds, settings.upstream_idle_seconds
+def upstream_of(settings: Settings, bounds: ReplicaBounds, tls: WorkerTls | None, transport: Transport) -> Upstream:
+    """The client of workers."""
+    connect, idle = bounds.connect_seconds, settings.upstream_idle_seconds
     return Upstream(connect_seconds=connect, idle_seconds=idle, tls=tls, native=transport.completions)
 
 
@@ -240,6 +250,34 @@ class GatewayOptions:
     texts: Texts | None = None
     clock: Callable[[], float] = time.monotonic
     tracer: Tracer | None = None
+
+
+def gateway_bounds(settings: Settings, bounds: ReplicaBounds) -> GatewayBounds:
+    """Of bodies and answers."""
+    return GatewayBounds(
+        body_bytes=settings.request_max_bytes,
+        body_seconds=settings.request_body_seconds,
+        requests=settings.upstream_connections,
+        buffered_bytes=settings.buffer_bytes,
+        stall_seconds=bounds.stall_seconds,
+    )
+
+
+def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) -> GatewayOptions:
+    """What the gateway learns of prompts, and its bounds; the code's keyer is used for texts where it is native."""
+    native = code.name == "native"
+    return GatewayOptions(
+        render_seconds=settings.render_timeout_seconds,
+        renderer_urls=settings.renderer_urls,
+        queue_requests=settings.queue_requests,
+        max_attempts=settings.max_attempts,
+        knowledge=Knowledge(settings.knowledge),
+        # Native code computes keys faster than a cache lookup or a hash of the text takes.
+        key_cache=None if native else KeyCache(),
+        render_cache=RenderCache(),
+        texts=Texts(secrets.token_bytes(32), keyer=code.keyer if native else None),
+        tracer=tracer,
+    )
 
 
 def gateway_context(

@@ -16,6 +16,7 @@ digest             digest of a set of held blocks
 native             choice of the native or the Python backend
 native_block_keys  block keys by the native backend
 prompt_keys        binary answer of /v1/fleet/keys
+removed_variables  environment variables that processes do not read any more
 report_fields      types of the fields of reports, with their bounds
 report_frames      frames between agent and control plane
 tenancy            fleet key, derived keys, salts, API keys

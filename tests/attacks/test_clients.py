@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.attacks.target import CHAT, Target, attacked
+from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.waiting import until
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n".encode()
@@ -59,9 +60,9 @@ async def test_idle_and_dripping_clients_hold_up_nobody(tmp_path: Path, idle: in
 
 
 async def test_who_drips_is_closed_and_its_place_is_free_again(tmp_path: Path) -> None:
-    bounds: dict[str, Any] = {"request_head_seconds": 0.5, "request_body_seconds": 0.5, "request_stall_seconds": 0.3}
+    bounds = replace(BOUNDS, head_seconds=0.5, stall_seconds=0.3)
     async with (
-        attacked(tmp_path, upstream_connections=4, **bounds) as target,
+        attacked(tmp_path, upstream_connections=4, request_body_seconds=0.5, bounds=bounds) as target,
         connections(target.gateway, 4, HEAD + b"\r\n{"),
     ):
         await until(lambda: target.plane.plane.gateway.under_way == 4)

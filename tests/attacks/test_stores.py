@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from sqlalchemy import Engine, event
 from cachefleet_controlplane.tenants import directory
 from tests.attacks.target import Target, attacked
 from tests.controlplane.store.postgresql import PostgreSQL
+from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.waiting import until
+
+QUICK = replace(BOUNDS, tenants_poll_seconds=0.2)
 
 
 def _database(folder: Path) -> Path:
@@ -100,7 +104,7 @@ def _stopped(server: PostgreSQL) -> Iterator[None]:
 
 @pytest.fixture
 def on_postgresql(postgresql: PostgreSQL) -> dict[str, Any]:
-    return {"database_url": postgresql.database(), "database_timeout_seconds": 0.5, "tenants_poll_seconds": 0.2}
+    return {"database_url": postgresql.database(), "database_timeout_seconds": 0.5, "bounds": QUICK}
 
 
 async def test_a_postgresql_that_hangs(

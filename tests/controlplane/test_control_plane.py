@@ -21,6 +21,7 @@ from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.pools.source import FilePoolSource
+from cachefleet_controlplane.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine
@@ -36,6 +37,9 @@ spec:
   engine: {image: fake, blockSize: 16, maxModelLen: 4096}
   device: {resource: nvidia.com/gpu, memoryMiB: 8192, activationMiB: 1024, floorMiB: 1024}
 """
+
+# Files are read again soon. A busy machine is slow, which is not what is tried here.
+BOUNDS = ReplicaBounds(pool_file_poll_seconds=0.02, connect_seconds=30, store_seconds=30)
 
 
 @dataclass
@@ -77,7 +81,6 @@ def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes:
         "internal_port": ports["internal"],
         "pool_file": folder / "pool.yaml",
         "endpoints_file": folder / "endpoints.json",
-        "pool_file_poll_seconds": 0.02,
         "fleet_key_file": folder / "fleet.key",
         "reports_token_file": folder / "reports.token",
         "admin_token_file": folder / "admin.token",
@@ -85,18 +88,20 @@ def settings(folder: Path, worker: FakeEngine, ports: dict[str, int], **changes:
         "withdraw_seconds": 0,
         "startup_seconds": 0,
         # A busy machine is slow, which is not what is tried here.
-        **dict.fromkeys(("upstream_connect_seconds", "continuation_store_seconds", "database_timeout_seconds"), 30),
-        **dict.fromkeys(("render_timeout_seconds", "review_timeout_seconds"), 60),
+        "database_timeout_seconds": 30,
+        "render_timeout_seconds": 60,
     }
     return Settings(**(own | changes))
 
 
 @asynccontextmanager
-async def running(folder: Path, worker: FakeEngine, *, ready: bool = True, **changes: Any) -> AsyncIterator[Plane]:
+async def running(
+    folder: Path, worker: FakeEngine, *, ready: bool = True, bounds: ReplicaBounds = BOUNDS, **changes: Any
+) -> AsyncIterator[Plane]:
     """``ready``: begin only when it is."""
     ports = take_ports({"gateway": 0, "internal": 0})
     told = settings(folder, worker, ports, **changes)
-    plane, stop = ControlPlane(told), asyncio.Event()
+    plane, stop = ControlPlane(told, bounds), asyncio.Event()
     serving = asyncio.create_task(serve(plane, told, stop))
     made = Plane(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", plane, stop, serving)
     try:
@@ -284,7 +289,7 @@ async def test_an_inherited_socket_is_served_and_outlives_the_process(tmp_path: 
             port = listener.getsockname()[1]
             given = inherited_sockets({"CACHEFLEET_SOCKETS": str(os.dup(listener.fileno()))})
             told = settings(tmp_path, worker, {"gateway": port, "internal": 0})
-            plane, stop = ControlPlane(told), asyncio.Event()
+            plane, stop = ControlPlane(told, BOUNDS), asyncio.Event()
             serving = asyncio.create_task(serve(plane, told, stop, sockets=given))
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
             async with aiohttp.ClientSession() as http, http.post(url, json=chat("hello")) as answer:
@@ -317,6 +322,18 @@ def test_wrong_settings_are_told_line_by_line() -> None:
     assert told.returncode == 2
     names = {line.split(":")[0] for line in told.stderr.splitlines()}
     assert {"CACHEFLEET_POLICY", "CACHEFLEET_GATEWAY_PORT", "CACHEFLEET_FLEET_KEY_FILE"} <= names
+
+
+def test_a_variable_that_is_no_longer_read_is_told_once(tmp_path: Path) -> None:
+    """Before anything else can fail, here for want of a fleet key."""
+    files = ("FLEET_KEY_FILE", "POOL_FILE", "ENDPOINTS_FILE", "ADMIN_TOKEN_FILE")
+    environment = {f"CACHEFLEET_{name}": str(tmp_path / name) for name in files}
+    environment |= {"CACHEFLEET_WATCH_PAGE": "100", "CACHEFLEET_USAGE_QUEUE": ""}
+    command = [sys.executable, "-m", "cachefleet_controlplane"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert told.stderr.count("CACHEFLEET_WATCH_PAGE is no longer read: ") == 1
+    assert "USAGE_QUEUE" not in told.stderr
 
 
 @pytest.mark.parametrize("content", ["", "short", base64.b64encode(b"x" * 31).decode()])

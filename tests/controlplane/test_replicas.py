@@ -13,7 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_core.report_frames import SUBPROTOCOL
+from cachefleet_core.report_frames import SUBPROTOCOL, encode
+from tests.controlplane.frames import hello
 from tests.controlplane.gateway.harness import chat, engine
 from tests.controlplane.replicas import FakeService, Replica, Traffic, replica
 from tests.controlplane.transport.transports import TRANSPORTS, missing
@@ -76,11 +77,12 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
     """Not ready at once, still serving, every connection ended with its answer, agents told last."""
     async with (
         engine(inter_token_seconds=0.2) as worker,
-        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=8, report_hello_seconds=60) as one,
+        replica(tmp_path, "a", {"demo-0": worker}, withdraw_seconds=8) as one,
         aiohttp.ClientSession() as http,
     ):
         headers = {"authorization": "Bearer for-agents"}
         agent = await http.ws_connect(f"{one.internal}/v1/reports", protocols=[SUBPROTOCOL], headers=headers)
+        await agent.send_bytes(encode(hello("demo-0")))
         url = f"{one.gateway}/v1/chat/completions"
         async with http.post(url, json=chat("x", max_tokens=1)) as answer:
             assert (answer.status, "connection" in answer.headers) == (200, False)
@@ -100,7 +102,8 @@ async def test_what_it_says_on_its_way_out(tmp_path: Path) -> None:
         assert (status, b'"completion_tokens":15' in body) == (200, True)
         assert not agent.closed
         async with asyncio.timeout(60):
-            assert (await agent.receive()).type is aiohttp.WSMsgType.CLOSE
+            async for _ in agent:
+                pass
         assert agent.close_code == 1012  # the server restarts: come again
         assert await one.process.wait() == 0
 

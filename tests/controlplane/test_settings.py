@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cachefleet_controlplane.settings import Settings, SettingsError, load
+from cachefleet_core.removed_variables import REMOVED
 
 REQUIRED = {
     "FLEET_KEY_FILE": "key",
@@ -121,6 +122,15 @@ def test_a_database_url_that_cannot_work_is_refused_unseen(monkeypatch: pytest.M
     with pytest.raises(SettingsError, match=r"^CACHEFLEET_DATABASE_URL: .*sqlite:///PATH") as error:
         loaded(monkeypatch, DATABASE_URL=url)
     assert "geheim" not in str(error.value)
+
+
+def test_what_is_no_longer_read_is_no_setting() -> None:
+    assert {name.lower() for name in REMOVED["control plane"]} & set(Settings.model_fields) == set()
+
+
+def test_a_name_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(ValidationError, match="usage_queue"):
+        Settings(usage_queue=16)  # type: ignore[call-arg]
 
 
 def test_settings_do_not_change() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from cachefleet_controlplane.__main__ import servers
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.transport.public_server import PublicServer
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.test_control_plane import settings
@@ -62,11 +63,11 @@ class Ports:
 
 @pytest.fixture
 async def ports(tmp_path: Path) -> AsyncIterator[Ports]:
-    bounds = {"request_head_seconds": SHORT, "request_stall_seconds": SHORT, "request_body_seconds": 4 * SHORT}
-    sizes = {"request_max_bytes": LIMIT, "admin_max_bytes": LIMIT}
+    bounds = ReplicaBounds(head_seconds=SHORT, stall_seconds=SHORT, admin_bytes=LIMIT)
+    changes = {"request_body_seconds": 4 * SHORT, "request_max_bytes": LIMIT}
     async with engine() as worker:
-        told = settings(tmp_path, worker, {"gateway": 0, "internal": 0}, **bounds, **sizes)
-        async with ControlPlane(told) as plane:
+        told = settings(tmp_path, worker, {"gateway": 0, "internal": 0}, **changes)
+        async with ControlPlane(told, bounds) as plane:
             both: tuple[PublicServer, PublicServer] = servers(plane, told)
             serving = [asyncio.create_task(server.serve()) for server in both]
             yield Ports(*[await server.listening() for server in both])

@@ -37,6 +37,7 @@ from cachefleet_worker.agent.agent import running as running_agent
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, WORKER_KEY, chat, engine
 from tests.controlplane.gateway.harness import pool as declared_pool
+from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.test_control_plane import settings as plane_settings
 from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
@@ -163,7 +164,7 @@ async def fleet(folder: Path, cluster: Cluster, *, transport: str = "python", **
     ports, stop = take_ports({"gateway": 0, "internal": 0}), asyncio.Event()
     async with engine(tls=volumes[WORKERS].folder, worker_key=WORKER_KEY, **options) as worker:
         told = plane_settings(folder, worker, ports, tls_folder=volumes[PLANE].folder, transport=transport)
-        plane = ControlPlane(told)
+        plane = ControlPlane(told, BOUNDS)
         serving = asyncio.create_task(serve(plane, told, stop))
         internal = f"https://127.0.0.1:{ports['internal']}"
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
@@ -51,6 +51,8 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
 
 PATH = "/admin/v1"
+MAX_BYTES: Final = 1024 * 1024
+"""The longest body on the internal port."""
 
 Name = Annotated[str, Path(min_length=1, max_length=253)]
 Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
@@ -83,7 +85,7 @@ def admin_app(
     authorize: AdminAuthorizer,
     user_of: Callable[[str], str] = lambda _: "",
     audit: AuditLog | None = None,
-    max_bytes: int = 1024 * 1024,
+    max_bytes: int = MAX_BYTES,
 ) -> FastAPI:
     """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first.
 

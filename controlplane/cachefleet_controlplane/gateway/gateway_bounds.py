@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachefleet_controlplane.http_protocol import STALL_SECONDS
+from cachefleet_controlplane.transport.native_server import SEND_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayBounds:
@@ -15,6 +18,6 @@ class GatewayBounds:
     body_bytes: int
     body_seconds: float
     requests: int
-    send_seconds: float = 120.0
-    stall_seconds: float = 10.0
+    send_seconds: float = SEND_SECONDS
+    stall_seconds: float = STALL_SECONDS
     buffered_bytes: int = 256 * 1024 * 1024

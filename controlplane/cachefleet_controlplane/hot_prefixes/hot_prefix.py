@@ -27,6 +27,7 @@ class HotBounds:
     entries: int = 64
     bytes: int = 16 * 1024 * 1024
     half_life_seconds: float = 600.0
+    """After how long without a request a prefix counts half."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ _TAKING: Final = (Phase.WARMING, Phase.READY)
 """Phases in which a worker accepts prompts of its agent."""
 
 
+WARM_TOKENS: Final = 1_048_576
+"""How many tokens a new worker is to compute for hot prefixes at most, within its pool's budget of idle blocks."""
+WARM_SECONDS: Final = 60.0
+"""How long that may take, at the pace of the workers there are."""
 UNMEASURED_TOKENS: Final = 65_536
 """Token bound where no worker has reported a prefill rate."""
 
@@ -77,8 +81,8 @@ class NewWorkerWarmUp:
         fleet: Workers,
         metrics: Metrics,
         *,
-        tokens: int,
-        seconds: float,
+        tokens: int = WARM_TOKENS,
+        seconds: float = WARM_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hot = hot

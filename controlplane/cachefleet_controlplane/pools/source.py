@@ -28,6 +28,8 @@ from cachefleet_core.report_frames import Hello
 logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+POLL_SECONDS: Final = 0.5
+"""How often the files are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class FilePoolSource:
         endpoints_file: Path,
         *,
         metrics: Metrics,
-        poll_seconds: float = 0.5,
+        poll_seconds: float = POLL_SECONDS,
         announced: Announced = lambda _model: (),
         first_ready: FirstReadyTimes | None = None,
     ) -> None:

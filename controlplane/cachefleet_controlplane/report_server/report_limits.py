@@ -40,7 +40,7 @@ class ReportLimits:
     connections: int = 4096
     handshakes: int = 1024
     """Connections whose bearer is being checked, before they are accepted."""
-    hello_seconds: float = 5.0
+    hello_seconds: float = 10.0
     """From acceptance to the first Hello, and from there until this control plane knows its pools."""
     authorize_seconds: float = 15.0
     """How long a check of a bearer may take, before the connection is accepted and again after its Hello."""

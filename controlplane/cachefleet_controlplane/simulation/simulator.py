@@ -38,6 +38,8 @@ from cachefleet_core.report_frames import Hello
 
 logger = logging.getLogger(__name__)
 
+SIMULATION_SECONDS: Final = 120.0
+"""How long one simulation may take."""
 _COMMAND: Final = (sys.executable, "-m", "cachefleet_controlplane.simulation")
 _FAULT_BYTES: Final = 2000
 _UNSTORED: Final = (
@@ -102,8 +104,8 @@ class Simulator:
         fleet: LiveFleet,
         recorded: RecordedRequests,
         *,
-        seconds: float,
         memory: int,
+        seconds: float = SIMULATION_SECONDS,
         command: Sequence[str] = _COMMAND,
     ) -> None:
         self._fleet = fleet
@@ -184,7 +186,7 @@ class Simulator:
             async with asyncio.timeout(self._seconds):
                 answer, said = await _told(process, job)
         except TimeoutError as error:
-            raise _too_large(f"{self._seconds:g} s (CACHEFLEET_SIMULATION_SECONDS)") from error
+            raise _too_large(f"{self._seconds:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()

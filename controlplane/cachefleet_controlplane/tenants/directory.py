@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 EVERYONE: Final = TenantRecord(name=DEFAULT_TENANT)
 """The default tenant where the store has none."""
+POLL_SECONDS: Final = 2.0
+"""How old may be what is known of tenants and keys that another replica changed."""
 ANSWER_SECONDS: Final = 10.0
 """How long a caller waits for the store; a change that was begun may still be made after that."""
 _BEARER: Final = b"bearer "
@@ -139,7 +141,12 @@ class Tenants:
     """
 
     def __init__(
-        self, repository: TenantRepository, *, metrics: Metrics, poll_seconds: float, required: bool = False
+        self,
+        repository: TenantRepository,
+        *,
+        metrics: Metrics,
+        poll_seconds: float = POLL_SECONDS,
+        required: bool = False,
     ) -> None:
         self._repository = repository
         self._metrics = metrics

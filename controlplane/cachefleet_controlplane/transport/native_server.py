@@ -28,6 +28,8 @@ from cachefleet_core.native import MODULE
 
 logger = logging.getLogger(__name__)
 
+SEND_SECONDS: Final = 120.0
+"""How long a client may take nothing of its answer before it counts as gone."""
 CANCEL_SECONDS: Final = 1.0
 """How long answers may take to end that are cancelled."""
 _POLL_SECONDS: Final = 0.005
@@ -42,7 +44,7 @@ class ServerBounds:
 
     head_seconds: float
     drain_seconds: float
-    send_seconds: float = 120.0
+    send_seconds: float = SEND_SECONDS
     websocket_bytes: int = 0
     websocket: type[RefusingWebSocket] = CautiousWebSocket
     tls: ServedTls | None = None

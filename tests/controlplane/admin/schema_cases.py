@@ -31,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import http_server
 from tests.controlplane.gateway.harness import MODEL, WORKER_KEY
+from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.test_control_plane import settings as plane_settings
 from tests.fakes.engine import FakeEngine, Handler
 from tests.fakes.failures import bad_request
@@ -120,7 +121,7 @@ async def _serve(folder: Path, stack: AsyncExitStack) -> Served:
     engine = Validating(model=MODEL, api_key=WORKER_KEY, block_size=16, natural_tokens=6, pooling=True, plugin=True)
     worker = await stack.enter_async_context(engine)
     told = plane_settings(folder, worker, {"gateway": 0, "internal": 0})
-    plane = await stack.enter_async_context(ControlPlane(told))
+    plane = await stack.enter_async_context(ControlPlane(told, BOUNDS))
     addresses = []
     for app in (plane.gateway, plane.internal):
         server = http_server(app, host="127.0.0.1", port=0, head_seconds=10, drain_seconds=1)

@@ -121,7 +121,7 @@ async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
             {"command": SLEEPS, "seconds": 0.1},
             TRACE,
             422,
-            r"more than 0.1 s \(CACHEFLEET_SIMULATION_SECONDS\): simulate fewer",
+            "more than 0.1 s: simulate fewer",
         ),
         ({"command": ABORTS}, TRACE, 422, r"more than 1024 MiB \(CACHEFLEET_SIMULATION_MEMORY_BYTES\)"),
         ({"command": FAILS}, TRACE, 500, "failed: out of luck"),

@@ -6,14 +6,17 @@ import asyncio
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from tests.controlplane.gateway.harness import chat, engine
-from tests.controlplane.test_control_plane import Plane, running
+from tests.controlplane.test_control_plane import BOUNDS, Plane, running
 from tests.controlplane.waiting import until
+
+QUICK = replace(BOUNDS, tenants_poll_seconds=0.05)
 
 
 async def admin(made: Plane, method: str, path: str, body: Any = None) -> Any:
@@ -53,7 +56,7 @@ async def test_two_replicas_know_of_each_others_changes_and_count_into_one_accou
     """Over one PostgreSQL, as replicas are run; over one SQLite file it is the same to them."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    shared: dict[str, Any] = {"database_url": database_url, "tenants_poll_seconds": 0.05}
+    shared: dict[str, Any] = {"database_url": database_url, "bounds": QUICK}
     async with (
         engine() as worker,
         running(tmp_path / "a", worker, **shared) as one,
@@ -124,7 +127,7 @@ async def test_a_store_that_cannot_be_read_at_the_start_opens_nothing(tmp_path: 
     async with engine() as worker:
         async with running(tmp_path, worker) as made:
             key = await new_tenant(made, "acme")
-        quick: dict[str, Any] = {"database_timeout_seconds": 0.05, "tenants_poll_seconds": 0.05}
+        quick: dict[str, Any] = {"database_timeout_seconds": 0.05, "bounds": QUICK}
         with closing(sqlite3.connect(tmp_path / "data" / "controlplane.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             async with running(tmp_path, worker, ready=False, **quick) as made:
@@ -142,7 +145,7 @@ def damage(folder: Path) -> None:
 
 
 async def test_a_lost_store_opens_nothing(tmp_path: Path) -> None:
-    async with engine() as worker, running(tmp_path, worker, tenants_poll_seconds=0.05) as made:
+    async with engine() as worker, running(tmp_path, worker, bounds=QUICK) as made:
         key = await new_tenant(made, "acme")
         for part in (tmp_path / "data").iterdir():
             part.unlink()

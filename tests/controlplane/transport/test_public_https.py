@@ -16,7 +16,7 @@ from cachefleet_controlplane.settings import SettingsError
 from cachefleet_core.tls_names import PRIVATE_KEY
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import MODEL, chat, engine
-from tests.controlplane.test_control_plane import settings
+from tests.controlplane.test_control_plane import BOUNDS, settings
 from tests.controlplane.transport.http2_client import http2
 from tests.controlplane.transport.tls_side import NAME, Secured, pair, trusting
 from tests.controlplane.waiting import until
@@ -28,7 +28,7 @@ async def test_chats_streams_and_websockets(transport: str, tmp_path: Path) -> N
     ports, stop = take_ports({"gateway": 0, "internal": 0}), asyncio.Event()
     async with engine() as worker:
         told = settings(tmp_path, worker, ports, gateway_tls_folder=volume.folder, transport=transport)
-        plane = ControlPlane(told)
+        plane = ControlPlane(told, BOUNDS)
         serving = asyncio.create_task(serve(plane, told, stop))
         try:
             await until(lambda: hasattr(plane, "internal") and plane.readiness()[0])

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.conversations.checkpoint_repository import 
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
-from cachefleet_controlplane.gateway.conversations.store_thread import StoreThread, StoreThreadBounds
+from cachefleet_controlplane.gateway.conversations.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
@@ -56,11 +56,12 @@ def conversation_parts(
     upstream: Upstream,
     credentials: Credentials,
     metrics: Metrics,
+    store_seconds: float = ANSWER_SECONDS,
 ) -> ConversationParts:
     """Build the parts that continue conversations, store responses and certify render profiles."""
     counted = ContinuationMetrics(metrics)
     bounds = StoreThreadBounds(
-        answer_seconds=settings.continuation_store_seconds,
+        answer_seconds=store_seconds,
         conversations=settings.continuation_conversations,
         responses=settings.continuation_responses,
     )
@@ -71,8 +72,7 @@ def conversation_parts(
     certificates = Certificates(store_thread)
     canaries = Canaries(fleet, plain, certificates, metrics=counted, ratio=settings.continuation_canary_ratio)
     unseen = UnseenText(partial(rendered, fleet, plain), fleet.render_facts)
-    max_keys = settings.continuation_max_keys
-    parts = TurnContext(fleet, store_thread, histories, counted, key, unseen, max_keys=max_keys)
+    parts = TurnContext(fleet, store_thread, histories, counted, key, unseen)
     examiner = Examiner(fleet, plain, certificates, metrics=counted, chats=settings.continuation_certify_chats)
     handles = Handles(
         *(fleet, upstream, credentials),
@@ -81,7 +81,6 @@ def conversation_parts(
         certified=certificates.hold,
         on_continued=canaries.rendered_by_handle,
         unseen=unseen,
-        remembered=settings.continuation_handles,
     )
     return ConversationParts(Turns(parts, on_plan=canaries), store_thread, examiner, canaries, handles, unseen)
 

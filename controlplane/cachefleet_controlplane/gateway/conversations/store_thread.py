@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
@@ -20,12 +20,15 @@ from cachefleet_controlplane.store.store_errors import StoreError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+ANSWER_SECONDS: Final = 2.0
+"""How long a turn waits for one call of the store, before its prompt and before its end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreThreadBounds:
     """Timeouts in seconds, calls that may wait, and rows that are kept."""
 
-    answer_seconds: float = 2.0
+    answer_seconds: float = ANSWER_SECONDS
     """Longest wait of a request for one call."""
     waiting: int = 256
     """Calls that may wait for the store."""

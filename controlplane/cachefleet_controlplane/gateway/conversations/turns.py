@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 SESSION: Final = "session"
 RESPONSE: Final = "response"
+MAX_KEYS: Final = 16_384
+"""Block keys of one checkpoint."""
 
 Planned = Callable[[NamedTurn, TurnPlan, RoutingInput], None]
 
@@ -69,7 +71,7 @@ class TurnContext:
     metrics: ContinuationMetrics
     key: bytes
     unseen: UnseenText
-    max_keys: int = 16_384
+    max_keys: int = MAX_KEYS
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)

@@ -32,6 +32,7 @@ from cachefleet_core.continuation import REF_MEMBER, RETURN_MEMBER, Fingerprints
 from cachefleet_core.prompt_keys import KEYS_PATH, TOKEN_HEADER, PromptKeysError, decode
 
 REMEMBERED: Final = 50_000
+"""Beginnings of conversations whose handles are remembered; the least recently used are dropped first."""
 IDS_SECONDS: Final = 10.0
 """How long a worker may take to give the ids that it keeps."""
 

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 
+IDLE_SECONDS: Final = 600.0
+"""How long a connection may be open while nothing is asked on it."""
+OPEN_SECONDS: Final = 3600.0
+"""How long it may be open at all; an answer under way is ended first."""
 MAX_WAITING: Final = 8
 """Requests of one connection that may wait behind the one under way."""
 MAX_REFUSED: Final = 64
@@ -21,20 +26,17 @@ class SocketLimits:
     """
 
     connections: int = 2048
-    idle_seconds: float = 600.0
-    seconds: float = 3600.0
+    idle_seconds: float = IDLE_SECONDS
+    seconds: float = OPEN_SECONDS
     memory_bytes: int = 8 * 1024 * 1024
     all_memory_bytes: int = 256 * 1024 * 1024
-    send_seconds: float = 120.0
+    send_seconds: float = SEND_SECONDS
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """The limits that the settings name."""
         return cls(
             connections=settings.websocket_connections,
-            idle_seconds=settings.websocket_idle_seconds,
-            seconds=settings.websocket_seconds,
             memory_bytes=settings.continuation_history_bytes,
             all_memory_bytes=settings.buffer_bytes,
-            send_seconds=settings.reply_send_seconds,
         )

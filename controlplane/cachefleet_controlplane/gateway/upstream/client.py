@@ -36,6 +36,8 @@ from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
 
 _KEY_REFUSED: Final = frozenset({401, 403})
+CONNECT_SECONDS: Final = 2.0
+"""How long connecting to a worker may take."""
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _EVENT_STREAM: Final = "text/event-stream"
 
@@ -72,8 +74,8 @@ class Upstream:
     def __init__(
         self,
         *,
-        connect_seconds: float,
         idle_seconds: float,
+        connect_seconds: float = CONNECT_SECONDS,
         tls: WorkerTls | None = None,
         native: Completions | None = None,
     ) -> None:

@@ -1,0 +1,28 @@
+"""Times and sizes of a whole replica that are the same in every installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachefleet_controlplane.admin.admin_app import MAX_BYTES
+from cachefleet_controlplane.gateway.conversations.store_thread import ANSWER_SECONDS
+from cachefleet_controlplane.gateway.upstream.client import CONNECT_SECONDS
+from cachefleet_controlplane.http_protocol import HEAD_SECONDS, STALL_SECONDS
+from cachefleet_controlplane.pools import source
+from cachefleet_controlplane.tenants import directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBounds:
+    """The constants of the parts, by name; whoever runs a replica in its own process may choose others."""
+
+    pool_file_poll_seconds: float = source.POLL_SECONDS
+    tenants_poll_seconds: float = directory.POLL_SECONDS
+    connect_seconds: float = CONNECT_SECONDS
+    """How long connecting to a worker may take."""
+    store_seconds: float = ANSWER_SECONDS
+    """How long a turn of a conversation waits for the store."""
+    head_seconds: float = HEAD_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    admin_bytes: int = MAX_BYTES
+    """The longest body on the internal port."""

@@ -1,0 +1,57 @@
+"""Environment variables that processes read in earlier releases: a start with one of them set says so.
+
+What each of them chose is a constant now, beside its use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+Process = Literal["control plane"]
+
+PREFIX: Final = "CACHEFLEET_"
+REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
+    {
+        "control plane": frozenset(
+            {
+                "ADMIN_MAX_BYTES",
+                "CONTINUATION_HANDLES",
+                "CONTINUATION_MAX_KEYS",
+                "CONTINUATION_STORE_SECONDS",
+                "DATABASE_RETRY_SECONDS",
+                "DECISIONS_BATCH",
+                "DECISIONS_FLUSH_SECONDS",
+                "DECISIONS_QUEUE",
+                "HOT_PREFIX_HALF_LIFE_SECONDS",
+                "HOT_PREFIX_SECONDS",
+                "HOT_PREFIX_TOKENS",
+                "POOL_FILE_POLL_SECONDS",
+                "REPLY_SEND_SECONDS",
+                "REPORT_HELLO_SECONDS",
+                "REQUEST_HEAD_SECONDS",
+                "REQUEST_STALL_SECONDS",
+                "REVIEW_TIMEOUT_SECONDS",
+                "SIMULATION_SECONDS",
+                "TENANTS_POLL_SECONDS",
+                "UPSTREAM_CONNECT_SECONDS",
+                "USAGE_FLUSH_SECONDS",
+                "USAGE_QUEUE",
+                "WATCH_BACKOFF_SECONDS",
+                "WATCH_INACTIVITY_SECONDS",
+                "WATCH_PAGE",
+                "WEBSOCKET_IDLE_SECONDS",
+                "WEBSOCKET_SECONDS",
+            }
+        ),
+    }
+)
+"""By process, without the prefix."""
+
+
+def removed_lines(process: Process, environment: Mapping[str, str]) -> list[str]:
+    """One line for each variable that is set and that this process does not read any more."""
+    names = (f"{PREFIX}{name}" for name in sorted(REMOVED[process]))
+    why = "its value is fixed; take it out of the environment"
+    return [f"{name} is no longer read: {why}" for name in names if environment.get(name)]
