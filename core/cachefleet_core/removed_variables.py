@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-Process = Literal["control plane"]
+Process = Literal["control plane", "operator"]
 
 PREFIX: Final = "CACHEFLEET_"
 REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
@@ -43,6 +43,27 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
                 "WATCH_PAGE",
                 "WEBSOCKET_IDLE_SECONDS",
                 "WEBSOCKET_SECONDS",
+            }
+        ),
+        "operator": frozenset(
+            {
+                "CHAT_TEMPLATE_SECONDS",
+                "DISCOVERY_SECONDS",
+                "FACTS_AT_ONCE",
+                "FACTS_KEEP_SECONDS",
+                "FACTS_SECONDS",
+                "FACTS_TIMEOUT_SECONDS",
+                "LEASE_SECONDS",
+                "LIST_PAGE",
+                "RENEW_SECONDS",
+                "REQUEST_SECONDS",
+                "RETRY_FIRST_SECONDS",
+                "RETRY_LONGEST_SECONDS",
+                "RETRY_SECONDS",
+                "STATUS_SECONDS",
+                "STOP_SECONDS",
+                "TLS_SPREAD_SECONDS",
+                "UNSCHEDULABLE_SECONDS",
             }
         ),
     }

@@ -15,15 +15,28 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from cachefleet_local.fleet.ports import take_ports
+from cachefleet_operator.operator_times import OperatorTimes
 from e2e.cluster.accounts import Account
 from e2e.cluster.processes import die_with_parent
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["cachefleet_operator.__main__", "e2e.cluster.operator_process"])
+
+PATIENT: Final = OperatorTimes(
+    retry_first_seconds=0.1,
+    retry_longest_seconds=1,
+    discovery_seconds=0.2,
+    # However busy the machine is, a leader stays one unless a test is about that.
+    lease_seconds=90,
+    renew_seconds=60,
+    stop_seconds=20,
+)
+TIMES: Final = frozenset(field.name for field in fields(OperatorTimes))
 
 
 class OperatorProcess:
@@ -32,7 +45,7 @@ class OperatorProcess:
     def __init__(
         self, kubeconfig: Path, log: Path, *, namespace: str, account: Account | None = None, **settings: Any
     ) -> None:
-        """``account``: as in a pod of it, instead of by kubeconfig; that needs root."""
+        """``account``: as in a pod of it, instead of by kubeconfig; that needs root. ``settings``: times, too."""
         self.port = take_ports({"operator": 0})["operator"]
         self.log = log
         chosen: dict[str, Any] = {
@@ -42,21 +55,15 @@ class OperatorProcess:
             "http_host": "127.0.0.1",
             "http_port": self.port,
             "log_format": "text",
-            "retry_first_seconds": 0.1,
-            "retry_longest_seconds": 1,
-            "discovery_seconds": 0.2,
             "worker_peers": json.dumps([{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "gateway"}}}]),
-            # However busy the machine is, a leader stays one unless a test is about that.
-            "lease_seconds": 90,
-            "renew_seconds": 60,
-            "stop_seconds": 20,
-            **settings,
+            **{name: value for name, value in settings.items() if name not in TIMES},
         }
+        times = replace(PATIENT, **{name: value for name, value in settings.items() if name in TIMES})
         environment = {f"CACHEFLEET_{name.upper()}": str(value) for name, value in chosen.items()}
         environment["KUBECONFIG"] = str(kubeconfig)
         if account:
             environment |= account.environment
-        self._process = _context.Process(target=_run, args=(environment, str(log), account), daemon=True)
+        self._process = _context.Process(target=_run, args=(environment, str(log), account, times), daemon=True)
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -111,7 +118,7 @@ class OperatorProcess:
             return 0, ""
 
 
-def _run(environment: Mapping[str, str], log: str, account: Account | None) -> None:
+def _run(environment: Mapping[str, str], log: str, account: Account | None, times: OperatorTimes) -> None:
     die_with_parent()
     os.environ.update(environment)
     if account:
@@ -121,4 +128,4 @@ def _run(environment: Mapping[str, str], log: str, account: Account | None) -> N
     os.dup2(output, sys.stderr.fileno())
     from cachefleet_operator.__main__ import main  # noqa: PLC0415  # preloaded in the fork server, unwanted here
 
-    sys.exit(main())
+    sys.exit(main(times))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from cachefleet_operator.settings import Settings
+from cachefleet_operator.operator_times import OperatorTimes
 from e2e.cluster import rights
 from e2e.cluster.apart import bench_on
 from e2e.cluster.api_server import ApiServer, Identity
@@ -28,7 +28,7 @@ from e2e.cluster.proxy import WriteProxy
 pytestmark = pytest.mark.cluster
 
 LEASE: Final[dict[str, Any]] = {"lease_seconds": 10, "renew_seconds": 5, "stop_seconds": 5, "retry_seconds": 0.2}
-INTERVALS: Final = ("resync_seconds", "discovery_seconds", "retry_first_seconds", "retry_longest_seconds")
+INTERVALS: Final = ("discovery_seconds", "retry_first_seconds", "retry_longest_seconds")
 WAITING: Final = "cachefleet_operator_waiting"
 MOST_WRITES = 30
 SIDE_BY_SIDE = 4
@@ -204,7 +204,7 @@ def test_waits_for_its_crd_and_survives_losing_it(binaries: Binaries, tmp_path: 
         stack.callback(kube.close)
         rights.define(kube)
         bench = bench_on(cluster, tmp_path, stack)
-        defaults = {name: Settings.model_fields[name].default for name in INTERVALS}
+        defaults = {name: getattr(OperatorTimes(), name) for name in INTERVALS}
         operator = bench.operator(namespaces="", **defaults)
         _tells_that_it_waits(operator)
         _install_and_serve(bench, operator, "first")

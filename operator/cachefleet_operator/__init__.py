@@ -11,6 +11,7 @@ __main__              entry point
 metrics               Prometheus metrics
 names                 names and labels of a pool's objects
 pool_list             all pools, and the wait for their CRD
+operator_times        intervals and timeouts that are the same in every installation
 operator              what runs while the operator leads: watches, polls, resync, reconcile workers
 probes                HTTP server of /healthz, /readyz and /metrics
 reasons               reasons of conditions and events

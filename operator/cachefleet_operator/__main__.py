@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
 import uuid
 from importlib.metadata import version
 
+from cachefleet_core.removed_variables import removed_lines
 from cachefleet_operator.kube.objects import connect
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
+from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.probes import application, serving
 from cachefleet_operator.settings import Settings, SettingsError, load
 from cachefleet_runtime import logs
@@ -21,7 +24,7 @@ from cachefleet_runtime import logs
 log = logging.getLogger(__name__)
 
 
-def main() -> int:
+def main(times: OperatorTimes | None = None) -> int:
     """Run the operator; returns the exit code: 0 after SIGTERM or SIGINT, 2 for bad settings, 1 after a fatal error."""
     try:
         settings = load()
@@ -29,16 +32,18 @@ def main() -> int:
         logs.refuse(str(error).splitlines())
         return 2
     logs.configure(settings.log_format, settings.log_level)
+    for line in removed_lines("operator", os.environ):
+        log.warning(line)
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(_run(settings, times or OperatorTimes()))
     except Exception:  # the process's root
         log.exception("the operator cannot go on")
         return 1
     return 0
 
 
-async def _run(settings: Settings) -> None:
-    work = asyncio.ensure_future(_operate(settings))
+async def _run(settings: Settings, times: OperatorTimes) -> None:
+    work = asyncio.ensure_future(_operate(settings, times))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
@@ -46,11 +51,11 @@ async def _run(settings: Settings) -> None:
         await work
 
 
-async def _operate(settings: Settings) -> None:
+async def _operate(settings: Settings, times: OperatorTimes) -> None:
     metrics = Metrics(version("cachefleet"))
     identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-    async with connect(settings.kubeconfig, metrics, request_seconds=settings.request_seconds) as api:
-        operator = Operator(api, settings, metrics, identity=identity)
+    async with connect(settings.kubeconfig, metrics, request_seconds=times.request_seconds) as api:
+        operator = Operator(api, settings, metrics, identity=identity, times=times)
         app = application(operator.alive, operator.ready, metrics)
         async with serving(app, settings.http_host, settings.http_port) as port:
             log.info("operator started", extra={"identity": identity, "port": port})

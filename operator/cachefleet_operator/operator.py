@@ -15,10 +15,11 @@ import aiohttp
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.certificates.trust import Trust
 from cachefleet_operator.controlplane_client.client import ControlPlaneClient, FactsSource, NoControlPlane
-from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
+from cachefleet_operator.controlplane_client.facts_cache import AT_ONCE, FactsCache, PollTimes
 from cachefleet_operator.kube.leader import Leader, Timing
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
+from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.pool_list import PoolList
 from cachefleet_operator.reconcile.apply import Applier, NotLeadingError
 from cachefleet_operator.reconcile.certificate_renewal import Certificates, certificates
@@ -39,18 +40,21 @@ log = logging.getLogger(__name__)
 class Operator:
     """Reconciles all pools while it holds the Lease."""
 
-    def __init__(self, api: Api, settings: Settings, metrics: Metrics, *, identity: str) -> None:
+    def __init__(
+        self, api: Api, settings: Settings, metrics: Metrics, *, identity: str, times: OperatorTimes | None = None
+    ) -> None:
         self._api = api
         self._settings = settings
+        self._times = times or OperatorTimes()
         self._metrics = metrics
         ref = Ref("Lease", settings.operator_namespace, settings.lease_name)
-        timing = Timing(settings.lease_seconds, settings.renew_seconds, settings.retry_seconds)
+        timing = Timing(self._times.lease_seconds, self._times.renew_seconds, self._times.retry_seconds)
         self._leader = Leader(
             api, ref, me=identity, timing=timing, clock=time.monotonic, today=_today, failed=metrics.lease_fails
         )
         self._applier = Applier(api, self._leader.holds)
         self._waiting = Waiting(metrics)
-        self._pools = PoolList(api, settings, self._waiting)
+        self._pools = PoolList(api, settings.namespaces, self._waiting, look_seconds=self._times.discovery_seconds)
         self._trust = Trust()
         self._certificates: Certificates | None = None
 
@@ -61,12 +65,12 @@ class Operator:
     def alive(self) -> str:
         """Liveness: what is wrong with this process, "" where nothing is."""
         silent = time.monotonic() - self._leader.checked
-        return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._settings.lease_seconds else ""
+        return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._times.lease_seconds else ""
 
     def ready(self) -> str:
         """Readiness: why this process can neither reconcile nor stand by, "" where it can."""
         failure = self._leader.failure
-        if failure and (silent := time.monotonic() - failure.since) >= self._settings.renew_seconds:
+        if failure and (silent := time.monotonic() - failure.since) >= self._times.renew_seconds:
             return f"the Lease cannot be read or written since {silent:.0f} s: {failure.words}"
         if not self._leader.answered:
             return "the Lease has not been read yet"
@@ -94,7 +98,7 @@ class Operator:
                 await self._session(pools)
             except* WatchEndedError as ended:
                 self._waiting.become(f"{ended.exceptions[0]}; they are begun anew")
-            short = time.monotonic() - started < self._settings.retry_longest_seconds
+            short = time.monotonic() - started < self._times.retry_longest_seconds
             failures = failures + 1 if short else 0
             await asyncio.sleep(self._pause(failures))
 
@@ -104,7 +108,7 @@ class Operator:
         A group of WatchEndedError where the watches end by themselves.
         """
         queue: WorkQueue[PoolKey] = WorkQueue(
-            first=self._settings.retry_first_seconds, longest=self._settings.retry_longest_seconds
+            first=self._times.retry_first_seconds, longest=self._times.retry_longest_seconds
         )
         self._metrics.waiting.set_function(lambda: len(queue))
         try:
@@ -123,7 +127,7 @@ class Operator:
         watch = Watch(
             lambda key: self._noticed(queue, PoolKey(key)),
             self._settings.namespaces,
-            stop_seconds=self._settings.stop_seconds,
+            stop_seconds=self._times.stop_seconds,
         )
         self._metrics.watching()
         async with asyncio.TaskGroup() as group:
@@ -146,25 +150,24 @@ class Operator:
                 chosen.admin_url,
                 token_file=chosen.admin_token_file,
                 trusted=self._trust.context,
-                at_once=chosen.facts_at_once,
+                at_once=AT_ONCE,
                 failed=self._metrics.unanswered,
             )
 
     def _facts_cache(self, source: FactsSource, queue: WorkQueue[PoolKey]) -> FactsCache:
-        chosen = self._settings
+        chosen = self._times
         times = PollTimes(
             every=chosen.facts_seconds,
             timeout=chosen.facts_timeout_seconds,
             keep=chosen.facts_keep_seconds,
             figures_every=chosen.status_seconds,
-            at_once=chosen.facts_at_once,
         )
         return FactsCache(
             source,
             times=times,
             enqueue=lambda key: queue.add(PoolKey(key)),
             clock=time.monotonic,
-            name_rules=chosen.name_rules,
+            name_rules=self._settings.name_rules,
         )
 
     def _reconciler(
@@ -181,6 +184,7 @@ class Operator:
             reporter=self._metrics,
             certificates=self._certificates,
             later=later,
+            times=self._times,
         )
 
     def _noticed(self, queue: WorkQueue[PoolKey], key: PoolKey) -> None:
@@ -218,7 +222,7 @@ class Operator:
                 return
 
     def _pause(self, failures: int) -> float:
-        chosen = self._settings
+        chosen = self._times
         return backoff(failures, first=chosen.retry_first_seconds, longest=chosen.retry_longest_seconds)
 
     async def _ensure_certificates(self) -> None:
@@ -230,7 +234,7 @@ class Operator:
             self._waiting.become(await self._renew_certificates())
             if not self._waiting.reason:
                 return
-            await asyncio.sleep(self._settings.retry_seconds)
+            await asyncio.sleep(self._times.retry_seconds)
 
     async def _renew_certificates(self) -> str:
         """Why it is worth a retry; "" where it is done, or where somebody has to repair something."""

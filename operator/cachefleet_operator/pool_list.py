@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
-from cachefleet_operator.settings import Settings
 from cachefleet_operator.waiting import Waiting
-from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError
+from cachefleet_runtime.kubernetes import LIST_PAGE, KubernetesError, Object, RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,16 @@ class ListApi(Protocol):
 
 
 class PoolList:
-    """Lists the pools of the namespaces that are watched; tells ``waiting`` why it cannot."""
+    """Lists the pools of the namespaces that are watched, none for all; tells ``waiting`` why it cannot.
 
-    def __init__(self, api: ListApi, settings: Settings, waiting: Waiting) -> None:
+    While the CRD is missing it looks again every ``look_seconds``.
+    """
+
+    def __init__(self, api: ListApi, namespaces: Sequence[str], waiting: Waiting, *, look_seconds: float) -> None:
         self._api = api
-        self._settings = settings
+        self._namespaces = namespaces or ("",)
         self._waiting = waiting
+        self._look_seconds = look_seconds
 
     async def documents(self) -> list[Object] | None:
         """All pools; None where the CRD is not installed. Namespaces that may not be read are left out.
@@ -37,17 +41,16 @@ class PoolList:
         """
         found: list[Object] = []
         refused: list[RefusedError] = []
-        namespaces = self._settings.namespaces or ("",)
-        for namespace in namespaces:
+        for namespace in self._namespaces:
             try:
-                items = await self._api.list(KIND, namespace, page=self._settings.list_page)
+                items = await self._api.list(KIND, namespace, page=LIST_PAGE)
             except RefusedError as error:  # for instance a deleted namespace, and with it the right to read it
                 refused.append(error)
                 continue
             if items is None:
                 return None
             found += [{"apiVersion": API_VERSION, "kind": KIND, **item} for item in items]
-        if len(refused) == len(namespaces):
+        if len(refused) == len(self._namespaces):
             raise refused[0]
         for each in refused:
             log.warning("the pools of a namespace are left out: %s", each)
@@ -70,4 +73,4 @@ class PoolList:
                     return found
             except KubernetesError as error:
                 self._waiting.become(f"pools could not be listed: {error}")
-            await asyncio.sleep(self._settings.discovery_seconds)
+            await asyncio.sleep(self._look_seconds)

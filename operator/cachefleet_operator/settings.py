@@ -42,107 +42,95 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Every bound of the operator has its name here; seconds unless a name says otherwise."""
+    """What differs between installations; seconds unless a name says otherwise. What nobody changes is in
+    ``operator_times``, or a constant beside its use.
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+    Each docstring ends with when to change the setting: docs/settings.md is made from it.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
     # Cluster access and scope.
     kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
-    """Used where there is no service account; one file."""
+    """How the API server is reached where there is no service account; one file. Set it outside of a cluster."""
     operator_namespace: DnsLabel = "cachefleet-system"
-    """Where the operator runs: its Lease and the fleet key live here."""
+    """Where the operator runs: its Lease and the fleet key live here. Set by the chart."""
     namespaces: Annotated[tuple[DnsLabel, ...], NoDecode, BeforeValidator(_names)] = ()
-    """Namespaces whose pools it reconciles, comma separated; none means all."""
+    """Namespaces whose pools it reconciles, comma separated; none means all. Set it to bound one installation to some
+    teams."""
 
     model_names: str = Field(default="", max_length=65_536)
-    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others."""
+    """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others. Set
+    it where teams must not take each other's model names."""
 
     # Worker pods.
     agent_image: str = Field(min_length=1, max_length=1024)
+    """Image of the agent and the plugin. Set by the chart."""
     agent_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
-    """When that image is pulled; empty for Kubernetes' own default."""
+    """When that image is pulled; empty for Kubernetes' own default. Set by the chart from `image.pullPolicy`."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], NoDecode, BeforeValidator(_names), Field(max_length=16)] = ()
-    """Secrets to pull images with, comma separated; each in the namespace of the pool."""
+    """Secrets to pull images with, comma separated; each in the namespace of the pool. Set by the chart from
+    `image.pullSecrets`."""
     control_plane: str = Field(default="", max_length=512)
-    """Host and port under which agents look the control plane's replicas up. Default: its Service beside us."""
+    """Host and port under which agents look the control plane's replicas up; where empty, its Service beside the
+    operator. Set by the chart."""
     worker_peers: Annotated[tuple[dict[str, Any], ...], NoDecode, BeforeValidator(_peers), Field(max_length=64)] = ()
     """Who may connect to workers: JSON of a NetworkPolicy's peers, the control plane and Prometheus among them. None:
-    no NetworkPolicy is made, and one made before bounds nothing any more.
-    """
+    no NetworkPolicy is made, and one made before bounds nothing any more. Set by the chart."""
     pod_identity: Literal["fixed", "cluster"] = "fixed"
-    """Who chooses user, group, fsGroup and seccomp profile of worker pods: the operator, or the cluster."""
+    """Who chooses user, group, fsGroup and seccomp profile of worker pods: the operator, or the cluster. Set by the
+    chart; `cluster` on OpenShift."""
     shared_memory_mib: int = Field(default=4096, ge=160, le=1_048_576)
-    """Bound on a worker's /dev/shm; what is written there counts as the pod's memory."""
+    """Bound on a worker's /dev/shm; what is written there counts as the pod's memory. Raise it for engines of many
+    devices."""
     worker_start_seconds: int = Field(default=3600, ge=60, le=86_400)
-    """How long an engine may take from its start to its first answer: weights may have to be downloaded."""
+    """How long an engine may take from its start to its first answer. Raise it where downloads of weights take
+    longer."""
     worker_drain_seconds: int = Field(default=120, ge=1, le=86_400)
-    """How long a worker that is to go lets running requests end."""
+    """How long a worker that is to go lets running requests end. Raise it where answers take longer."""
     worker_shutdown_seconds: int = Field(default=30, ge=0, le=3600)
-    """How long vLLM itself then waits for what still runs; 0 cuts it off."""
-
-    # The Lease. A leader that cannot renew stops after renew_seconds, before another may take over.
-    lease_name: DnsLabel = "cachefleet-operator"
-    lease_seconds: int = Field(default=15, ge=1, le=600)
-    renew_seconds: float = Field(default=10, ge=0.1, le=600)
-    retry_seconds: float = Field(default=2, ge=0.05, le=60)
-    stop_seconds: float = Field(default=3, ge=0.1, le=60)
-    """How long the watches may take to end; part of the margin between renew_seconds and lease_seconds."""
+    """How long vLLM itself then waits for what still runs; 0 cuts it off. Lower it where pods must go sooner."""
 
     # Reconciling.
+    lease_name: DnsLabel = "cachefleet-operator"
+    """Name of the Lease that one operator holds. Set by the chart; change it for a second operator in the namespace."""
     workers: int = Field(default=4, ge=1, le=64)
-    """Pools reconciled at the same time."""
+    """Pools reconciled at the same time. Raise it for hundreds of pools."""
     resync_seconds: float = Field(default=300, ge=1, le=86_400)
-    """How often every pool is looked at, event or not."""
-    retry_first_seconds: float = Field(default=0.5, ge=0.01, le=60)
-    retry_longest_seconds: float = Field(default=120, ge=0.01, le=3600)
-    request_seconds: float = Field(default=10, ge=0.1, le=300)
-    discovery_seconds: float = Field(default=2, ge=0.1, le=60)
-    """How often to look whether the CRD is there."""
-    list_page: int = Field(default=500, ge=1, le=10_000)
-    """Pools asked for in one page of a list."""
+    """How often every pool is looked at, event or not. Raise it to ask the API server for less."""
 
     # Facts about pools from the control plane; none without an address.
     admin_url: str = Field(default="", max_length=512, pattern=r"^(https?://\S+)?$")
-    """Where its admin API is: scheme, host and port."""
+    """Where its admin API is: scheme, host and port. Set by the chart."""
     admin_token_file: Path | None = None
-    """The projected service-account token, audience cachefleet; read again for every question."""
-    facts_seconds: float = Field(default=5, ge=0.1, le=300)
-    """How often every pool is asked about."""
-    facts_timeout_seconds: float = Field(default=2, ge=0.1, le=60)
-    facts_keep_seconds: float = Field(default=15, ge=0, le=3600)
-    """How long an answer counts when none follows it."""
-    facts_at_once: int = Field(default=8, ge=1, le=256)
-    """Questions on their way at the same time."""
+    """The projected service-account token, audience cachefleet; read again for every question. Set by the chart."""
 
     # TLS between agents, operator, control plane and workers.
     tls: Literal["off", "issued", "existing"] = "off"
-    """Whose certificates are used: this operator's own, or those in Secrets that somebody else writes."""
+    """Whose certificates are used: this operator's own, or those in Secrets that somebody else writes. Set by the
+    chart."""
     tls_secret: ObjectName = "cachefleet-controlplane-tls"  # noqa: S105  # a name
-    """Secret of the control plane's certificate, in the operator's namespace; written where tls is issued."""
+    """Secret of the control plane's certificate, in the operator's namespace; written where tls is issued. Set by the
+    chart."""
     tls_worker_secret: Annotated[str, Field(max_length=253)] = ""
-    """Where tls is existing: Secret of workers' certificates, in each pool's namespace. Default: NAME-worker-tls."""
+    """Where tls is existing: Secret of workers' certificates, in each pool's namespace; where empty, NAME-worker-tls.
+    Set by the chart."""
     tls_certificate_days: int = Field(default=90, ge=1, le=825)
-    """How long a server's certificate is valid; renewed after two thirds of it."""
+    """How long a server's certificate is valid; renewed after two thirds of it. Lower it where rules ask for that."""
     tls_authority_days: int = Field(default=1825, ge=10, le=7300)
-    """How long the authority is valid; renewed when a fifth of it is left."""
-    tls_spread_seconds: float = Field(default=3600, ge=1, le=864_000)
-    """How long a new authority is trusted before it signs: the kubelet takes up to two minutes to pass a Secret on."""
-
-    # Status of pools.
-    status_seconds: float = Field(default=30, ge=0, le=3600)
-    """A status in which only figures have moved is written at most this often."""
-    unschedulable_seconds: float = Field(default=5, ge=0, le=3600)
-    """How long a pod may be without a node before that is told."""
-    chat_template_seconds: float = Field(default=15, ge=0.1, le=3600)
-    """How often the ConfigMap of a chat template is read again."""
+    """How long the authority is valid; renewed when a fifth of it is left. Lower it where rules ask for that."""
 
     # Probes and metrics.
     http_host: str = "0.0.0.0"  # noqa: S104  # the kubelet's probes and Prometheus come from outside the pod
+    """Address of probes and metrics. Set it to 127.0.0.1 outside of a cluster."""
     http_port: int = Field(default=8080, ge=0, le=65_535)
+    """Port of probes and metrics; 0 takes a free one. Set by the chart."""
 
     # Logs.
     log_format: Literal["json", "text"] = "json"
+    """Form of log lines. Set it to `text` where people read them."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least severe lines that are written. Lower it to DEBUG while looking for a problem."""
 
     @model_validator(mode="after")
     def _sound_names(self) -> Self:
@@ -150,15 +138,6 @@ class Settings(BaseSettings):
             parse_rules(self.model_names)
         except ValueError as error:
             raise ValueError(f"{PREFIX}MODEL_NAMES: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _margin(self) -> Self:
-        if self.renew_seconds + self.stop_seconds > self.lease_seconds:
-            raise ValueError(
-                "CACHEFLEET_RENEW_SECONDS and CACHEFLEET_STOP_SECONDS must together be at most "
-                "CACHEFLEET_LEASE_SECONDS: a leader must have stopped before another may take over"
-            )
         return self
 
     @model_validator(mode="after")

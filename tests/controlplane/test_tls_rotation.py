@@ -62,11 +62,15 @@ class Cluster:
 
     def lead(self) -> None:
         """An operator takes over."""
-        chosen = Settings(
-            agent_image="x", operator_namespace="ops", tls="issued", tls_spread_seconds=1, admin_url="https://localhost"
-        )
+        chosen = Settings(agent_image="x", operator_namespace="ops", tls="issued", admin_url="https://localhost")
         self.issued = IssuedCertificates(
-            self.store, self.applier, chosen, self.trust, today=lambda: self.now, expiries=Metrics("0")
+            self.store,
+            self.applier,
+            chosen,
+            self.trust,
+            today=lambda: self.now,
+            expiries=Metrics("0"),
+            spread_seconds=1,
         )
 
     async def resync(self) -> None:

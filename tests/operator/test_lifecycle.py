@@ -15,6 +15,7 @@ from cachefleet_operator.controlplane_client.facts_cache import FactsCache
 from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
+from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.field_conflicts import FieldConflicts
@@ -237,7 +238,7 @@ async def test_the_chat_template_is_part_of_a_pod() -> None:
     await world.reconcile()
     assert world.condition("ConfigValid") == ("False", "ChatTemplateMissing")
     assert DEPLOYMENT not in world.store.objects
-    assert SETTINGS.chat_template_seconds in world.later
+    assert OperatorTimes().chat_template_seconds in world.later
     text = Ref("ConfigMap", "serving", "t").manifest()
     marks = set()
     for words in ("one", "two"):
@@ -330,7 +331,7 @@ async def test_a_pod_without_a_node_is_looked_at_again() -> None:
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since}
     pod["status"]["conditions"] = [unscheduled]
     await world.reconcile()
-    assert world.later == [SETTINGS.unschedulable_seconds - 1]
+    assert world.later == [OperatorTimes().unschedulable_seconds - 1]
 
 
 async def test_what_events_say_of_a_pod_without_its_volume_is_told() -> None:

@@ -14,6 +14,7 @@ from cachefleet_operator.controlplane_client.facts_cache import no_facts
 from cachefleet_operator.kube.objects import Api, Ref
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator
+from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.reconcile.apply import Applier
 from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
 from cachefleet_operator.watching.kopf_thread import Watch, WatchEndedError, WatchError
@@ -61,8 +62,8 @@ async def test_what_it_waits_for_is_told_by_the_probe() -> None:
                 asked.set()
             raise RefusedError(403, "Forbidden", f"secrets is forbidden: {ref}")
 
-    settings = SETTINGS.model_copy(update={"retry_first_seconds": 0.01})
-    operator = Operator(cast("Api", Locked(document())), settings, Metrics("1"), identity="me")
+    times = OperatorTimes(retry_first_seconds=0.01)
+    operator = Operator(cast("Api", Locked(document())), SETTINGS, Metrics("1"), identity="me", times=times)
     task = asyncio.create_task(operator._ensure_fleet_key())
     await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
@@ -83,7 +84,7 @@ async def test_who_cannot_use_the_lease_is_not_ready_whether_it_leads_or_stands_
     assert operator.ready() == "", "a moment is nothing"
     failure = operator._leader.failure
     assert failure is not None
-    operator._leader.failure = replace(failure, since=failure.since - SETTINGS.renew_seconds)
+    operator._leader.failure = replace(failure, since=failure.since - OperatorTimes().renew_seconds)
     assert operator.ready().startswith("the Lease cannot be read or written since 10 s: 401 Unauthorized")
     assert operator.alive() == ""
     failing = {"reason": "Unauthorized"}
@@ -118,8 +119,8 @@ async def test_a_refused_fleet_key_is_asked_for_again_ever_more_rarely(monkeypat
 
 async def test_watches_that_end_by_themselves_are_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, told = Metrics("1"), list[str]()
-    settings = SETTINGS.model_copy(update={"retry_first_seconds": 0.01})
-    operator = Operator(cast("Api", Everywhere(document())), settings, metrics, identity="me")
+    times = OperatorTimes(retry_first_seconds=0.01)
+    operator = Operator(cast("Api", Everywhere(document())), SETTINGS, metrics, identity="me", times=times)
 
     async def fails(_watch: Watch) -> None:
         told.append(operator._waiting.reason)
@@ -161,8 +162,8 @@ async def test_the_crd_is_waited_for_and_that_is_told() -> None:
             return found if self.served else None
 
     asked, store, metrics = asyncio.Event(), Bare(document()), Metrics("1")
-    settings = SETTINGS.model_copy(update={"discovery_seconds": 0.01})
-    operator = Operator(cast("Api", store), settings, metrics, identity="me")
+    times = OperatorTimes(discovery_seconds=0.01)
+    operator = Operator(cast("Api", store), SETTINGS, metrics, identity="me", times=times)
     task = asyncio.create_task(operator._pools.wait())
     for _ in range(2):
         asked.clear()
@@ -244,8 +245,9 @@ async def test_certificates_that_fail_for_the_moment_are_tried_again_at_once() -
             return await super().get(ref)
 
     store = Slow()
-    settings = SETTINGS.model_copy(update={"tls": "issued", "retry_seconds": 0.01})
-    operator = Operator(cast("Api", store), settings, Metrics("1"), identity="me")
+    settings = SETTINGS.model_copy(update={"tls": "issued"})
+    times = OperatorTimes(retry_seconds=0.01)
+    operator = Operator(cast("Api", store), settings, Metrics("1"), identity="me", times=times)
     operator._applier = Applier(store, lambda: True)
     await asyncio.wait_for(operator._ensure_certificates(), 5)
     assert Ref("Secret", "ops", "cachefleet-controlplane-tls") in store.objects
@@ -265,3 +267,10 @@ async def test_a_term_that_ends_takes_the_ends_of_certificates_with_it() -> None
     term.cancel()
     await asyncio.wait({term}, timeout=30)
     assert b"secret=" not in generate_latest(metrics.registry)
+
+
+@pytest.mark.parametrize("times", [{"renew_seconds": 14}, {"stop_seconds": 6}, {"lease_seconds": 12}])
+def test_times_by_which_two_could_lead_are_refused(times: dict[str, int]) -> None:
+    assert OperatorTimes().renew_seconds < OperatorTimes().lease_seconds
+    with pytest.raises(ValueError, match="must together be at most lease_seconds"):
+        OperatorTimes(**times)

@@ -1,6 +1,11 @@
 import pytest
 
-from cachefleet_operator.settings import SettingsError, load
+from cachefleet_core.removed_variables import REMOVED
+from cachefleet_operator.settings import Settings, SettingsError, load
+
+
+def test_what_is_no_longer_read_is_no_setting() -> None:
+    assert {name.lower() for name in REMOVED["operator"]} & set(Settings.model_fields) == set()
 
 
 def test_an_image_for_the_agent_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +28,7 @@ def test_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("CACHEFLEET_RENEW_SECONDS", "14", "must together be at most"),
+        ("CACHEFLEET_TLS_AUTHORITY_DAYS", "100", "must be at least five times CACHEFLEET_TLS_CERTIFICATE_DAYS"),
         (
             "CACHEFLEET_MODEL_NAMES",
             '{"qwen": "a"}',

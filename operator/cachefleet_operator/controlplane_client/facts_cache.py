@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,9 @@ from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, 
 from cachefleet_operator.reasons import Reason
 
 log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8
+"""Concurrent requests of a poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class PollTimes:
     """How long an answer counts when later requests fail."""
     figures_every: float = 30.0
     """Pause between reconciliations for changes of figures alone."""
-    at_once: int = 8
+    at_once: int = AT_ONCE
     """Concurrent requests of a poll; not seconds."""
 
 

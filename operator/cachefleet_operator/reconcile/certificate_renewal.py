@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tls_names import AUTHORITIES
@@ -53,6 +53,10 @@ class Expiries(Protocol):
     """Is told when each certificate that was read or written ends."""
 
     def certificate(self, ref: Ref, ends: dt.datetime) -> None: ...
+
+
+SPREAD_SECONDS: Final = 3600.0
+"""How long a new authority is trusted before it signs: the kubelet takes up to two minutes to pass a Secret on."""
 
 
 class Certificates(Protocol):
@@ -110,6 +114,7 @@ class IssuedCertificates:
         *,
         today: Callable[[], dt.datetime],
         expiries: Expiries,
+        spread_seconds: float = SPREAD_SECONDS,
     ) -> None:
         self._api = api
         self._applier = applier
@@ -120,7 +125,7 @@ class IssuedCertificates:
         self._lifetimes = Lifetimes(
             authority=dt.timedelta(days=settings.tls_authority_days),
             serving=dt.timedelta(days=settings.tls_certificate_days),
-            spread=dt.timedelta(seconds=settings.tls_spread_seconds),
+            spread=dt.timedelta(seconds=spread_seconds),
         )
         self._plane = Ref("Secret", settings.operator_namespace, settings.tls_secret)
         self._since = today()

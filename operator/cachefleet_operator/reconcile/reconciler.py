@@ -20,6 +20,7 @@ from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
+from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create, refusal, undone
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
@@ -55,7 +56,7 @@ from cachefleet_operator.status.pool_assessment import (
     with_last_budget,
     with_reported_sizes,
 )
-from cachefleet_runtime.kubernetes import Object, RefusedError, RetryableError
+from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +106,12 @@ class Reconciler:
         reporter: Reporter | None = None,
         certificates: Certificates | None = None,
         later: Callable[[PoolKey, float], None] = lambda _key, _seconds: None,
+        times: OperatorTimes | None = None,
     ) -> None:
         self._api = api
         self._applier = applier
         self._settings = settings
+        self._times = times or OperatorTimes()
         self._today = today
         self._facts_cache = facts_cache or no_facts()
         self._reporter = reporter
@@ -148,7 +151,7 @@ class Reconciler:
         *found, with_label, without = await asyncio.gather(
             *(self._api.get(ref) for ref in refs),
             *(
-                self._api.list("Pod", namespace, page=self._settings.list_page, selector=selector)
+                self._api.list("Pod", namespace, page=LIST_PAGE, selector=selector)
                 for selector in (names.selector(name), UNLABELLED)
             ),
         )
@@ -167,8 +170,8 @@ class Reconciler:
             observed = replace(observed, autoscaler=await self._autoscaler(namespace, names.deployment(name)))
         late = deadline(observed.deployment)
         there = [pod for pod in labelled if owned(pod, name)]
-        volumes = await volume_failures(self._api, there, now, page=self._settings.list_page)
-        grace = self._settings.unschedulable_seconds
+        volumes = await volume_failures(self._api, there, now, page=LIST_PAGE)
+        grace = self._times.unschedulable_seconds
         surges = may_surge(observed.deployment)
         seen = pods_of(there, now, grace_seconds=grace, ready_seconds=late, volumes=volumes, surges=surges)
         how = ended(there, now, seconds=late)
@@ -178,7 +181,7 @@ class Reconciler:
     async def _autoscaler(self, namespace: str, deployment: str) -> str:
         """Words for the autoscaler of a Deployment, "" where there is none or none may be seen."""
         try:
-            found = await self._api.list("HorizontalPodAutoscaler", namespace, page=self._settings.list_page)
+            found = await self._api.list("HorizontalPodAutoscaler", namespace, page=LIST_PAGE)
         except RefusedError:
             return ""
         return autoscaler_of(deployment, found or ())
@@ -238,7 +241,7 @@ class Reconciler:
             )
         except tuple(_INVALID) as error:
             if not isinstance(error, TemplateError):  # what it is about is not watched
-                self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
+                self._later(PoolKey(pool.key), self._times.chat_template_seconds)
             return Desired(replace(verdict, invalid=(_INVALID[type(error)], str(error))))
         return Desired(verdict, (*keys.create, *made), apply, keys.renewed)
 
@@ -271,7 +274,7 @@ class Reconciler:
         ref = pool.spec.model.chat_template.config_map_key_ref
         found = await self._api.get(Ref("ConfigMap", pool.metadata.namespace, ref.name))
         # A ConfigMap that is not the operator's is not watched.
-        self._later(PoolKey(pool.key), self._settings.chat_template_seconds)
+        self._later(PoolKey(pool.key), self._times.chat_template_seconds)
         return template_digest(found, ref)
 
     async def _act(self, key: PoolKey, desired: Desired, observed: Observed) -> Outcome:
@@ -300,7 +303,7 @@ class Reconciler:
             ref = Ref.of(manifest)
             if self._futile.met(manifest, observed.children.get(ref), after):
                 log.warning("%s does not become what is applied: something in the cluster changes or drops it", ref)
-                self._later(key, self._settings.retry_first_seconds)
+                self._later(key, self._times.retry_first_seconds)
 
     def _forget(self, key: PoolKey) -> None:
         namespace, name = key.split("/")
@@ -317,7 +320,7 @@ class Reconciler:
             self._reporter.conditions(metadata["namespace"], metadata["name"], conditions)
 
     def _clock(self) -> Clock:
-        return Clock(self._today().strftime("%Y-%m-%dT%H:%M:%SZ"), self._settings.status_seconds)
+        return Clock(self._today().strftime("%Y-%m-%dT%H:%M:%SZ"), self._times.status_seconds)
 
 
 _INVALID: Final[Mapping[type[Exception], Reason]] = {
