@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-Process = Literal["control plane", "operator"]
+Process = Literal["control plane", "operator", "agent", "plugin"]
 
 PREFIX: Final = "CACHEFLEET_"
 REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
@@ -64,6 +64,60 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
                 "STOP_SECONDS",
                 "TLS_SPREAD_SECONDS",
                 "UNSCHEDULABLE_SECONDS",
+            }
+        ),
+        "agent": frozenset(
+            {
+                "ADAPTER_LOOK_SECONDS",
+                "ADAPTER_RETRY_CAP_SECONDS",
+                "ADAPTER_RETRY_SECONDS",
+                "CORRUPTED_REQUESTS",
+                "DELTA_SECONDS",
+                "DRAIN_SETTLE_SECONDS",
+                "ENGINE_TIMEOUT_SECONDS",
+                "ERROR_POLLS",
+                "EVENT_MAX_BYTES",
+                "EVENT_QUEUE",
+                "FAILED_SECONDS",
+                "HEARTBEAT_SECONDS",
+                "HELD_BACK_BATCHES",
+                "HELD_BACK_BYTES",
+                "KEY_REFUSALS",
+                "MAX_CONTROL_PLANES",
+                "NAMESPACES",
+                "POLICY_FILE_SECONDS",
+                "POLICY_RETRY_CAP_SECONDS",
+                "POLICY_RETRY_SECONDS",
+                "POLL_SECONDS",
+                "PROBE_SECONDS",
+                "RECONNECT_BASE_SECONDS",
+                "RECONNECT_CAP_SECONDS",
+                "REGISTRATION_SECONDS",
+                "REMEMBERED_BLOCKS",
+                "REPLAY_TIMEOUT_SECONDS",
+                "RESOLVE_SECONDS",
+                "SEND_QUEUE_BYTES",
+                "SEND_QUEUE_FRAMES",
+                "SEND_TIMEOUT_SECONDS",
+                "SNAPSHOT_SECONDS",
+                "SNAPSHOT_SILENCE_SECONDS",
+                "UNREACHABLE_POLLS",
+                "WARM_QUEUE",
+                "WARM_RETRY_CAP_SECONDS",
+                "WARM_RETRY_SECONDS",
+                "WARM_TIMEOUT_SECONDS",
+            }
+        ),
+        "plugin": frozenset(
+            {
+                "BODY_TIMEOUT_SECONDS",
+                "CALL_TIMEOUT_SECONDS",
+                "HEARTBEAT_SECONDS",
+                "KEYS_AT_ONCE",
+                "KEYS_CACHE_BYTES",
+                "KEYS_OFFLOOP_TOKENS",
+                "SNAPSHOT_TIMEOUT_SECONDS",
+                "TOKENS_SAMPLE_RATIO",
             }
         ),
     }

@@ -17,7 +17,7 @@ WIDE: Final = VllmOptions(
     plugin=True,
     user_key="sk-user",
     cli="serve",
-    environment=(("CACHEFLEET_BODY_TIMEOUT_SECONDS", "2"), ("CACHEFLEET_MAX_BODY_BYTES", "100000")),
+    environment=(("CACHEFLEET_MAX_BODY_BYTES", "100000"),),
     extra=("--api-server-count=2", "--data-parallel-size=2"),
 )
 """Two API servers before two ranks."""

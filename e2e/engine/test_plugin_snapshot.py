@@ -30,6 +30,7 @@ from cachefleet_worker.agent.events.snapshot_client import Head, SnapshotClient,
 from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.plugin.settings import PluginSettings
 from e2e.engine.plugin_client import fleet
 from e2e.engine.vllm import VllmOptions, VllmServer
 from tests.controlplane.waiting import task
@@ -38,12 +39,10 @@ from tests.worker.agent.model import CONTRACT, INDEX_KEY
 from tests.worker.conftest import make_settings  # noqa: F401 - a fixture
 
 BLOCK: Final = 32
-HEARTBEAT_SECONDS: Final = 0.5
 OPTIONS: Final = VllmOptions(
     plugin=True,
     num_blocks=256,
     buffer_steps=4,
-    environment=(("CACHEFLEET_HEARTBEAT_SECONDS", str(HEARTBEAT_SECONDS)),),
 )
 ROUNDS: Final = 12
 AT_ONCE: Final = 6
@@ -283,7 +282,7 @@ async def test_a_heartbeat_reveals_a_lost_tail(vllm_server: VllmServer, load: Lo
         await plane.until(lambda: held.held == 8, 60)
         lossy.drop = True
         await load.complete(prompt(2, 8))
-        await asyncio.sleep(2 * HEARTBEAT_SECONDS)
+        await asyncio.sleep(2 * PluginSettings().heartbeat_seconds)
         assert held.held == 8
         lossy.drop = False
         await plane.until(lambda: held.held == 16, 60)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_worker.plugin.settings import FEATURES, PluginSettings, SettingsError
+from cachefleet_core.removed_variables import REMOVED
+from cachefleet_worker.plugin.settings import FEATURES, READERS, PluginSettings, SettingsError
 
 
 def read(**environment: str) -> PluginSettings:
@@ -14,7 +15,7 @@ def read(**environment: str) -> PluginSettings:
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
-    assert PluginSettings.read({}) == PluginSettings() == read(WORKER_KEY_FILE="", HEARTBEAT_SECONDS="")
+    assert PluginSettings.read({}) == PluginSettings() == read(WORKER_KEY_FILE="", PROMPTS_BYTES="")
     assert PluginSettings().worker_key() == PluginSettings().index_key() == b""
 
 
@@ -25,37 +26,27 @@ def test_every_setting_can_be_given() -> None:
         POLICY_FILE="/p",
         BACKEND="python",
         PLUGIN_OFF=" gate, tokens,",
-        HEARTBEAT_SECONDS="0.5",
-        CALL_TIMEOUT_SECONDS="3",
-        SNAPSHOT_TIMEOUT_SECONDS="4",
         MAX_BODY_BYTES="1000",
-        BODY_TIMEOUT_SECONDS="2",
-        KEYS_AT_ONCE="7",
-        KEYS_CACHE_BYTES="5e6",
-        KEYS_OFFLOOP_TOKENS="100",
-        TOKENS_CACHE_BYTES="1",
-        TOKENS_SAMPLE_RATIO="0",
+        TOKENS_CACHE_BYTES="5e6",
         PROMPTS_BYTES="7",
         CONVERSATIONS_BYTES="7",
         CONVERSATIONS_SECONDS="7",
     )
     assert given.worker_key_file == Path("/k")
     assert given.plugin_off == {"gate", "tokens"}
-    assert (given.heartbeat_seconds, given.keys_cache_bytes, given.tokens_sample_ratio) == (0.5, 5_000_000, 0.0)
+    assert (given.tokens_cache_bytes, given.conversations_seconds) == (5_000_000, 7.0)
     defaults = PluginSettings()
-    assert [name for name in PluginSettings.__slots__ if getattr(given, name) == getattr(defaults, name)] == []
+    assert [name for name in READERS if getattr(given, name) == getattr(defaults, name)] == []
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are adapters, budget,"),
-        ("HEARTBEAT_SECONDS", "0", "CACHEFLEET_HEARTBEAT_SECONDS: must be a number above 0, got '0'"),
+        ("CONVERSATIONS_SECONDS", "0", "CACHEFLEET_CONVERSATIONS_SECONDS: must be a number above 0, got '0'"),
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
-        ("KEYS_AT_ONCE", "nan", "must be a number above 0"),
-        ("TOKENS_SAMPLE_RATIO", "1.5", "must be a number from 0 to 1, got '1.5'"),
+        ("PROMPTS_BYTES", "nan", "must be a number above 0"),
         ("BACKEND", "rust", "CACHEFLEET_BACKEND: must be one of auto, native, python, got 'rust'"),
-        ("TOKENS_SAMPLE_RATIO", "nan", "must be a number from 0 to 1"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_and_turns_all_off(
@@ -68,6 +59,12 @@ def test_a_value_that_cannot_be_used_is_refused_and_turns_all_off(
     assert settings == kept, "no half of what was meant, and no door that it opens"
     assert f"{message.partition(':')[0]}" in caplog.text
     assert "every feature is off" in caplog.text
+
+
+def test_what_is_no_longer_read_is_told_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    removed = {f"CACHEFLEET_{name}": "7" for name in REMOVED["plugin"]}
+    assert PluginSettings.from_environment(removed) == PluginSettings()
+    assert sorted(record.getMessage().split()[1] for record in caplog.records) == sorted(removed)
 
 
 def test_keys_are_read_from_their_files(tmp_path: Path) -> None:

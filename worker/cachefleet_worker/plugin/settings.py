@@ -1,15 +1,16 @@
-"""The plugin's settings, from environment variables; every bound has its name here."""
+"""The plugin's settings, from environment variables; and its bounds."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from cachefleet_core.native import Choice
+from cachefleet_core.removed_variables import removed_lines
 from cachefleet_core.tenancy import parse_index_key
 
 log = logging.getLogger("vllm.cachefleet")
@@ -28,23 +29,38 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginSettings:
-    """Each field is read from the variable ``CACHEFLEET_`` and its name in capitals."""
+    """Fields of ``READERS`` are read from the variable ``CACHEFLEET_`` and their name in capitals.
+
+    The others are the same in every installation; whoever builds the plugin's parts may choose others.
+
+    Each docstring of the former ends with when to change the setting: docs/settings.md is made from it.
+    """
 
     worker_key_file: Path | None = None
-    """Holds the worker key; without it the routes refuse every request, and the guard is off."""
+    """Holds the worker key; without it the routes refuse every request, and the guard is off. Set by the operator."""
     index_key_file: Path | None = None
-    """Holds the key that block keys are seeded with; without it the feature is off."""
+    """Holds the key that block keys are seeded with; without it the feature is off. Set by the operator."""
     policy_file: Path | None = None
-    """JSON of the policy in force from the start."""
+    """JSON of the policy in force from the start. Set by the operator."""
     plugin_off: frozenset[str] = frozenset()
-    """Features that are off."""
+    """Features that are off, comma separated. Set it to rule one out as the cause of a problem."""
     backend: Choice = "auto"
-    """Which code computes block keys; "native" insists on ``cachefleet_native``."""
+    """Which code computes block keys. Set it to `native` to insist on `cachefleet_native`."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    """The longest body of the plugin's routes. Raise it with the gateway's `REQUEST_MAX_BYTES`."""
+    tokens_cache_bytes: int = 256 * 1024 * 1024
+    """Memory of encodings that are remembered, in one API server. Lower it where the pod has little memory."""
+    prompts_bytes: int = 256 * 1024 * 1024
+    """Rendered prompts that wait for the request that follows its keys, in one API server. Lower it where the pod has
+    little memory."""
+    conversations_bytes: int = 128 * 1024 * 1024
+    """Turns of conversations that requests continue, in one API server. Raise it for more or longer conversations."""
+    conversations_seconds: float = 3600.0
+    """How long a turn is kept after its last use. Raise it where people come back later."""
 
     heartbeat_seconds: float = 2.0
     call_timeout_seconds: float = 10.0
     snapshot_timeout_seconds: float = 30.0
-    max_body_bytes: int = 16 * 1024 * 1024
     body_timeout_seconds: float = 10.0
     """Longest time for a whole request body."""
     keys_at_once: int = 32
@@ -52,22 +68,16 @@ class PluginSettings:
     keys_cache_bytes: int = 64 * 1024 * 1024
     keys_offloop_tokens: int = 16_384
     """Prompts of at least so many tokens are hashed off the event loop."""
-    tokens_cache_bytes: int = 256 * 1024 * 1024
     tokens_sample_ratio: float = 0.002
     """Share of memoised encodings that are checked against the plain encoder."""
-
-    prompts_bytes: int = 256 * 1024 * 1024
-    """Rendered prompts that wait for the request that follows its keys, in one API server."""
-    conversations_bytes: int = 128 * 1024 * 1024
-    """Turns of conversations that requests continue, in one API server."""
-    conversations_seconds: float = 3600.0
-    """How long a turn is kept after its last use."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings:
         """The settings; an invalid variable is logged and switches every feature off but the guard, and vLLM serves as
         stock to those who have the worker key.
         """
+        for line in removed_lines("plugin", environment):
+            log.warning("cachefleet: %s", line)
         try:
             return cls.read(environment)
         except SettingsError as error:
@@ -79,10 +89,10 @@ class PluginSettings:
     def read(cls, environment: Mapping[str, str]) -> PluginSettings:
         """The settings. SettingsError where a variable is invalid."""
         given: dict[str, Any] = {}
-        for field in fields(cls):
-            text = environment.get(PREFIX + field.name.upper(), "")
-            if text:
-                given[field.name] = _READERS[field.name](PREFIX + field.name.upper(), text)
+        for name, reader in READERS.items():
+            variable = PREFIX + name.upper()
+            if text := environment.get(variable, ""):
+                given[name] = reader(variable, text)
         return cls(**given)
 
     def worker_key(self) -> bytes:
@@ -130,33 +140,16 @@ def _positive_int(name: str, text: str) -> int:
     return max(1, int(_positive(name, text)))
 
 
-def _ratio(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise SettingsError(f"{name}: must be a number from 0 to 1, got {text!r}")
-    return value
-
-
-_READERS: Final = {
+READERS: Final = {
     "worker_key_file": _path,
     "index_key_file": _path,
     "policy_file": _path,
     "plugin_off": _features,
     "backend": _choice,
-    "heartbeat_seconds": _positive,
-    "call_timeout_seconds": _positive,
-    "snapshot_timeout_seconds": _positive,
     "max_body_bytes": _positive_int,
-    "body_timeout_seconds": _positive,
-    "keys_at_once": _positive_int,
-    "keys_cache_bytes": _positive_int,
-    "keys_offloop_tokens": _positive_int,
     "tokens_cache_bytes": _positive_int,
-    "tokens_sample_ratio": _ratio,
     "prompts_bytes": _positive_int,
     "conversations_bytes": _positive_int,
     "conversations_seconds": _positive,
 }
+"""How each variable is read, by the name of its field."""
