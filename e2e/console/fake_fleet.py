@@ -31,7 +31,7 @@ SPEC: Final = (
     "admission: {maxQueueSeconds: 1}",
 )
 READY_SECONDS: Final = 60.0
-_AT_ONCE: Final = {"CACHEFLEET_DRAIN_SECONDS": "0", "CACHEFLEET_DRAIN_SETTLE_SECONDS": "0"}
+_AT_ONCE: Final = {"CACHEFLEET_DRAIN_SECONDS": "0"}
 """Agents end when they are told to."""
 
 

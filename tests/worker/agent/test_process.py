@@ -21,7 +21,7 @@ from tests.worker.agent.fake_control_plane import ControlPlane
 
 
 def environment(settings: AgentSettings, **changes: str) -> dict[str, str]:
-    named = {"worker", "pool", "engine_url", "index_key_file", "worker_key_file", "poll_seconds", "http_host"}
+    named = {"worker", "pool", "engine_url", "index_key_file", "worker_key_file", "http_host"}
     told = {f"CACHEFLEET_{name.upper()}": str(getattr(settings, name)) for name in named}
     return os.environ | told | {f"CACHEFLEET_{name.upper()}": value for name, value in changes.items()}
 
@@ -37,7 +37,7 @@ async def test_sigterm_drains_and_ends_well(make_settings: Callable[..., AgentSe
         await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 20)
         async with http.get(f"http://127.0.0.1:{port}/healthz") as answer:
             assert answer.status == 200
-        body = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 60, "ignore_eos": True}
+        body = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True}
         request = asyncio.create_task(
             _status(http, engine.url + "/v1/completions", body),
         )
@@ -57,7 +57,7 @@ async def test_in_a_pod_it_drains_when_asked_and_ends_when_told(
     make_settings: Callable[..., AgentSettings], plane: ControlPlane
 ) -> None:
     port = str(take_ports({"agent": 0})["agent"])
-    pod = {"drain_path": "/drain/abc", "drain_seconds": "120", "drain_settle_seconds": "0.1", "after_drain": "stay"}
+    pod = {"drain_path": "/drain/abc", "drain_seconds": "120", "after_drain": "stay"}
     async with FakeEngine(api_key="key") as engine, aiohttp.ClientSession() as http:
         told = environment(make_settings(engine_url=engine.url), control_planes=plane.url, http_port=port, **pod)
         process = await asyncio.create_subprocess_exec(

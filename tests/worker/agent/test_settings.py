@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cachefleet_core.removed_variables import REMOVED
 from cachefleet_worker.agent.agent import code_of
-from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.settings import AgentBounds, AgentSettings
 from tests.worker.agent.model import INDEX_KEY
 
 Make = Callable[..., AgentSettings]
@@ -41,6 +42,14 @@ def test_lists_and_secrets_are_read(make_settings: Make) -> None:
 def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         make_settings(**changes)
+
+
+def test_what_is_no_longer_read_changes_nothing(make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {name.lower() for name in REMOVED["agent"]} == set(AgentBounds.model_fields)
+    before = make_settings()
+    for name in REMOVED["agent"]:
+        monkeypatch.setenv(f"CACHEFLEET_{name}", "7")
+    assert make_settings() == before
 
 
 def test_the_code_of_block_keys_is_named_by_the_environment(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from cachefleet_core.exit_statuses import KEY_REFUSED
+from cachefleet_core.removed_variables import removed_lines
 from cachefleet_core.report_frames import Drain
 from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
@@ -34,6 +36,8 @@ def main() -> int:
         logs.refuse(_lines(error))
         return _EXIT_USAGE
     logs.configure(settings.log_format, "INFO", fields={"worker": settings.worker, "pool": settings.pool})
+    for line in removed_lines("agent", os.environ):
+        logging.getLogger(__name__).warning(line)
     try:
         return asyncio.run(_serve(settings))
     except (OSError, ValueError) as error:
