@@ -29,7 +29,7 @@ from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_controlplane.transport.native_server import ServerBounds
 from cachefleet_controlplane.transport.public_server import PublicServer, public_server
-from cachefleet_core.removed_variables import removed_lines
+from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
 

@@ -42,7 +42,6 @@ from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.tenants.directory import Directory
@@ -52,6 +51,7 @@ from cachefleet_controlplane.wiring import (
     audit_log,
     authority,
     backend_of,
+    database_of,
     gateway_bounds,
     gateway_context,
     gateway_options,
@@ -92,12 +92,7 @@ class ControlPlane:
         self._leaving = False
         self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
-        database = Database(
-            settings.url,
-            timeout_seconds=settings.database_timeout_seconds,
-            folder=settings.data_dir,
-            marker_copy=settings.access_marker_copy,
-        )
+        database = database_of(settings)
         self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.transport = transport_of(settings, self.metrics)

@@ -106,6 +106,16 @@ def hot_prefix_parts(
     )
 
 
+def database_of(settings: Settings) -> Database:
+    """The store that the settings name."""
+    return Database(
+        settings.url,
+        timeout_seconds=settings.database_timeout_seconds,
+        folder=settings.data_dir,
+        marker_copy=settings.access_marker_copy,
+    )
+
+
 def audit_log(settings: Settings, database: Database, metrics: Metrics) -> AuditLog:
     """Build the audit log; run it as a task."""
     bounds = AuditBounds(days=settings.audit_days, rows=settings.audit_max_rows)

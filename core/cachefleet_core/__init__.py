@@ -3,6 +3,7 @@
 Pure: nothing here opens a socket, reads a clock, uses a database or depends on its caller.
 
 block_identity/    what names a block besides its tokens: adapter, media
+environment/       environment variables that are not read any more
 engine/            vLLM's command line and configuration for a pool
 pool/              PrefixCachePool: schema, validation, CRD
 block_keys         block keys
@@ -16,7 +17,6 @@ digest             digest of a set of held blocks
 native             choice of the native or the Python backend
 native_block_keys  block keys by the native backend
 prompt_keys        binary answer of /v1/fleet/keys
-removed_variables  environment variables that processes do not read any more
 report_fields      types of the fields of reports, with their bounds
 report_frames      frames between agent and control plane
 tenancy            fleet key, derived keys, salts, API keys

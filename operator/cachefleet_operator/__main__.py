@@ -12,7 +12,7 @@ import sys
 import uuid
 from importlib.metadata import version
 
-from cachefleet_core.removed_variables import removed_lines
+from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_operator.kube.objects import connect
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.operator import Operator

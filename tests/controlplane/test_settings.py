@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cachefleet_controlplane.settings import Settings, SettingsError, load
-from cachefleet_core.removed_variables import REMOVED
+from cachefleet_core.environment.removed_variables import REMOVED
 
 REQUIRED = {
     "FLEET_KEY_FILE": "key",

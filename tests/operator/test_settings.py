@@ -1,6 +1,6 @@
 import pytest
 
-from cachefleet_core.removed_variables import REMOVED
+from cachefleet_core.environment.removed_variables import REMOVED
 from cachefleet_operator.settings import Settings, SettingsError, load
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cachefleet_core.removed_variables import REMOVED
+from cachefleet_core.environment.removed_variables import REMOVED
 from cachefleet_worker.agent.agent import code_of
 from cachefleet_worker.agent.settings import AgentBounds, AgentSettings
 from tests.worker.agent.model import INDEX_KEY

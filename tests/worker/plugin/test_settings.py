@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_core.removed_variables import REMOVED
+from cachefleet_core.environment.removed_variables import REMOVED
 from cachefleet_worker.plugin.settings import FEATURES, READERS, PluginSettings, SettingsError
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 from pydantic import ValidationError
 
+from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.exit_statuses import KEY_REFUSED
-from cachefleet_core.removed_variables import removed_lines
 from cachefleet_core.report_frames import Drain
 from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent

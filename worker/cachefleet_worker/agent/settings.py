@@ -141,12 +141,14 @@ class AgentSettings(AgentBounds):
     """What the engine was asked to be, as JSON; where it says otherwise, that is logged and reported. Set by the
     operator."""
     tool_parser: str = ""
-    """The engine's `--tool-call-parser`, which a render profile names. Set it beside engines that nobody asks."""
+    """The engine's `--tool-call-parser`, which a render profile names. Set it for an engine that the
+    operator did not start."""
     reasoning_parser: str = ""
-    """The engine's `--reasoning-parser`, as above. Set it beside engines that nobody asks."""
+    """The engine's `--reasoning-parser`, which a render profile names. Set it for an engine that the
+    operator did not start."""
     max_batched_tokens: Annotated[int, Field(ge=0)] = 0
-    """The engine's `--max-num-batched-tokens`, which it does not publish; 0 where unknown. Set it beside engines that
-    nobody asks."""
+    """The engine's `--max-num-batched-tokens`, which it does not publish; 0 where unknown. Set it for an engine
+    that the operator did not start."""
     stuck_seconds: Annotated[float, Field(ge=0)] = 60.0
     """An engine with requests that shows no change for this long is stuck: it gets no others. 0: never. Raise it where
     one step of an engine takes longer."""

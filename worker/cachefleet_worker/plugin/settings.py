@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.native import Choice
-from cachefleet_core.removed_variables import removed_lines
 from cachefleet_core.tenancy import parse_index_key
 
 log = logging.getLogger("vllm.cachefleet")
