@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from cachefleet_core.environment.removed_variables import REMOVED
@@ -6,6 +10,15 @@ from cachefleet_operator.settings import Settings, SettingsError, load
 
 def test_what_is_no_longer_read_is_no_setting() -> None:
     assert {name.lower() for name in REMOVED["operator"]} & set(Settings.model_fields) == set()
+
+
+def test_a_variable_that_is_no_longer_read_is_told_once(tmp_path: Path) -> None:
+    """Before anything else can fail, here for want of a cluster."""
+    environment = {"CACHEFLEET_AGENT_IMAGE": "a:1", "CACHEFLEET_LIST_PAGE": "7", "KUBECONFIG": str(tmp_path / "none")}
+    command = [sys.executable, "-m", "cachefleet_operator"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert told.stderr.count("CACHEFLEET_LIST_PAGE is no longer read: ") == 1
 
 
 def test_an_image_for_the_agent_is_required(monkeypatch: pytest.MonkeyPatch) -> None:

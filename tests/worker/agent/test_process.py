@@ -81,13 +81,14 @@ async def _status(http: aiohttp.ClientSession, url: str, body: dict[str, object]
 
 
 async def test_a_port_that_is_taken_is_said(make_settings: Callable[..., AgentSettings], plane: ControlPlane) -> None:
-    told = environment(make_settings(), http_port=str(plane.port))
+    told = environment(make_settings(), http_port=str(plane.port), poll_seconds="0.05")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cachefleet_worker.agent", env=told, stderr=PIPE
     )
     _, said = await asyncio.wait_for(process.communicate(), 40)
     assert process.returncode == 2
     assert b"address already in use" in said
+    assert said.count(b"CACHEFLEET_POLL_SECONDS is no longer read: ") == 1
 
 
 async def test_an_engine_that_refuses_the_key_ends_it_with_a_status_of_its_own(
