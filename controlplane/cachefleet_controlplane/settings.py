@@ -69,9 +69,9 @@ class Settings(BaseSettings):
     pool_source: Literal["file", "kubernetes"] = "file"
     """Where pools and workers are read from. Set by the chart to `kubernetes`."""
     pool_file: Path | None = None
-    """YAML of the pools, for the source `file`. Set by `cachefleet up`."""
+    """YAML of the pools, for the source `file`. Set by a fleet on one machine."""
     endpoints_file: Path | None = None
-    """JSON of the workers of each pool, for the source `file`. Set by `cachefleet up`."""
+    """JSON of the workers of each pool, for the source `file`. Set by a fleet on one machine."""
     namespaces: Names = ()
     """Namespaces to watch, comma separated; none means all. Set it to bound one installation to some teams."""
     model_names: str = ""
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     """A token with which an agent may report as any worker, beside the one that each worker has from the fleet key. Set
     it where agents cannot have a token each."""
     admin_token_file: Path | None = None
-    """The token of the admin API, for auth `file`. Set by `cachefleet up`."""
+    """The token of the admin API, for auth `file`. Set by a fleet on one machine."""
     api_keys: Literal["auto", "required"] = "auto"
     """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on: as the store and its
     marker tell, so where both are lost nobody does. Set it to `required` wherever others can reach the gateway."""
@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     """Folder of the database and its marker. Set by the chart."""
     access_marker_copy: Path | None = None
     """A file outside of the data folder that says that keys were made, should that folder be lost. Set by
-    `cachefleet up`."""
+    a fleet on one machine."""
     database_url: SecretStr = SecretStr("")
     """SQLAlchemy URL; empty means SQLite in the data folder. Set it to PostgreSQL for more than one replica."""
     ephemeral_store: bool = False

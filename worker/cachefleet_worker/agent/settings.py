@@ -154,7 +154,7 @@ class AgentSettings(AgentBounds):
     one step of an engine takes longer."""
 
     control_planes: Annotated[tuple[str, ...], NoDecode] = ()
-    """ws:// or wss:// URLs of replicas, comma separated. Set by `cachefleet up`."""
+    """ws:// or wss:// URLs of replicas, comma separated. Set by a fleet on one machine."""
     control_plane_dns: str = ""
     """host:port of a headless Service; every address behind it is a replica. Set by the operator."""
     control_plane_ca_file: Path | None = None
