@@ -24,10 +24,10 @@ import zmq.asyncio
 from cachefleet_core.report_frames import Cleared, Delta, Phase
 from cachefleet_worker.agent.agent import Agent, running
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.events.epoch import Limits
-from cachefleet_worker.agent.events.follower import Follower
-from cachefleet_worker.agent.events.snapshot_client import Head, SnapshotClient, SnapshotError
-from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
+from cachefleet_worker.agent.engines.vllm.events.follower import Follower
+from cachefleet_worker.agent.engines.vllm.events.snapshot_client import Head, SnapshotClient, SnapshotError
+from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.plugin.settings import PluginSettings

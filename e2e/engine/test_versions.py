@@ -20,7 +20,7 @@ from cachefleet_core.engine.cache_flush import FLUSH_PATH
 from cachefleet_core.engine.left_answers import LEFT_PATH, NAME_HEADER
 from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.events.snapshot_client import SnapshotClient
+from cachefleet_worker.agent.engines.vllm.events.snapshot_client import SnapshotClient
 from e2e.engine.gate_scenario import check_gate_scenario, put_policy, threshold
 from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
 from e2e.engine.requests import COMPLETION, MESSAGES

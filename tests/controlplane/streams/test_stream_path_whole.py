@@ -25,7 +25,7 @@ from cachefleet_core.report_frames import (
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import hello, state
-from tests.worker.agent.events.test_follower_property import FollowerMachine
+from tests.worker.agent.engines.vllm.events.test_follower_property import FollowerMachine
 
 WORKER = wid("demo-0")
 

@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 from aiohttp import web
 
-from cachefleet_worker.agent.events.snapshot_client import PATH
+from cachefleet_worker.agent.engines.vllm.events.snapshot_client import PATH
 from cachefleet_worker.plugin.snapshot.event_batches import END, Header, framed
 from tests.worker.agent.model import ModelEngine
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts, EngineRefusalError
 from cachefleet_worker.agent.engine_arrival import EngineArrival, KeyRefusedError
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineFacts, EngineRefusalError
 
 REFUSED = EngineRefusalError("/v1/models", 401)
 BUSY = EngineError("/health: HTTP 503")

@@ -15,7 +15,7 @@ from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.hit_rule import CacheGroup, hit_blocks, membership
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from cachefleet_worker.plugin.snapshot.cache_groups import cache_groups, hash_lookahead
 from cachefleet_worker.plugin.snapshot.event_batches import batches
 from cachefleet_worker.plugin.snapshot.snapshot import install, pool_hashes

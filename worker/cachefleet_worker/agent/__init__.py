@@ -4,10 +4,8 @@ It never logs, exports or sends a token id, a prompt, a salt or an engine's bloc
 
 blocks/            the blocks that an engine rank holds, as block keys
 duties/            what control planes ask of a worker: policy, warm prefixes, drain; and its readiness
-engine/            HTTP client of the engine: facts, metrics, prompts run for their cache
-events/            the engine's KV event stream: order, gaps, replays, snapshots
+engines/           the engine: requests, answers, event stream
 reports/           WebSocket reports to the control planes
-wire/              messages read from vLLM and from the plugin
 __main__           the process: settings, signals, drain, exit status
 agent              wires the parts together; one session per epoch
 worker_controller  applies policy, warm-up, health and drain across engine restarts
@@ -15,6 +13,7 @@ health             withdraws an engine that answers with broken numbers or with 
 metrics            Prometheus metrics
 server             HTTP application: probes, metrics, routes of other rooms
 engine_session     one epoch of one engine: event sources, polls, loads
+suspension         why an engine that answers serves nothing
 engine_arrival     waits for an engine, and tells of one that refuses the worker key
 settings           environment variables
 """

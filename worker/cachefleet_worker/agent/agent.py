@@ -19,10 +19,10 @@ from cachefleet_runtime.tasks import restarting
 from cachefleet_runtime.tls import server_context
 from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineFacts
-from cachefleet_worker.agent.engine.tls import engine_tls
 from cachefleet_worker.agent.engine_arrival import EngineArrival
 from cachefleet_worker.agent.engine_session import Session
+from cachefleet_worker.agent.engines.tls import engine_tls
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineFacts
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.targets import Registration

@@ -14,26 +14,26 @@ import msgspec
 from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engine.adapter_use import UNUSED
-from cachefleet_worker.agent.engine.client import (
+from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED
+from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
+from cachefleet_worker.agent.engines.vllm.events.follower import Follower
+from cachefleet_worker.agent.engines.vllm.events.snapshot_client import SnapshotClient, SnapshotLimits
+from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.engines.vllm.http_client import (
     EngineAnswerError,
     EngineClient,
     EngineError,
     EngineFacts,
     EngineUnreachableError,
 )
-from cachefleet_worker.agent.engine.load_metrics import AWAKE, Load, LoadMeter, LoadMetrics, Scrape
-from cachefleet_worker.agent.engine.suspension import UNPOLLED, Poll, Serving, step
-from cachefleet_worker.agent.events.epoch import Limits
-from cachefleet_worker.agent.events.follower import Follower
-from cachefleet_worker.agent.events.snapshot_client import SnapshotClient, SnapshotLimits
-from cachefleet_worker.agent.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.engines.vllm.metrics_text import AWAKE, Load, LoadMeter, LoadMetrics, Scrape
+from cachefleet_worker.agent.engines.vllm.plugin_api import OFF, RankStats
 from cachefleet_worker.agent.health import Reading
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.hello import build_hello, devices_of, endpoints_of, groups_of
 from cachefleet_worker.agent.reports.stream import Stream
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.wire.plugin_api import OFF, RankStats
+from cachefleet_worker.agent.suspension import UNPOLLED, Poll, Serving, step
 
 log = logging.getLogger(__name__)
 

@@ -19,16 +19,16 @@ from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
 from cachefleet_worker.agent.duties.policy_delivery import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
-from cachefleet_worker.agent.engine.adapter_use import UNUSED
-from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
-from cachefleet_worker.agent.engine.load_metrics import Load
 from cachefleet_worker.agent.engine_session import Session
+from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineFacts
+from cachefleet_worker.agent.engines.vllm.metrics_text import Load
+from cachefleet_worker.agent.engines.vllm.plugin_api import OFF
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.wire.plugin_api import OFF
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import pytest
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_worker.agent.blocks.lower_media import LowerMedia, most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
 from tests.worker.agent.receiver import Receiver, checked
 

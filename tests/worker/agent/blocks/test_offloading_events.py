@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace, Tier
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engine.load_metrics import read_scrape
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.metrics_text import read_scrape
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
 from tests.worker.agent.receiver import Receiver
 from tests.worker.plugin.loaded import BLOCK, engine, prompt

@@ -11,8 +11,8 @@ from msgspec import Raw
 
 from cachefleet_core.block_identity.adapters import path_revision
 from cachefleet_core.native import Code
+from cachefleet_worker.agent.blocks.block_events import AllBlocksCleared, BlockRemoved, BlockStored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.wire.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from tests.core.codes import over_both
 from tests.worker.agent.model import CONTRACT, INDEX_KEY
 

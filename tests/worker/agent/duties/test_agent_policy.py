@@ -19,9 +19,9 @@ from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.duties.policy_delivery import with_known_shares
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.wire.plugin_api import RankStats
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, prompt, working

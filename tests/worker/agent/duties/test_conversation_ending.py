@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from cachefleet_worker.agent.agent import Agent, running
-from cachefleet_worker.agent.engine.client import EngineError
+from cachefleet_worker.agent.engines.vllm.http_client import EngineError
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane

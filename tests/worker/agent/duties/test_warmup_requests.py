@@ -12,8 +12,8 @@ import pytest
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes
 from cachefleet_worker.agent.duties.warmup_requests import Warmer, warm_request
-from cachefleet_worker.agent.engine.answers import PromptRun, read_run
-from cachefleet_worker.agent.engine.client import EngineClient
+from cachefleet_worker.agent.engines.vllm.answers import PromptRun, read_run
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane

@@ -7,13 +7,13 @@ import pytest
 from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Delta, Hello, Phase, Snapshot, State, decode_up
+from cachefleet_worker.agent.blocks.block_events import BlockStored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engine.load_metrics import Load
+from cachefleet_worker.agent.engines.vllm.metrics_text import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import stream as stream_module
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
-from cachefleet_worker.agent.wire.kv_events import BlockStored
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY
 from tests.worker.agent.receiver import Receiver
 

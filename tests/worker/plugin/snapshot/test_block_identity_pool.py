@@ -15,7 +15,7 @@ from cachefleet_core.block_identity.adapters import adapter_namespace, path_revi
 from cachefleet_core.block_identity.media import Placed, media_of_blocks
 from cachefleet_core.block_keys import Namespace, unpack_keys
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from cachefleet_worker.plugin.adapters import adapter_revisions
 from cachefleet_worker.plugin.keys.key_cache import KeyCache
 from cachefleet_worker.plugin.keys.prompt_media import placed_media

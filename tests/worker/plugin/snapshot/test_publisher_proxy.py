@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.snapshot.event_batches import BlockRemoved, BlockStored

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.engine_calls import EngineCallError
 from cachefleet_worker.plugin.engine_state import EngineState

@@ -10,7 +10,7 @@ import pytest
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.wire.kv_events import decode_batch
+from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
 from cachefleet_worker.plugin.snapshot.event_batches import batches
 from cachefleet_worker.plugin.snapshot.snapshot import Snapshots, install, pool_hashes
 from tests.worker.agent.model import CONTRACT, INDEX_KEY

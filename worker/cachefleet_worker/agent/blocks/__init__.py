@@ -1,5 +1,6 @@
 """The blocks that one engine rank holds, as block keys: pure.
 
+block_events      stores, removals and resets, as engines give them
 block_identity    adapter, salt and media of an event's blocks
 chains            held keys as report operations: merged changes, whole sets
 checksum          sums of the device's block hashes by group, compared with the engine's

@@ -6,7 +6,7 @@ from typing import Final
 
 from cachefleet_core.block_identity.adapters import FIRST_REVISION, adapter_namespace
 from cachefleet_core.block_identity.media import Medium
-from cachefleet_worker.agent.wire.kv_events import BlockStored, Extra
+from cachefleet_worker.agent.blocks.block_events import BlockStored
 
 BASE_MODEL: Final = ""
 NO_MEDIA: Final[tuple[Medium, ...]] = ()
@@ -23,7 +23,7 @@ def adapter_of(event: BlockStored) -> str | None:
 
 def salt_of(event: BlockStored) -> str:
     """The cache salt of a chain that starts a prompt; "" for none."""
-    texts = [extra for extra in _beyond_adapter(event, 0) if isinstance(extra, str)]
+    texts = [extra for extra in event.extras(0) if isinstance(extra, str)]
     return texts[0] if len(texts) == 1 else ""
 
 
@@ -39,15 +39,10 @@ def media_of(event: BlockStored, depth: int) -> list[tuple[Medium, ...]]:
         if index >= len(event.extra_keys) or not event.extra_keys[index]:
             out.append(NO_MEDIA)
             continue
-        extras = _beyond_adapter(event, index)
+        extras = event.extras(index)
         media = tuple(extra for extra in extras if isinstance(extra, tuple))
         texts = 1 if depth + index == 0 and any(isinstance(extra, str) for extra in extras) else 0
         if len(media) + texts != len(extras):
             break
         out.append(media)
     return out
-
-
-def _beyond_adapter(event: BlockStored, index: int) -> list[Extra | None]:
-    extras = event.extras(index)
-    return extras[1:] if event.lora_name and extras and extras[0] == event.lora_name else extras

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from cachefleet_core.digest import engine_number
-from cachefleet_worker.agent.wire.kv_events import EngineHash, Total
+from cachefleet_worker.agent.blocks.block_events import EngineHash, Total
 
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

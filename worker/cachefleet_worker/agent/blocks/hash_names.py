@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from cachefleet_core.block_identity.media import MediaKeyer
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_runtime.lru import LruMap
-from cachefleet_worker.agent.wire.kv_events import EngineHash
+from cachefleet_worker.agent.blocks.block_events import EngineHash
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Which media below the device hold a block, by engine hash: bounded, the longest held leaves first.
 
 A block may be in the host's memory and on disk at once; it is gone from the tier when the last of them says so. Some
-connectors (LMCache) never say so, hence the bound. From 0.33 on vLLM's own connector tells how many blocks it has room
-for (``vllm:kv_offload_config_info``), after its first step.
+connectors (LMCache) never say so, hence the bound. An engine may also tell how many blocks the host's memory has room
+for (``LoadMetrics.host_blocks``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from cachefleet_worker.agent.wire.kv_events import EngineHash
+from cachefleet_worker.agent.blocks.block_events import EngineHash
 
 MOST_BLOCKS: Final = 1 << 18
 _HOST: Final = frozenset({"CPU", "CPU_PINNED"})

@@ -8,9 +8,9 @@ from typing import Final
 
 from cachefleet_core.block_identity.media import MediaKeyer
 from cachefleet_core.block_keys import NO_PARENT, BlockKey
+from cachefleet_worker.agent.blocks.block_events import BlockStored, EngineHash
 from cachefleet_worker.agent.blocks.block_identity import adapter_of, media_of, salt_of
 from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
-from cachefleet_worker.agent.wire.kv_events import BlockStored, EngineHash
 
 _UNKEYED: Final = frozenset({"extra_key", "adapter_revision", "lookahead"})
 """Reasons for which blocks that serve prompts have no key."""

@@ -1,8 +1,8 @@
 """The blocks that one engine rank holds, as block keys: engine hash in, key out.
 
 A block counts as held only after the engine reported it stored and not removed since: a subset of what is resident.
-Sets, not counts: vLLM keeps duplicate copies of a block, announces the removal of each and announces reused blocks as
-stored again; the first removal withdraws the block.
+Sets, not counts: an engine may keep duplicate copies of a block, announce the removal of each, and announce reused
+blocks as stored again; the first removal withdraws the block.
 
 A block is reported once for each way in which it is held (``scope.Claim``): on the device in every full-attention
 group, there in every group of one window, below it (host memory, disk). Which blocks a group holds is known by hash;
@@ -27,13 +27,7 @@ from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule
 from cachefleet_core.native import PYTHON, Code
 from cachefleet_core.report_frames import Operation, Stored
-from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
-from cachefleet_worker.agent.blocks.checksum import Checksum, agree
-from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
-from cachefleet_worker.agent.blocks.lower_media import MOST_BLOCKS, LowerMedia
-from cachefleet_worker.agent.blocks.naming import Naming
-from cachefleet_worker.agent.blocks.scope import Claim, Scope, medium_of, tier_of
-from cachefleet_worker.agent.wire.kv_events import (
+from cachefleet_worker.agent.blocks.block_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -42,6 +36,12 @@ from cachefleet_worker.agent.wire.kv_events import (
     Total,
     Unreadable,
 )
+from cachefleet_worker.agent.blocks.chains import Changes, Link, chains
+from cachefleet_worker.agent.blocks.checksum import Checksum, agree
+from cachefleet_worker.agent.blocks.hash_names import Block, Keyers, Names
+from cachefleet_worker.agent.blocks.lower_media import MOST_BLOCKS, LowerMedia
+from cachefleet_worker.agent.blocks.naming import Naming
+from cachefleet_worker.agent.blocks.scope import Claim, Scope, medium_of, tier_of
 
 
 class Residents:

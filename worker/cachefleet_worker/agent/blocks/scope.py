@@ -14,7 +14,7 @@ from typing import Final
 
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule, Membership, membership, window_key
-from cachefleet_worker.agent.wire.kv_events import BlockRemoved, BlockStored
+from cachefleet_worker.agent.blocks.block_events import BlockRemoved, BlockStored
 
 _DEVICE: Final = "GPU"
 _BELOW: Final = frozenset({"CPU", "CPU_PINNED", "STORAGE", "DISK", "EXTERNAL"})

@@ -11,9 +11,9 @@ from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, MAX_DETAIL, MAX_P
 from cachefleet_core.report_frames import Policy
 from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.duties.adapter_steps import Load, Step, steps
-from cachefleet_worker.agent.engine.adapter_routes import AdapterRoutes, words
-from cachefleet_worker.agent.engine.adapter_use import AdapterUse
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.vllm.adapter_info import AdapterUse
+from cachefleet_worker.agent.engines.vllm.adapter_routes import AdapterRoutes, words
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.hello import fitting
 from cachefleet_worker.agent.settings import AgentSettings

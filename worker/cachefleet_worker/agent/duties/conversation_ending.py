@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
 
 log = logging.getLogger(__name__)
 

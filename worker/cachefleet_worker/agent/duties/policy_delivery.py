@@ -12,7 +12,7 @@ import msgspec
 
 from cachefleet_core.report_frames import Policy
 from cachefleet_runtime.backoff import backoff
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

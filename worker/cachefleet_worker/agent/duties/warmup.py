@@ -11,11 +11,11 @@ from cachefleet_core.report_frames import Policy, Warm
 from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Room
 from cachefleet_worker.agent.duties.warmup_requests import Warmer
-from cachefleet_worker.agent.engine.client import EngineClient, EngineFacts
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineFacts
+from cachefleet_worker.agent.engines.vllm.plugin_api import OFF
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.wire.plugin_api import OFF
 
 log = logging.getLogger(__name__)
 

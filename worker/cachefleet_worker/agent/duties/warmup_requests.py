@@ -13,8 +13,8 @@ import msgspec
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress, Result
-from cachefleet_worker.agent.engine.answers import PromptRun
-from cachefleet_worker.agent.engine.client import EngineClient, EngineError, EngineRefusalError
+from cachefleet_worker.agent.engines.vllm.answers import PromptRun
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineRefusalError
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from cachefleet_core.hit_rule import CacheGroup, membership
 from cachefleet_core.index_contract import IndexContract, RenderProfile, key_version
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
 from cachefleet_core.report_frames import Capability, Hello
-from cachefleet_worker.agent.engine.client import EngineError, EngineFacts
-from cachefleet_worker.agent.engine.real_configuration import real_configuration
-from cachefleet_worker.agent.events.source import Endpoints, endpoints_for, offset
+from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, endpoints_for, offset
+from cachefleet_worker.agent.engines.vllm.http_client import EngineError, EngineFacts
+from cachefleet_worker.agent.engines.vllm.plugin_api import FleetFacts
+from cachefleet_worker.agent.engines.vllm.real_configuration import real_configuration
 from cachefleet_worker.agent.settings import AgentSettings
-from cachefleet_worker.agent.wire.plugin_api import FleetFacts
 
 AGENT_VERSION: Final = version("cachefleet")
 MAX_FEATURES: Final = 48

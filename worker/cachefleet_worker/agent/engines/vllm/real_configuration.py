@@ -1,0 +1,43 @@
+"""The configuration that an engine says it has, out of its models, its metrics and the plugin's document: pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cachefleet_core.engine.engine_configuration import EngineConfiguration
+from cachefleet_worker.agent.engines.vllm.http_client import EngineFacts
+from cachefleet_worker.agent.engines.vllm.metrics_text import CacheConfig
+from cachefleet_worker.agent.engines.vllm.plugin_api import NOT_TOLD, ServerFacts
+
+_NO_CACHE: Final = CacheConfig(0, 0)
+
+
+def real_configuration(facts: EngineFacts, rank: int) -> EngineConfiguration:
+    """The configuration of one rank; None for what this engine does not tell."""
+    cache = facts.caches.get(rank, _NO_CACHE)
+    server = facts.fleet.server if facts.fleet else NOT_TOLD
+    publishes, endpoint = _events(facts, rank, server)
+    return EngineConfiguration(
+        served_model_name=facts.model,
+        max_model_len=facts.max_model_len or None,
+        block_size=cache.block_size or None,
+        enable_prefix_caching=server.prefix_caching if cache.prefix_caching is None else cache.prefix_caching,
+        prefix_caching_hash_algo=cache.hash_algorithm or None,
+        kv_cache_memory_bytes=cache.memory_bytes,
+        num_gpu_blocks_override=cache.blocks_override,
+        tensor_parallel_size=server.tensor_parallel_size,
+        data_parallel_size=server.data_parallel_size,
+        enable_kv_cache_events=publishes,
+        events_endpoint=endpoint,
+        adapters=dict(facts.adapters),
+    )
+
+
+def _events(facts: EngineFacts, rank: int, server: ServerFacts) -> tuple[bool | None, str | None]:
+    """Whether a rank publishes its events, and where; of other ranks than the first the place is its own."""
+    if facts.sources is None:
+        return server.kv_events, server.events_endpoint if server.kv_events and rank == 0 else None
+    source = facts.sources.get(rank)
+    if source is None or not source.endpoint:
+        return False, None
+    return True, source.endpoint if rank == 0 else None
