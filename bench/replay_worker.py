@@ -22,9 +22,9 @@ from cachefleet_core.native import Code
 from cachefleet_core.report_frames import Hello, Phase
 from cachefleet_core.tenancy import fleet_index_key
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engines.engine_poll import LoadMetrics, RankStats
 from cachefleet_worker.agent.engines.vllm.events.kv_events import decode_batch
-from cachefleet_worker.agent.engines.vllm.metrics_text import LoadMeter, LoadMetrics
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
+from cachefleet_worker.agent.load_meter import LoadMeter
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from tests.fakes.block_pool import BlockPool
 from tests.fakes.chain import Link

@@ -19,8 +19,9 @@ from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.engine.engine_arguments import ENVIRONMENT
 from cachefleet_core.report_frames import Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
-from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from tests.worker.agent.fake_control_plane import ControlPlane
 

@@ -22,14 +22,16 @@ import zmq
 import zmq.asyncio
 
 from cachefleet_core.report_frames import Cleared, Delta, Phase
-from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engines.vllm.endpoints import Endpoints
 from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
 from cachefleet_worker.agent.engines.vllm.events.follower import Follower
 from cachefleet_worker.agent.engines.vllm.events.snapshot_client import Head, SnapshotClient, SnapshotError
-from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.engines.vllm.events.source import Source, SourceLimits
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from cachefleet_worker.plugin.settings import PluginSettings
 from e2e.engine.plugin_client import fleet
 from e2e.engine.vllm import VllmOptions, VllmServer

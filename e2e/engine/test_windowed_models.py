@@ -18,10 +18,11 @@ from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import choose
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engines.vllm.endpoints import Endpoints
 from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
 from cachefleet_worker.agent.engines.vllm.events.follower import Follower
 from cachefleet_worker.agent.engines.vllm.events.snapshot_client import SnapshotClient
-from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits
+from cachefleet_worker.agent.engines.vllm.events.source import Source, SourceLimits
 from cachefleet_worker.agent.engines.vllm.plugin_api import read_capabilities
 from cachefleet_worker.agent.metrics import AgentMetrics
 from e2e.engine.plugin_client import call

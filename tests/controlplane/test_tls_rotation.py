@@ -33,8 +33,8 @@ from cachefleet_operator.reconcile.certificate_renewal import IssuedCertificates
 from cachefleet_operator.settings import Settings
 from cachefleet_runtime.tls import client_context
 from cachefleet_worker.agent.agent import Agent
-from cachefleet_worker.agent.agent import running as running_agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running as running_agent
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, WORKER_KEY, chat, engine
 from tests.controlplane.gateway.harness import pool as declared_pool
 from tests.controlplane.test_control_plane import BOUNDS

@@ -27,8 +27,8 @@ from cachefleet_core.report_frames import Hello, Phase, State, Warm, decode_down
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
 from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.agent import Agent
-from cachefleet_worker.agent.agent import running as running_agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running as running_agent
 from tests.controlplane.fleets import LiveFleet, pool, view
 from tests.controlplane.frames import hello, state
 from tests.controlplane.gateway.harness import FLEET_KEY, INDEX_KEY, POOL, SALT, WORKER_KEY, engine

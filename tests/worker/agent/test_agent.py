@@ -20,8 +20,9 @@ from cachefleet_core.index_contract import Difference
 from cachefleet_core.native import Choice, choose
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
-from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.core.codes import NATIVE
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane

@@ -16,8 +16,8 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.throughput import DEFAULT_LOADED_PER_SECOND
 from cachefleet_local.fleet.ports import take_ports
-from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import prompt

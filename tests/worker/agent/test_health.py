@@ -67,7 +67,7 @@ def test_erring_means_so_many_polls_with_errors_since_the_last_answer(steps: lis
         ([float("inf")], False),
         ([-0.1, None], False),
         ([float("nan")], False),
-        ([-9999.0], False),
+        ([float("-inf")], False),
     ],
 )
 def test_numbers(logprobs: list[float | None], expected: bool) -> None:  # noqa: FBT001 (a row)

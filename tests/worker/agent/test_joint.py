@@ -25,8 +25,9 @@ from cachefleet_core.pool.spec import parse_pools
 from cachefleet_core.report_frames import Hello, Phase
 from cachefleet_core.tenancy import TenantId, fleet_index_key, tenant_salt
 from cachefleet_local.fleet.ports import take_ports
-from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.model import INDEX_KEY

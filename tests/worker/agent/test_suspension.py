@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.engine.suspensions import Suspension
-from cachefleet_worker.agent.engines.vllm.metrics_text import LoadMetrics, Operations
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
+from cachefleet_worker.agent.engines.engine_poll import LoadMetrics, Operations, RankStats
 from cachefleet_worker.agent.suspension import UNPOLLED, Poll, Serving, step
 
 STUCK_SECONDS = 60.0

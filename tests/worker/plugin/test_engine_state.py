@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
+from cachefleet_worker.agent.engines.engine_poll import RankStats
 from cachefleet_worker.plugin.engine_calls import _cachefleet_call
 from tests.worker.plugin.stepping import ids, stepped
 

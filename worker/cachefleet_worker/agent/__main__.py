@@ -20,6 +20,7 @@ from cachefleet_runtime import logs
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.engine_arrival import KeyRefusedError
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import build_agent
 
 _EXIT_USAGE = 2
 _LAST_WORDS = Path("/dev/termination-log")
@@ -57,7 +58,7 @@ async def _serve(settings: AgentSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with aiohttp.ClientSession(trust_env=False) as http:
-        agent = Agent(settings, http)
+        agent = build_agent(settings, http)
         work = asyncio.create_task(agent.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)

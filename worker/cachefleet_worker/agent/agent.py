@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 
@@ -21,8 +20,9 @@ from cachefleet_worker.agent.duties.draining import DrainRoute
 from cachefleet_worker.agent.duties.policy_delivery import PolicyFile, read_policy
 from cachefleet_worker.agent.engine_arrival import EngineArrival
 from cachefleet_worker.agent.engine_session import Session
-from cachefleet_worker.agent.engines.tls import engine_tls
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineFacts
+from cachefleet_worker.agent.engines.engine import Engine, EngineProcess
+from cachefleet_worker.agent.engines.engine_errors import EngineError
+from cachefleet_worker.agent.engines.engine_facts import EngineFacts
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
 from cachefleet_worker.agent.reports.targets import Registration
@@ -37,12 +37,6 @@ log = logging.getLogger(__name__)
 def new_epoch() -> str:
     """A random epoch name of 32 hex digits."""
     return secrets.token_hex(16)
-
-
-def boot_of(facts: EngineFacts) -> str:
-    """The boot id that the plugin gave this engine process; "" without the plugin."""
-    first = facts.fleet.ranks.get(0) if facts.fleet else None
-    return first.boot if first else ""
 
 
 def code_of(settings: AgentSettings) -> Code:
@@ -65,6 +59,8 @@ class Agent:
     def __init__(
         self,
         settings: AgentSettings,
+        engine: Engine,
+        metrics: AgentMetrics,
         http: aiohttp.ClientSession,
         *,
         clock: Callable[[], float] = monotonic,
@@ -72,24 +68,18 @@ class Agent:
     ) -> None:
         self._settings = settings
         self._index_key = settings.index_key()
-        self._key = settings.worker_key()
         self._code = code_of(settings)
         self._new_epoch = epoch
         self._session: Session | None = None
         self._flushing: asyncio.TimerHandle | None = None
         self._lookahead: tuple[str | None, int] = (None, 0)
-        self.metrics = AgentMetrics()
+        self.metrics = metrics
         self.metrics.native.set(self._code.name == "native")
-        self._tls = engine_tls(settings)
         self._serving = server_context(settings.tls_folder) if settings.tls_folder else None
-        timeout = settings.engine_timeout_seconds
-        self._client = EngineClient(http, settings.engine_url, key=self._key, timeout_seconds=timeout, tls=self._tls)
         self.feed = Feed(self.metrics)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
-        self._arrival = EngineArrival(
-            self._client, poll_seconds=settings.poll_seconds, key_refusals=settings.key_refusals
-        )
-        self.controller = self._make_controller(clock)
+        self._arrival = EngineArrival(engine, poll_seconds=settings.poll_seconds, key_refusals=settings.key_refusals)
+        self.controller = self._make_controller(engine, clock)
         self.uplink = Uplink(
             settings, self.feed, self.controller, self.metrics, registration=self.registration, http=http
         )
@@ -101,10 +91,10 @@ class Agent:
         self.http_port = settings.http_port
         """Port served; chosen by the system where the settings say 0."""
 
-    def _make_controller(self, clock: Callable[[], float]) -> WorkerController:
+    def _make_controller(self, engine: Engine, clock: Callable[[], float]) -> WorkerController:
         return WorkerController(
             self._settings,
-            self._client,
+            engine,
             self.metrics,
             changed=self.feed.publish_state,
             registration=self.registration,
@@ -186,28 +176,28 @@ class Agent:
 
     async def _epochs(self) -> None:
         while True:
-            facts = self._with_lookahead(await self._arrival.facts())
+            process = await self._arrival.process()
             try:
-                await self._live_through(facts)
+                await self._live_through(process, self._with_lookahead(process.facts))
             except EngineError as error:
                 log.warning("engine not usable", extra={"error": str(error)})
                 await asyncio.sleep(self._settings.poll_seconds)
 
     def _with_lookahead(self, facts: EngineFacts) -> EngineFacts:
-        """What the events of a stock engine showed, which tells of its hashes nowhere else."""
+        """With what events of this process showed, where the engine tells of its hashes nowhere else."""
         process, lookahead = self._lookahead
         return replace(facts, lookahead=lookahead) if process == facts.process else facts
 
-    async def _live_through(self, facts: EngineFacts) -> None:
+    async def _live_through(self, process: EngineProcess, facts: EngineFacts) -> None:
         """Run one epoch, from the engine's facts to its end."""
         session = Session(
             self._settings,
+            process,
             facts,
-            self._client,
             self.metrics,
             index_key=self._index_key,
             code=self._code,
-            epoch=boot_of(facts) or self._new_epoch(),
+            epoch=facts.boot or self._new_epoch(),
             changed=self._flush_soon,
             polled=self._polled,
         )
@@ -227,13 +217,12 @@ class Agent:
     def _begin(self, session: Session, facts: EngineFacts) -> None:
         self._session = session
         self.feed.begin(session.streams, self.controller.worker_state)
-        plugin = facts.fleet.plugin if facts.fleet else ""
         log.info(
             "epoch begins",
             extra={
                 "epoch": session.epoch,
                 "engine_version": facts.version,
-                "plugin": plugin,
+                "plugin": facts.plugin,
                 "ranks": len(session.streams),
             },
         )
@@ -264,16 +253,3 @@ class Agent:
             await asyncio.sleep(self._settings.poll_seconds)
             if self._session is None:
                 self.feed.publish_state()
-
-
-@asynccontextmanager
-async def running(settings: AgentSettings) -> AsyncIterator[Agent]:
-    """Run an agent inside this process for the block's duration (tests); errors of the agent are dropped."""
-    async with aiohttp.ClientSession(trust_env=False) as http:
-        agent = Agent(settings, http)
-        task = asyncio.create_task(agent.run())
-        try:
-            yield agent
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)

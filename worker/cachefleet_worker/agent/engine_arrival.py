@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineFacts, EngineRefusalError
+from cachefleet_worker.agent.engines.engine import Engine, EngineProcess
+from cachefleet_worker.agent.engines.engine_errors import EngineError, EngineRefusalError
 
 log = logging.getLogger(__name__)
 
@@ -13,19 +14,12 @@ log = logging.getLogger(__name__)
 class KeyRefusedError(Exception):
     """The engine does not take the worker key, and will not before somebody changes something."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(
-            f"the engine answers HTTP {status} to the worker key: it was started with another one. Take --api-key and"
-            " VLLM_API_KEY out of spec.engine, podTemplate and image; if the Secret of the worker keys was changed"
-            " since, delete the pod"
-        )
-
 
 class EngineArrival:
-    """Polls an engine for its facts; ``key_refused`` while it answers 401 or 403 to that."""
+    """Connects to an engine again and again; ``key_refused`` while it refuses the worker key."""
 
-    def __init__(self, client: EngineClient, *, poll_seconds: float, key_refusals: int) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, *, poll_seconds: float, key_refusals: int) -> None:
+        self._engine = engine
         self._poll_seconds = poll_seconds
         self._key_refusals = key_refusals
         self._refusals = 0
@@ -37,17 +31,17 @@ class EngineArrival:
         """Whether the engine's last word was that it does not take the key."""
         return self._refusals > 0
 
-    async def facts(self) -> EngineFacts:
-        """Wait for an engine; its facts."""
+    async def process(self) -> EngineProcess:
+        """Wait for an engine that serves; its process."""
         self._said = ""
         while True:
             try:
-                facts = await self._client.facts()
+                process = await self._engine.connect()
             except EngineError as error:
                 self._failed(error)
             else:
                 self._refusals = 0
-                return facts
+                return process
             await asyncio.sleep(self._poll_seconds)
 
     async def watch(self) -> None:
@@ -59,9 +53,10 @@ class EngineArrival:
         if str(error) != self._said:
             log.info("waiting for the engine", extra={"error": str(error)})
         self._said = str(error)
-        if not isinstance(error, EngineRefusalError) or not error.of_key:
+        advice = error.key_advice if isinstance(error, EngineRefusalError) else ""
+        if not advice:
             self._refusals = 0
             return
         self._refusals += 1
         if self._refusals >= self._key_refusals and self._refused is not None and not self._refused.done():
-            self._refused.set_exception(KeyRefusedError(error.status))
+            self._refused.set_exception(KeyRefusedError(advice))

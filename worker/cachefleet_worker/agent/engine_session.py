@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED
-from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
-from cachefleet_worker.agent.engines.vllm.events.follower import Follower
-from cachefleet_worker.agent.engines.vllm.events.snapshot_client import SnapshotClient, SnapshotLimits
-from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits
-from cachefleet_worker.agent.engines.vllm.http_client import (
-    EngineAnswerError,
-    EngineClient,
-    EngineError,
-    EngineFacts,
-    EngineUnreachableError,
-)
-from cachefleet_worker.agent.engines.vllm.metrics_text import AWAKE, Load, LoadMeter, LoadMetrics, Scrape
-from cachefleet_worker.agent.engines.vllm.plugin_api import OFF, RankStats
+from cachefleet_worker.agent.engines.engine import EngineProcess, EventSource
+from cachefleet_worker.agent.engines.engine_errors import EngineError, EngineUnreachableError
+from cachefleet_worker.agent.engines.engine_facts import OFF, SNAPSHOT, EngineFacts
+from cachefleet_worker.agent.engines.engine_poll import AWAKE, UNUSED, EnginePoll, LoadMetrics
 from cachefleet_worker.agent.health import Reading
+from cachefleet_worker.agent.load_meter import Load, LoadMeter
 from cachefleet_worker.agent.metrics import AgentMetrics
-from cachefleet_worker.agent.reports.hello import build_hello, devices_of, endpoints_of, groups_of
+from cachefleet_worker.agent.reports.hello import build_hello
 from cachefleet_worker.agent.reports.stream import Stream
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.suspension import UNPOLLED, Poll, Serving, step
 
 log = logging.getLogger(__name__)
-
-SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(slots=True)
@@ -53,8 +42,8 @@ class Session:
     def __init__(
         self,
         settings: AgentSettings,
+        process: EngineProcess,
         facts: EngineFacts,
-        client: EngineClient,
         metrics: AgentMetrics,
         *,
         index_key: bytes,
@@ -65,7 +54,7 @@ class Session:
     ) -> None:
         self._settings = settings
         self._facts = facts
-        self._client = client
+        self._process = process
         self._metrics = metrics
         self._changed = changed
         self._polled = polled
@@ -73,7 +62,6 @@ class Session:
         self._look = asyncio.Event()
         self._refused = 0
         self._operations = AWAKE
-        self._tells_paused = facts.fleet is None
         self.answering = True
         self.adapter_use = UNUSED
         """Of adapters, by the last poll that was answered."""
@@ -88,13 +76,13 @@ class Session:
                 hello.contract.fingerprint(),
                 block_size=hello.contract.block_size,
                 lookahead=hello.contract.lookahead,
-                groups=groups_of(facts, rank),
+                groups=facts.ranks[rank].groups,
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
                 below=most_below(hello.blocks_total),
                 code=code,
             )
-            self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total, devices_of(facts)))
+            self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total, facts.devices))
 
     @property
     def model(self) -> str:
@@ -108,10 +96,12 @@ class Session:
 
     @property
     def other_lookahead(self) -> int | None:
-        """Tokens after a block that a stock engine's hashes cover, where its events showed another number."""
-        ranks = [] if self._facts.fleet else self._ranks.values()
-        found = (each.stream.residents.other_lookahead for each in ranks)
-        return next((seen for seen in found if seen is not None), None)
+        """Tokens after a block that the engine's hashes cover, where it does not tell and its events showed another
+        number.
+        """
+        ranks = (each for rank, each in self._ranks.items() if self._facts.ranks[rank].lookahead is None)
+        seen = (each.stream.residents.other_lookahead for each in ranks)
+        return next((lookahead for lookahead in seen if lookahead is not None), None)
 
     @property
     def idle(self) -> bool:
@@ -156,50 +146,13 @@ class Session:
         for each in self._ranks.values():
             each.stream.residents.forget()
 
-    def _sources(self) -> list[Source]:
-        return [
-            self._source(rank, each, endpoints)
+    def _sources(self) -> list[EventSource]:
+        follow = self._process.event_source
+        sources = (
+            follow(rank, each.stream.residents, changed=self._changed, restarted=self._end)
             for rank, each in self._ranks.items()
-            if (endpoints := endpoints_of(self._settings, self._facts, rank)) is not None
-        ]
-
-    def _source(self, rank: int, each: _Rank, endpoints: Endpoints) -> Source:
-        settings = self._settings
-        limits = Limits(
-            held_batches=settings.held_back_batches,
-            held_bytes=settings.held_back_bytes,
-            probe_seconds=settings.probe_seconds,
         )
-        snapshots = self._snapshots(rank)
-        boot = self._facts.fleet.ranks[rank].boot if self._facts.fleet and rank in self._facts.fleet.ranks else ""
-        return Source(
-            rank,
-            endpoints,
-            Follower(replay=bool(endpoints.replay), snapshots=snapshots is not None, boot=boot, limits=limits),
-            each.stream.residents,
-            self._metrics,
-            limits=SourceLimits(settings.event_queue, settings.event_max_bytes, settings.replay_timeout_seconds),
-            changed=self._changed,
-            restarted=self._end,
-            snapshots=snapshots,
-        )
-
-    @property
-    def _snapshots_served(self) -> bool:
-        return self._facts.fleet is not None and self._facts.fleet.mode(SNAPSHOT) != OFF
-
-    def _snapshots(self, rank: int) -> SnapshotClient | None:
-        """Client of the plugin's snapshots for a rank; None where there are none."""
-        fleet = self._facts.fleet
-        if fleet is None or rank not in fleet.ranks or not self._snapshots_served:
-            return None
-        limits = SnapshotLimits(
-            seconds=self._settings.snapshot_seconds,
-            silence_seconds=self._settings.snapshot_silence_seconds,
-            frame_bytes=self._settings.event_max_bytes,
-        )
-        key, tls = self._settings.worker_key(), self._client.tls
-        return SnapshotClient(self._settings.engine_url, key=key, limits=limits, tls=tls)
+        return [source for source in sources if source is not None]
 
     def _end(self, reason: str) -> None:
         if not self._ended.done():
@@ -208,7 +161,7 @@ class Session:
     async def _poll(self) -> None:
         while True:
             try:
-                self._scraped(await self._client.scrape(), await self._stats(), paused=await self._paused())
+                self._answered(await self._process.poll())
             except EngineError as error:
                 self._unanswered(error)
             self._polled()
@@ -216,70 +169,31 @@ class Session:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._look.wait(), self._settings.poll_seconds)
 
-    async def _stats(self) -> Mapping[int, RankStats] | None:
-        """Per-rank numbers of the plugin, none without it; it answers between steps, so a timeout (None) does not fail
-        the poll.
-        """
-        if self._facts.fleet is None:
-            return {}
-        try:
-            return await self._client.fleet_stats()
-        except EngineUnreachableError:
-            raise
-        except EngineError as error:
-            self._metrics.polls.labels("no_stats").inc()
-            return {} if isinstance(error, EngineAnswerError) else None
-
-    async def _paused(self) -> bool:
-        """Whether an engine without the plugin says that it is paused; asked no more where it has no such route."""
-        if not self._tells_paused:
-            return False
-        try:
-            paused = await self._client.paused()
-        except EngineUnreachableError:
-            raise
-        except EngineError:
-            return False
-        self._tells_paused = paused is not None
-        return bool(paused)
-
-    def _scraped(self, scrape: Scrape, told: Mapping[int, RankStats] | None, *, paused: bool = False) -> None:
-        stats = told or {}
+    def _answered(self, poll: EnginePoll) -> None:
         self._metrics.polls.labels("answered").inc()
         self._refused = 0
         if not self.answering:
             log.info("engine answers again", extra={"epoch": self.epoch})
         self.answering = True
-        if reason := self._over(scrape, stats):
+        if reason := self._over(poll):
             self._end(reason)
             return
-        self.adapter_use = scrape.adapters
+        self.adapter_use = poll.adapters
         for rank, each in self._ranks.items():
-            load_metrics = scrape.ranks.get(rank)
+            load_metrics = poll.ranks.get(rank)
             if load_metrics is None:
                 continue
-            each.meter.add(load_metrics, stats.get(rank))
+            each.meter.add(load_metrics, poll.stats.get(rank))
             if load_metrics.host_blocks is not None:
                 each.stream.residents.bound_below(load_metrics.host_blocks)
-            self._look_for_sleep(each, load_metrics, scrape)
-            self._judge(
-                rank,
-                each,
-                Poll(
-                    asyncio.get_running_loop().time(),
-                    load_metrics,
-                    scrape.operations,
-                    stats.get(rank),
-                    silent=told is None,
-                    paused=paused,
-                ),
-            )
-        self._operations = scrape.operations
+            self._look_for_sleep(each, load_metrics, poll)
+            self._judge(rank, each, _of_rank(poll, rank, load_metrics))
+        self._operations = poll.operations
 
-    def _look_for_sleep(self, each: _Rank, load_metrics: LoadMetrics, scrape: Scrape) -> None:
-        """Sleeping drops the cache, which an idle engine does not publish; the plugin does, at once."""
-        slept = load_metrics.asleep or scrape.operations.sleeps > self._operations.sleeps
-        if slept and not self._snapshots_served:
+    def _look_for_sleep(self, each: _Rank, load_metrics: LoadMetrics, poll: EnginePoll) -> None:
+        """Sleeping drops the cache, which an idle engine does not publish; one with snapshots does, at once."""
+        slept = load_metrics.asleep or poll.operations.sleeps > self._operations.sleeps
+        if slept and self._facts.mode(SNAPSHOT) == OFF:
             each.stream.residents.forget()
 
     def _judge(self, rank: int, each: _Rank, poll: Poll) -> None:
@@ -292,12 +206,12 @@ class Session:
                 extra={"rank": rank, "why": now or before.suspended, "epoch": self.epoch},
             )
 
-    def _over(self, scrape: Scrape, stats: Mapping[int, RankStats]) -> str:
+    def _over(self, poll: EnginePoll) -> str:
         """Why the epoch is over; "" where it goes on."""
-        if scrape.process != self._facts.process:
+        if poll.process != self._facts.process:
             return "process_start"
-        known = self._facts.fleet.ranks if self._facts.fleet else {}
-        if any(rank in known and known[rank].boot != each.boot for rank, each in stats.items()):
+        boots = {rank: known.boot for rank, known in self._facts.ranks.items() if known.boot}
+        if any(rank in boots and boots[rank] != each.boot for rank, each in poll.stats.items()):
             return "boot"
         return "" if self.other_lookahead is None else "lookahead"
 
@@ -310,3 +224,14 @@ class Session:
         self.answering = False
         if self._refused >= self._settings.unreachable_polls:
             self._end("unreachable")
+
+
+def _of_rank(poll: EnginePoll, rank: int, load_metrics: LoadMetrics) -> Poll:
+    return Poll(
+        asyncio.get_running_loop().time(),
+        load_metrics,
+        poll.operations,
+        poll.stats.get(rank),
+        silent=poll.silent,
+        paused=poll.paused,
+    )

@@ -14,8 +14,6 @@ from typing import Final
 CORRUPTED: Final = "engine_corrupted"
 ERRING: Final = "engine_erring"
 FINDINGS: Final = (CORRUPTED, ERRING)
-_FLOOR: Final = -9999.0
-"""vLLM's value for a log-probability that is NaN or minus infinity; no chosen token has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +61,4 @@ def _finding(reading: Reading, bad_polls: int, tolerance: Tolerance) -> str:
 
 def numbers(logprobs: Iterable[float | None]) -> bool:
     """Whether log-probabilities (or logits) of chosen tokens are all finite numbers."""
-    return all(value is not None and _FLOOR < value < inf for value in logprobs)  # NaN compares as False
+    return all(value is not None and -inf < value < inf for value in logprobs)  # NaN compares as False

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_core.engine.suspensions import Suspension
-from cachefleet_worker.agent.engines.vllm.metrics_text import AWAKE, LoadMetrics, Operations
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
+from cachefleet_worker.agent.engines.engine_poll import AWAKE, LoadMetrics, Operations, RankStats
 
 SERVING: Final = ""
 
@@ -24,7 +23,7 @@ class Poll:
     silent: bool = False
     """The engine itself, which answers the plugin between its steps, did not do so in time."""
     paused: bool = False
-    """What ``/is_paused`` says, where the plugin does not."""
+    """What the engine says, where the plugin does not."""
 
     @property
     def has_work(self) -> bool:
@@ -41,7 +40,7 @@ class Serving:
     suspended: str = SERVING
     """A Suspension, or "" where it serves."""
     reported: str = SERVING
-    """What the engine said of itself last, by plugin, metrics or ``/is_paused``."""
+    """What the engine said of itself last, by plugin, metrics or a question."""
     shown: LoadMetrics | None = None
     still_since: float | None = None
     """Since when it has work, and every poll has shown the same metrics; None where it has none."""

@@ -20,11 +20,11 @@ from cachefleet_worker.agent.duties.phases import Condition, phase, unready
 from cachefleet_worker.agent.duties.policy_delivery import Enforcer, PolicyFile
 from cachefleet_worker.agent.duties.warmup import WarmUp
 from cachefleet_worker.agent.engine_session import Session
-from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineFacts
-from cachefleet_worker.agent.engines.vllm.metrics_text import Load
-from cachefleet_worker.agent.engines.vllm.plugin_api import OFF
+from cachefleet_worker.agent.engines.engine import Engine
+from cachefleet_worker.agent.engines.engine_facts import OFF, EngineFacts
+from cachefleet_worker.agent.engines.engine_poll import UNUSED
 from cachefleet_worker.agent.health import Health, Reading, Tolerance, step
+from cachefleet_worker.agent.load_meter import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.stream import WorkerState
 from cachefleet_worker.agent.reports.targets import Registration
@@ -42,7 +42,7 @@ class WorkerController:
     def __init__(
         self,
         settings: AgentSettings,
-        client: EngineClient,
+        engine: Engine,
         metrics: AgentMetrics,
         *,
         changed: Callable[[], None],
@@ -67,21 +67,21 @@ class WorkerController:
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = self._flushed_blocks = 0
         self.draining = Draining(settings.drain_settle_seconds)
-        self._conversations = ConversationEnding(client)
-        self._warm_up = self._warming(client)
-        self._adapters = adapter_loading(settings, client, metrics, changed)
+        self._conversations = ConversationEnding(engine.policies)
+        self._warm_up = self._warming(engine)
+        self._adapters = adapter_loading(settings, engine.adapters, metrics, changed)
         self.enforcer = Enforcer(
-            client,
+            engine.policies,
             metrics,
             pool=settings.pool,
             retry_seconds=(settings.policy_retry_seconds, settings.policy_retry_cap_seconds),
             applied=self._in_force,
         )
 
-    def _warming(self, client: EngineClient) -> WarmUp:
+    def _warming(self, engine: Engine) -> WarmUp:
         return WarmUp(
             self._settings,
-            client,
+            engine.prompts,
             self._metrics,
             changed=self._changed,
             corrupted=self.corrupted,
@@ -229,11 +229,11 @@ class WorkerController:
         if self.draining.lives(session.epoch):
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears, self._flushed_blocks = Health(), 0, 0
-        self._conversations.begin(kept=facts.fleet is not None and facts.fleet.mode("conversations") != OFF)
+        self._conversations.begin(kept=facts.mode("conversations") != OFF)
         self._warm_up.begin(facts)
         if self.draining.until is not None:
             self._warm_up.rest()
-        self.enforcer.begin(plugin=facts.fleet is not None)
+        self.enforcer.begin(plugin=facts.takes_policy)
         self._metrics.capability.clear()
         for each in session.streams[0].hello.capabilities:
             self._metrics.capability.labels(each.feature, each.mode).set(1)

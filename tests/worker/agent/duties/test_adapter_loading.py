@@ -12,9 +12,9 @@ import pytest
 
 from cachefleet_core.pool.adapter_reports import AdapterProblem, WantedAdapter
 from cachefleet_core.report_frames import Phase, Policy
-from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.duties.warmup import TOLD_SECONDS
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, working

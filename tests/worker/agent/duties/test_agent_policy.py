@@ -17,11 +17,12 @@ from cachefleet_core.engine.cache_flush import FLUSH_PATH, FlushAnswer, FlushAsk
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
-from cachefleet_worker.agent.agent import running
 from cachefleet_worker.agent.duties.policy_delivery import with_known_shares
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
+from cachefleet_worker.agent.engines.engine_errors import EngineError
+from cachefleet_worker.agent.engines.engine_poll import RankStats
+from cachefleet_worker.agent.engines.vllm.http_client import EngineClient
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, prompt, working
@@ -275,7 +276,7 @@ async def test_a_worker_that_does_not_get_warm_takes_traffic_in_the_end(
     async with FakeEngine(api_key="key") as engine:
         settings = make_settings(engine_url=engine.url, control_planes=plane.url, policy_file=file, **QUICK)
         async with running(settings) as agent:
-            worker = Worker(engine, agent, plane, agent._client._http)
+            worker = Worker(engine, agent, plane, agent.uplink._http)
             await plane.until(lambda: plane.state)
             engine.fail_next(503, count=10_000)
             await plane.send(warm("a"))
@@ -450,7 +451,7 @@ async def test_a_drain_that_is_asked_for_lets_running_requests_end(
     async with FakeEngine(api_key="key", inter_token_seconds=0.02) as engine:
         settings = make_settings(engine_url=engine.url, control_planes=plane.url, after_drain=after_drain)
         async with running(settings) as agent:
-            worker = Worker(engine, agent, plane, agent._client._http)
+            worker = Worker(engine, agent, plane, agent.uplink._http)
             await plane.until(lambda: plane.state and plane.state.phase is Phase.READY)
             request = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=40, ignore_eos=True))
             await plane.until(lambda: plane.state and plane.state.running == 1)

@@ -10,9 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_worker.agent.agent import Agent, running
-from cachefleet_worker.agent.engines.vllm.http_client import EngineError
+from cachefleet_worker.agent.agent import Agent
+from cachefleet_worker.agent.engines.engine_errors import EngineError
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import prompt
@@ -93,7 +94,7 @@ async def test_what_fails_is_left(make_settings: Make, monkeypatch: pytest.Monke
             raise EngineError("the engine did not answer")
 
         with monkeypatch.context() as broken:
-            broken.setattr(followed.agent._client, "end_conversations", fail)
+            broken.setattr(followed.agent.controller._conversations._policies, "end_conversations", fail)
             await followed.clear()
             await until(lambda: asked)
         await followed.clear()

@@ -11,8 +11,8 @@ import pytest
 
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes
-from cachefleet_worker.agent.duties.warmup_requests import Warmer, warm_request
-from cachefleet_worker.agent.engines.vllm.answers import PromptRun, read_run
+from cachefleet_worker.agent.duties.warmup_requests import Warmer
+from cachefleet_worker.agent.engines.prompt_run import PromptRun
 from cachefleet_worker.agent.engines.vllm.http_client import EngineClient
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.fakes.engine import FakeEngine
@@ -67,12 +67,6 @@ async def test_a_prompt_that_gives_what_is_no_number_is_told() -> None:
     assert prefixes.warmth.failed == ("p",)
 
 
-def test_ids_and_adapters() -> None:
-    path, body = warm_request("m", Prefix(name="p", ids=(7).to_bytes(4, "little"), lora="adapter", salt="s"))
-    assert path == "/v1/completions"
-    assert (body["prompt"], body["model"], body["cache_salt"], body["logprobs"]) == ([7], "adapter", "s", 0)
-
-
 async def test_windows_are_not_announced_again_since_a_stock_engine_names_blocks_that_it_has_not() -> None:
     prefixes = Prefixes(limit=8, retry_base=1.0, retry_cap=1.0)
     windowed = iter((False, True))
@@ -94,26 +88,3 @@ async def test_windows_are_not_announced_again_since_a_stock_engine_names_blocks
         await asyncio.gather(task, return_exceptions=True)
         modes = [msgspec.json.decode(seen.body)["vllm_xargs"]["kv_cache_report_mode"] for seen in engine.requests]
         assert modes == ["full", "incremental"]
-
-
-@pytest.mark.parametrize("prefix", [Prefix(name="p"), Prefix(name="p", ids=b"123"), Prefix(name="p", messages=b"{}")])
-def test_prompts_that_are_none(prefix: Prefix) -> None:
-    with pytest.raises(ValueError, match=r"neither|multiple of 4|JSON array"):
-        warm_request("m", prefix)
-
-
-@pytest.mark.parametrize(
-    ("answer", "logprobs"),
-    [
-        ({"logprobs": {"content": [{"token": "a", "logprob": -0.25}]}}, (-0.25,)),
-        ({"logprobs": {"token_logprobs": [None], "tokens": ["a"]}}, (None,)),
-        ({"logprobs": None}, ()),
-    ],
-)
-def test_an_answer_is_read(answer: dict[str, Any], logprobs: tuple[float | None, ...]) -> None:
-    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8}}
-    content = {"choices": [{"index": 0, "finish_reason": "length", **answer}], "usage": usage}
-    run = read_run(msgspec.json.encode(content))
-    assert run == PromptRun(prompt_tokens=9, cached_tokens=8, finish_reason="length", logprobs=logprobs)
-    assert not run.unfinished
-    assert PromptRun(finish_reason="cache_threshold").unfinished

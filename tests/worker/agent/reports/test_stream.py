@@ -9,7 +9,7 @@ from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Delta, Hello, Phase, Snapshot, State, decode_up
 from cachefleet_worker.agent.blocks.block_events import BlockStored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engines.vllm.metrics_text import Load
+from cachefleet_worker.agent.load_meter import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import stream as stream_module
 from cachefleet_worker.agent.reports.feed import Feed

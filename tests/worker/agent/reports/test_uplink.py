@@ -10,7 +10,7 @@ import pytest
 
 from cachefleet_core.report_frames import Drain, Hello, Phase, Policy, Resync, Snapshot, Warm
 from cachefleet_local.fleet.ports import take_ports
-from cachefleet_worker.agent.engines.vllm.metrics_text import Load
+from cachefleet_worker.agent.load_meter import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports import uplink as uplink_module
 from cachefleet_worker.agent.reports.feed import Feed

@@ -11,9 +11,9 @@ from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, MAX_DETAIL, MAX_P
 from cachefleet_core.report_frames import Policy
 from cachefleet_runtime.backoff import backoff
 from cachefleet_worker.agent.duties.adapter_steps import Load, Step, steps
-from cachefleet_worker.agent.engines.vllm.adapter_info import AdapterUse
-from cachefleet_worker.agent.engines.vllm.adapter_routes import AdapterRoutes, words
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.engine import AdapterControl
+from cachefleet_worker.agent.engines.engine_errors import EngineError
+from cachefleet_worker.agent.engines.engine_poll import AdapterUse
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.hello import fitting
 from cachefleet_worker.agent.settings import AgentSettings
@@ -37,9 +37,9 @@ class AdapterLoading:
     """Loads and unloads in every epoch what the policy wants; where not ``on`` it only tells what is served."""
 
     def __init__(
-        self, routes: AdapterRoutes, metrics: AgentMetrics, *, on: bool, pauses: Pauses, changed: Callable[[], None]
+        self, adapters: AdapterControl, metrics: AgentMetrics, *, on: bool, pauses: Pauses, changed: Callable[[], None]
     ) -> None:
-        self._routes = routes
+        self._adapters = adapters
         self._on = on
         self._metrics = metrics
         self._pauses = pauses
@@ -109,7 +109,7 @@ class AdapterLoading:
     async def _bring_about(self, wanted: Mapping[str, str]) -> bool:
         """Whether all that is wanted is served then, and nothing else; where not on, whether the engine told."""
         try:
-            self._tell(await self._routes.served())
+            self._tell(await self._adapters.served())
         except EngineError:  # polls tell of an engine that does not answer
             return False
         if not self._on:
@@ -127,7 +127,7 @@ class AdapterLoading:
         try:
             await (self._load(step) if isinstance(step, Load) else self._unload(step.name))
         except EngineError as error:
-            self._failed(step, words(error))
+            self._failed(step, " ".join(str(error).split()))
         else:
             self._problems.pop(step.name, None)
             outcome = "loaded" if isinstance(step, Load) else "unloaded"
@@ -135,15 +135,15 @@ class AdapterLoading:
             log.info("adapter %s", outcome, extra={"adapter": step.name})
 
     async def _load(self, step: Load) -> None:
-        await self._routes.load(step.name, step.path)
-        served = await self._routes.served()
+        await self._adapters.load(step.name, step.path)
+        served = await self._adapters.served()
         self._placed[step.name] = step.path, served.get(step.name, "")
         self._tell(served)
 
     async def _unload(self, name: str) -> None:
         self._tell({other: place for other, place in self._served.items() if other != name})
         await asyncio.sleep(self._pauses.settle)
-        await self._routes.unload(name)
+        await self._adapters.unload(name)
         self._placed.pop(name, None)
 
     def _failed(self, step: Step, said: str) -> None:
@@ -162,10 +162,9 @@ class AdapterLoading:
 
 
 def adapter_loading(
-    settings: AgentSettings, client: EngineClient, metrics: AgentMetrics, changed: Callable[[], None]
+    settings: AgentSettings, adapters: AdapterControl, metrics: AgentMetrics, changed: Callable[[], None]
 ) -> AdapterLoading:
     """As the agent's settings have it."""
-    routes = AdapterRoutes(client, load_seconds=settings.adapter_load_seconds)
     retry = settings.adapter_retry_seconds, settings.adapter_retry_cap_seconds
     pauses = Pauses(settings.adapter_look_seconds, settings.drain_settle_seconds, retry)
-    return AdapterLoading(routes, metrics, on=settings.load_adapters, pauses=pauses, changed=changed)
+    return AdapterLoading(adapters, metrics, on=settings.load_adapters, pauses=pauses, changed=changed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.engine import PolicyControl
+from cachefleet_worker.agent.engines.engine_errors import EngineError
 
 log = logging.getLogger(__name__)
 
@@ -13,8 +14,8 @@ log = logging.getLogger(__name__)
 class ConversationEnding:
     """Asks an engine to end them; what fails is left: they cost memory alone, until their time is over."""
 
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
+    def __init__(self, policies: PolicyControl) -> None:
+        self._policies = policies
         self._due = asyncio.Event()
         self._kept = False
 
@@ -34,7 +35,7 @@ class ConversationEnding:
             await self._due.wait()
             self._due.clear()
             try:
-                turns = await self._client.end_conversations()
+                turns = await self._policies.end_conversations()
             except EngineError as error:
                 log.warning("conversations not ended", extra={"error": str(error)})
             else:

@@ -12,7 +12,8 @@ import msgspec
 
 from cachefleet_core.report_frames import Policy
 from cachefleet_runtime.backoff import backoff
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError
+from cachefleet_worker.agent.engines.engine import PolicyControl
+from cachefleet_worker.agent.engines.engine_errors import EngineError
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
@@ -78,14 +79,14 @@ class Enforcer:
 
     def __init__(
         self,
-        client: EngineClient,
+        policies: PolicyControl,
         metrics: AgentMetrics,
         *,
         pool: str,
         retry_seconds: tuple[float, float],
         applied: Callable[[Policy], None],
     ) -> None:
-        self._client = client
+        self._policies = policies
         self._metrics = metrics
         self._pool = pool
         self._retry_base, self._retry_cap = retry_seconds
@@ -147,7 +148,7 @@ class Enforcer:
         """Give the engine a policy; returns whether that one, or a later one, is in force."""
         if self._plugin:
             try:
-                self._generations.update(await self._client.put_policy(policy))
+                self._generations.update(await self._policies.put_policy(policy))
             except EngineError as error:
                 self._metrics.policies.labels("failed").inc()
                 if not failures:

@@ -11,8 +11,8 @@ from cachefleet_core.report_frames import Policy, Warm
 from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.duties.warm_prefixes import Gate, Prefixes, Room
 from cachefleet_worker.agent.duties.warmup_requests import Warmer
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineFacts
-from cachefleet_worker.agent.engines.vllm.plugin_api import OFF
+from cachefleet_worker.agent.engines.engine import PromptRunner
+from cachefleet_worker.agent.engines.engine_facts import OFF, EngineFacts
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.settings import AgentSettings
@@ -38,7 +38,7 @@ class WarmUp:
     def __init__(
         self,
         settings: AgentSettings,
-        client: EngineClient,
+        prompts: PromptRunner,
         metrics: AgentMetrics,
         *,
         changed: Callable[[], None],
@@ -58,7 +58,7 @@ class WarmUp:
             retry_cap=settings.warm_retry_cap_seconds,
         )
         self._warmer = Warmer(
-            client,
+            prompts,
             metrics,
             self._prefixes,
             ranks=settings.ranks,
@@ -144,12 +144,12 @@ class WarmUp:
 
 
 def room(facts: EngineFacts | None, policy: Policy) -> Room:
-    """What a prompt may take on this engine under this policy: vLLM needs one token more, for its answer."""
+    """What a prompt may take on this engine under this policy: it needs one token more, for its answer."""
     if facts is None:
         return Room()
     served = facts.max_model_len - 1 if facts.max_model_len else None
-    rank = next(iter(facts.fleet.ranks.values()), None) if facts.fleet and facts.fleet.mode(BUDGET) != OFF else None
+    rank = next(iter(facts.ranks.values()), None) if facts.mode(BUDGET) != OFF else None
     if rank is None or not rank.block_bytes or policy.budget_mib is None:
         return Room(served)
-    whole = blocks(policy.budget_mib, rank.block_bytes) * rank.block_size
-    return Room(served, whole + max(0, rank.block_size - 1))  # the last tokens fill no block and need none
+    whole = blocks(policy.budget_mib, rank.block_bytes) * rank.block_tokens
+    return Room(served, whole + max(0, rank.block_tokens - 1))  # the last tokens fill no block and need none

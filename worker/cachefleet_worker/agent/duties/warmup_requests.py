@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from time import monotonic
-
-import msgspec
 
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent import health
 from cachefleet_worker.agent.duties.warm_prefixes import Prefixes, Progress, Result
-from cachefleet_worker.agent.engines.vllm.answers import PromptRun
-from cachefleet_worker.agent.engines.vllm.http_client import EngineClient, EngineError, EngineRefusalError
+from cachefleet_worker.agent.engines.engine import PromptRunner
+from cachefleet_worker.agent.engines.engine_errors import EngineError, EngineRefusalError
+from cachefleet_worker.agent.engines.prompt_run import PromptRun
 from cachefleet_worker.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
-
-_MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class Warmer:
     """Runs the jobs of ``prefixes``.
 
     ``changed`` is called after each attempt, ``corrupted`` where an answer's log-probabilities are not all numbers.
-    ``windowed`` says whether hits need windows: of these a stock engine announces again also blocks that it has not.
+    ``windowed`` says whether hits need windows: of these an engine may announce again also blocks that it has not.
     """
 
     def __init__(
         self,
-        client: EngineClient,
+        prompts: PromptRunner,
         metrics: AgentMetrics,
         prefixes: Prefixes,
         *,
@@ -42,7 +38,7 @@ class Warmer:
         windowed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._client = client
+        self._prompts = prompts
         self._metrics = metrics
         self._ranks: tuple[int | None, ...] = tuple(range(ranks)) if ranks > 1 else (None,)
         self._timeout = timeout_seconds
@@ -89,9 +85,9 @@ class Warmer:
 
     async def _try_at(self, rank: int | None, model: str, prefix: Prefix) -> Result:
         began = self._clock()
+        again = not self._windowed()
         try:
-            path, body = warm_request(model, prefix, again=not self._windowed())
-            run = await self._client.cache_prompt(path, body, timeout_seconds=self._timeout, rank=rank)
+            run = await self._prompts.cache_prompt(model, prefix, again=again, timeout_seconds=self._timeout, rank=rank)
         except (EngineError, ValueError) as error:
             refused = isinstance(error, EngineRefusalError | ValueError)
             self._metrics.warmed.labels("refused" if refused else "failed").inc()
@@ -103,7 +99,7 @@ class Warmer:
     async def _length(self, model: str, prefix: Prefix) -> int:
         """The tokens of a prompt that was refused, 0 where the engine does not count them."""
         try:
-            return await self._client.count_tokens(warm_request(model, prefix)[1])
+            return await self._prompts.count_tokens(model, prefix)
         except (EngineError, ValueError):
             return 0
 
@@ -120,32 +116,3 @@ class Warmer:
         extra = {"prompt_tokens": run.prompt_tokens, "reused": run.cached_tokens, "elapsed_ms": round(seconds * 1000)}
         log.info("prefill complete", extra={"prefix": prefix.name, **extra})
         return Result(Progress.CACHED, run.prompt_tokens)
-
-
-def warm_request(model: str, prefix: Prefix, *, again: bool = True) -> tuple[str, dict[str, object]]:
-    """Path and body of the request that caches a prefix. ValueError where it has neither messages nor ids.
-
-    ``again``: blocks that are cached already are announced once more.
-    """
-    body: dict[str, object] = {
-        "model": prefix.lora or model,
-        "max_tokens": 1,
-        "temperature": 0,
-        "stream": False,
-        # The gate must not refuse what is not cached yet.
-        "vllm_xargs": {"kv_cache_report_mode": "full" if again else "incremental", "cache_hit_threshold": 0},
-    }
-    if prefix.salt:
-        body["cache_salt"] = prefix.salt
-    if prefix.ids:
-        if len(prefix.ids) % 4:
-            raise ValueError("ids: not a multiple of 4 bytes")
-        ids = list(struct.unpack(f"<{len(prefix.ids) // 4}I", prefix.ids))
-        return "/v1/completions", body | {"prompt": ids, "logprobs": 0}
-    if not prefix.messages:
-        raise ValueError("neither messages nor ids")
-    try:
-        messages = _MESSAGES.decode(prefix.messages)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError("messages: not a JSON array of objects") from error
-    return "/v1/chat/completions", body | {"messages": messages, "logprobs": True}

@@ -23,7 +23,7 @@ from cachefleet_core.report_frames import (
 )
 from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from cachefleet_worker.agent.engines.vllm.metrics_text import Load
+from cachefleet_worker.agent.load_meter import Load
 
 MAX_FRAME_OPERATIONS: Final = 8192
 MAX_FRAME_KEYS: Final = MAX_KEYS_PER_FRAME // 2

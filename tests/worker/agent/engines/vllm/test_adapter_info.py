@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED, AdapterUse, read_adapter_use
+from cachefleet_worker.agent.engines.engine_poll import UNUSED, AdapterUse
+from cachefleet_worker.agent.engines.vllm.adapter_info import read_adapter_use
 from cachefleet_worker.agent.engines.vllm.metrics_text import read_scrape
 
 

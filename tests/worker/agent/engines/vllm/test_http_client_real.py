@@ -16,8 +16,9 @@ from cachefleet_core.report_frames import Phase, Warm
 from cachefleet_core.warmth import Prefix
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.models.tiny_model import tiny_model_path
-from cachefleet_worker.agent.agent import Agent, running
+from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
+from cachefleet_worker.agent.wiring import running
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.model import INDEX_KEY

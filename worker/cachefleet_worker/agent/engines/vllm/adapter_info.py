@@ -1,27 +1,16 @@
-"""Which adapters (LoRA) an engine is busy with, and how many fit on its device at once, from its ``/metrics``: pure."""
+"""Which adapters (LoRA) vLLM is busy with, and how many fit on its device at once, from its ``/metrics``: pure."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from cachefleet_worker.agent.engines.engine_poll import UNUSED, AdapterUse
 
 _NAME: Final = "vllm:lora_requests_info"
 _SAMPLE: Final = re.compile(rf"^{_NAME}\{{(.*)\}}\s+(\S+)", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _BUSY: Final = ("running_lora_adapters", "waiting_lora_adapters")
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterUse:
-    """One reading; 0 slots where the engine tells nothing: it serves no adapters, or has had no request yet."""
-
-    slots: int = 0
-    busy: tuple[str, ...] = ()
-    """Adapters with requests."""
-
-
-UNUSED: Final = AdapterUse()
 
 
 def read_adapter_use(text: str) -> AdapterUse:

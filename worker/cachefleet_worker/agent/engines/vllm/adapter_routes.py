@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from cachefleet_core.pool.adapter_options import RUNTIME_ADAPTERS
-from cachefleet_worker.agent.engines.vllm.http_client import (
-    EngineAnswerError,
-    EngineClient,
-    EngineError,
-    EngineRefusalError,
-)
+from cachefleet_worker.agent.engines.engine_errors import EngineError
+from cachefleet_worker.agent.engines.vllm.http_client import AnswerError, EngineClient, RefusedAnswerError
 
 LOAD: Final = "/v1/load_lora_adapter"
 UNLOAD: Final = "/v1/unload_lora_adapter"
@@ -30,7 +27,7 @@ class _Answer(Struct, frozen=True):
 
 
 class AdapterRoutes:
-    """Requests about adapters. Every method raises EngineError where the answer is not as expected."""
+    """Requests about adapters, as ``AdapterControl`` says."""
 
     def __init__(self, client: EngineClient, *, load_seconds: float) -> None:
         self._client = client
@@ -38,27 +35,38 @@ class AdapterRoutes:
 
     async def served(self) -> Mapping[str, str]:
         """The adapters served, in the order in which they were loaded, and from where."""
-        return await self._client.adapters()
+        with _in_words():
+            return (await self._client.models()).adapters
 
     async def load(self, name: str, path: str) -> None:
         """Load an adapter under a name that no other has; the engine stands still while it reads the weights."""
-        await self._client.request("POST", LOAD, {"lora_name": name, "lora_path": path}, self._load_seconds)
+        with _in_words():
+            await self._client.request("POST", LOAD, {"lora_name": name, "lora_path": path}, self._load_seconds)
 
     async def unload(self, name: str) -> None:
         """Serve an adapter no longer; requests that have begun end with it."""
-        try:
-            await self._client.request("POST", UNLOAD, {"lora_name": name})
-        except EngineRefusalError as error:
-            if error.status != 404:
-                raise
+        with _in_words():
+            try:
+                await self._client.request("POST", UNLOAD, {"lora_name": name})
+            except RefusedAnswerError as error:
+                if error.status != 404:
+                    raise
 
 
-def words(error: EngineError) -> str:
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except AnswerError as error:
+        raise EngineError(words(error)) from error
+
+
+def words(error: AnswerError) -> str:
     """Why a request failed, as the engine says it where it does; without line breaks."""
-    told = _message(error.content) if isinstance(error, EngineAnswerError) else ""
-    if isinstance(error, EngineRefusalError) and error.status == 404 and told in {"", "Not Found"}:
+    message = _message(error.content)
+    if error.status == 404 and message in {"", "Not Found"}:
         return _NO_ROUTE
-    return " ".join((told or str(error)).split())
+    return " ".join((message or str(error)).split())
 
 
 def _message(content: bytes) -> str:

@@ -1,15 +1,16 @@
-"""Reads usage, log-probabilities and finish reason out of an engine's answers. Pure."""
+"""Reads usage, log-probabilities and finish reason out of vLLM's answers. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-ENDS: Final = frozenset({"stop", "length"})
-"""Finish reasons of a request that was served whole."""
+from cachefleet_worker.agent.engines.prompt_run import PromptRun
+
+_FLOOR: Final = -9999.0
+"""vLLM's value for a log-probability that is NaN or minus infinity; no chosen token has it."""
 
 
 class _Details(Struct):
@@ -32,22 +33,6 @@ class Token(Struct):
     """One produced token's log-probability."""
 
     logprob: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRun:
-    """Result of a prompt run for its cache: token counts, finish reason, log-probabilities."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    finish_reason: str = ""
-    logprobs: tuple[float | None, ...] = ()
-    """One per produced token, as far as the engine reports them."""
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the request ended otherwise than by a stop or its length."""
-        return self.finish_reason not in ENDS
 
 
 class _Logprobs(Struct):
@@ -75,4 +60,8 @@ def read_run(content: bytes) -> PromptRun:
     choice = answer.choices[0] if answer.choices else _Choice()
     told = choice.logprobs or _Logprobs()
     logprobs = [token.logprob for token in told.content or ()] + (told.token_logprobs or [])
-    return PromptRun(usage.prompt_tokens, usage.cached_tokens or 0, choice.finish_reason or "", tuple(logprobs))
+    return PromptRun(usage.prompt_tokens, usage.cached_tokens or 0, choice.finish_reason or "", _finite(logprobs))
+
+
+def _finite(logprobs: list[float | None]) -> tuple[float | None, ...]:
+    return tuple(value if value is not None and value > _FLOOR else None for value in logprobs)

@@ -1,9 +1,9 @@
-"""HTTP client of one engine, over loopback: its facts, metrics, policy, and prompts to cache."""
+"""HTTP client of one vLLM, over loopback: its facts, metrics, policy, and prompts to cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 import aiohttp
@@ -12,37 +12,39 @@ from msgspec import Meta, Struct
 
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.report_frames import Policy
+from cachefleet_core.warmth import Prefix
+from cachefleet_worker.agent.engines.engine_errors import EngineError, EngineRefusalError, EngineUnreachableError
+from cachefleet_worker.agent.engines.engine_poll import RankStats
+from cachefleet_worker.agent.engines.prompt_run import PromptRun
 from cachefleet_worker.agent.engines.tls import PLAIN, EngineTls
-from cachefleet_worker.agent.engines.vllm.answers import PromptRun, read_run
-from cachefleet_worker.agent.engines.vllm.metrics_text import CacheConfig, Scrape, read_scrape
+from cachefleet_worker.agent.engines.vllm.answers import read_run
+from cachefleet_worker.agent.engines.vllm.endpoints import PublisherEndpoints
+from cachefleet_worker.agent.engines.vllm.metrics_text import Scrape, read_scrape
 from cachefleet_worker.agent.engines.vllm.plugin_api import (
     CAPABILITIES_PATH,
     CONVERSATIONS_PATH,
     POLICY_PATH,
     STATS_PATH,
     FleetFacts,
-    RankStats,
     read_capabilities,
     read_ended,
     read_generations,
     read_stats,
 )
+from cachefleet_worker.agent.engines.vllm.prompt_requests import Json, tokenize_request, warm_request
 from cachefleet_worker.agent.engines.vllm.tokenizer_probes import PROBE_CONVERSATIONS, PROBE_TEXT, digest
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _NO_PLUGIN: Final = frozenset({401, 403, 404, 405})
+_KEY_ADVICE: Final = (
+    "the engine answers HTTP {status} to the worker key: it was started with another one. Take --api-key and"
+    " VLLM_API_KEY out of spec.engine, podTemplate and image; if the Secret of the worker keys was changed"
+    " since, delete the pod"
+)
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
-class EngineError(Exception):
-    """The engine did not answer as expected; a retry may succeed. The text holds no content of requests."""
-
-
-class EngineUnreachableError(EngineError):
-    """Nothing accepts connections at the engine's address."""
-
-
-class EngineAnswerError(EngineError):
+class AnswerError(EngineError):
     """The engine answered with another ``status`` than 200, and with ``content``, which the text leaves out."""
 
     def __init__(self, path: str, status: int, content: bytes = b"") -> None:
@@ -51,44 +53,23 @@ class EngineAnswerError(EngineError):
         self.content = content
 
 
-class EngineRefusalError(EngineAnswerError):
+class RefusedAnswerError(AnswerError, EngineRefusalError):
     """The engine refused a request with ``status`` 400 to 499."""
 
     @property
-    def of_key(self) -> bool:
-        """Whether it is the worker key that was refused."""
-        return self.status in {401, 403}
+    def key_advice(self) -> str:
+        """As ``EngineRefusalError`` says."""
+        return _KEY_ADVICE.format(status=self.status) if self.status in {401, 403} else ""
 
 
 @dataclass(frozen=True, slots=True)
-class EventSource:
-    """Endpoints at which a rank publishes and replays, as configured in the engine; ``replay`` "" for none."""
-
-    endpoint: str
-    replay: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """What identifies an engine; constant for the life of its process.
-
-    ``sources`` is None where it does not report them, ``fleet`` without a plugin that accepts the worker key.
-    """
+class Models:
+    """What vLLM serves: the base model and where it was loaded from, and its adapters with where they are from."""
 
     model: str
     root: str
     max_model_len: int
-    version: str
-    caches: Mapping[int, CacheConfig]
-    tokenizer: str
-    template: str
-    sources: Mapping[int, EventSource] | None
-    process: str | None
-    fleet: FleetFacts | None = None
-    adapters: Mapping[str, str] = field(default_factory=dict)
-    """The adapters served, in the order in which they were loaded, and from where."""
-    lookahead: int = 0
-    """Tokens after a block that its hash covers, as the events of an engine without the plugin showed."""
+    adapters: Mapping[str, str]
 
 
 class _Model(Struct):
@@ -98,7 +79,7 @@ class _Model(Struct):
     max_model_len: int | None = None
 
 
-class _Models(Struct):
+class _ModelList(Struct):
     data: list[_Model]
 
 
@@ -119,9 +100,7 @@ class _Tokens(Struct):
     tokens: list[Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]]
 
 
-_TOKENIZED: Final = ("model", "prompt", "messages")
 Answer = TypeVar("Answer")
-Json = Mapping[str, object]
 
 
 class EngineClient:
@@ -152,26 +131,9 @@ class EngineClient:
         """One reading of ``/metrics``."""
         return read_scrape((await self.request("GET", "/metrics")).decode(errors="replace"))
 
-    async def facts(self) -> EngineFacts:
-        """All facts. EngineError until the engine serves and reports its block pool."""
-        await self.healthy()
-        model, adapters = await self._models()
-        scrape = await self.scrape()
-        if not scrape.caches:
-            raise EngineError("the engine does not say its block size and count (is --disable-log-stats set?)")
-        return EngineFacts(
-            model=model.id,
-            root=model.root or model.id,
-            max_model_len=model.max_model_len or 0,
-            version=_decode(await self.request("GET", "/version"), _Version).version,
-            caches=scrape.caches,
-            tokenizer=await self._tokenizer_digest(model.id),
-            template=await self._template_digest(model.id),
-            sources=await self._sources(),
-            process=scrape.process,
-            fleet=await self._fleet(),
-            adapters=adapters,
-        )
+    async def version(self) -> str:
+        """The version of vLLM."""
+        return _decode(await self.request("GET", "/version"), _Version).version
 
     async def fleet_stats(self) -> Mapping[int, RankStats]:
         """Each rank's statistics, from the plugin."""
@@ -194,32 +156,31 @@ class EngineClient:
         return _understood(read_ended, await self._fleet_request("DELETE", CONVERSATIONS_PATH))
 
     async def cache_prompt(
-        self, path: str, body: Json, *, timeout_seconds: float, rank: int | None = None
+        self, model: str, prefix: Prefix, *, again: bool, timeout_seconds: float, rank: int | None = None
     ) -> PromptRun:
         """Run a prompt for its cache; at one data-parallel rank, as each has its own cache."""
+        path, body = warm_request(model, prefix, again=again)
         headers = _NO_HEADERS if rank is None else {"X-data-parallel-rank": str(rank)}
         return _understood(read_run, await self.request("POST", path, body, timeout_seconds, headers=headers))
 
-    async def count_tokens(self, body: Json) -> int:
-        """The tokens of a chat's or a completion's prompt, however long it is."""
-        return len(await self._tokenize({name: body[name] for name in _TOKENIZED if name in body}))
+    async def count_tokens(self, model: str, prefix: Prefix) -> int:
+        """The tokens of a prompt, however long it is."""
+        return len(await self._tokenize(tokenize_request(model, prefix)))
 
-    async def adapters(self) -> Mapping[str, str]:
-        """The adapters served now, as ``EngineFacts`` has them."""
-        return (await self._models())[1]
-
-    async def _models(self) -> tuple[_Model, Mapping[str, str]]:
-        """The model, and its adapters."""
-        models = _decode(await self.request("GET", "/v1/models"), _Models).data
+    async def models(self) -> Models:
+        """The models served now."""
+        models = _decode(await self.request("GET", "/v1/models"), _ModelList).data
         base = next((model for model in models if model.parent is None), None)
         if base is None:
             raise EngineError("the engine serves no model")
-        return base, {model.id: model.root or "" for model in models if model.parent is not None}
+        adapters = {model.id: model.root or "" for model in models if model.parent is not None}
+        return Models(base.id, base.root or base.id, base.max_model_len or 0, adapters)
 
-    async def _tokenizer_digest(self, model: str) -> str:
+    async def tokenizer_digest(self, model: str) -> str:
+        """Digest of a probe text's token ids."""
         return digest(await self._tokenize({"model": model, "prompt": PROBE_TEXT, "add_special_tokens": True}))
 
-    async def _template_digest(self, model: str) -> str:
+    async def template_digest(self, model: str) -> str:
         """Digest of the chat template; "" where there is none, or none that renders a probe."""
         for messages in PROBE_CONVERSATIONS:
             try:
@@ -233,20 +194,23 @@ class EngineClient:
     async def _tokenize(self, body: Json) -> list[int]:
         return _decode(await self.request("POST", "/tokenize", body), _Tokens).tokens
 
-    async def _sources(self) -> Mapping[int, EventSource] | None:
+    async def sources(self) -> Mapping[int, PublisherEndpoints] | None:
+        """Where each rank publishes; None where vLLM does not say."""
         try:
             answer = _decode(await self.request("GET", "/kv_event_sources"), dict[int, _Source])
         except EngineUnreachableError:
             raise
         except EngineError:
             return None
-        return {rank: EventSource(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()}
+        return {
+            rank: PublisherEndpoints(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()
+        }
 
-    async def _fleet(self) -> FleetFacts | None:
+    async def capabilities(self) -> FleetFacts | None:
         """The plugin's capability document; None without the plugin, or where it refuses the key."""
         try:
             return _understood(read_capabilities, await self._fleet_request("GET", CAPABILITIES_PATH))
-        except EngineRefusalError as error:
+        except RefusedAnswerError as error:
             if error.status in _NO_PLUGIN:
                 return None
             raise
@@ -286,9 +250,9 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineError(f"{path}: {type(error).__name__}") from error
         if 400 <= response.status < 500:
-            raise EngineRefusalError(path, response.status, content)
+            raise RefusedAnswerError(path, response.status, content)
         if response.status != 200:
-            raise EngineAnswerError(path, response.status, content)
+            raise AnswerError(path, response.status, content)
         if len(content) > MAX_BODY_BYTES:
             raise EngineError(f"{path}: more than {MAX_BODY_BYTES} bytes")
         return content

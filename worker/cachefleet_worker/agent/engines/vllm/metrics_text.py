@@ -1,16 +1,14 @@
-"""An engine's load, parsed from the text of its ``/metrics``: pure."""
+"""vLLM's load, parsed from the text of its ``/metrics``: pure."""
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cachefleet_worker.agent.engines.vllm.adapter_info import UNUSED, AdapterUse, read_adapter_use
-from cachefleet_worker.agent.engines.vllm.plugin_api import RankStats
-from cachefleet_worker.agent.health import Reading
+from cachefleet_worker.agent.engines.engine_poll import AWAKE, UNUSED, AdapterUse, LoadMetrics, Operations
+from cachefleet_worker.agent.engines.vllm.adapter_info import read_adapter_use
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -46,39 +44,6 @@ _OPERATION: Final = "operation"
 _UPDATES: Final = frozenset({"start", "start_draft", "update", "finish"})
 _CACHED: Final = "prompt_tokens_cached_by_source_total"
 _NOT_LOADED: Final = ("device", "p2p")
-MOST_RATE: Final = 1e9
-"""More would make the worker's whole report invalid."""
-_SAMPLES_NEEDED: Final = 3
-_WINDOW: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LoadMetrics:
-    """One rank's samples. Token and time sums are cumulative since the engine started."""
-
-    running: int = 0
-    waiting: int = 0
-    usage: float = 0.0
-    preemptions: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    prefill_tokens: float = 0.0
-    prefill_seconds: float = 0.0
-    loaded_tokens: float = 0.0
-    """Prompt tokens loaded from the host's memory or a disk."""
-    loading_seconds: float = 0.0
-    """Time of the transfers to the device, each device's own."""
-    inter_token_sum: float = 0.0
-    inter_token_count: float = 0.0
-    asleep: bool = False
-    corrupted: int = 0
-    """Requests with NaN in their logits, where the engine checks for it."""
-    errors: int = 0
-    """Requests that ended with an internal error."""
-    answered: int = 0
-    """Requests that ended otherwise; those aborted by their client are left out."""
-    host_blocks: int | None = None
-    """Blocks that its connector has room for in the host's memory; None where the engine does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +62,6 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
-    """Calls of vLLM's routes for sleep and weights, which its API server counts for all ranks."""
-
-    sleeping: bool = False
-    """It is being put to sleep or woken."""
-    updating: bool = False
-    """Its weights are being updated."""
-    sleeps: int = 0
-    """How often its memory was given back, since its start; 0 where it does not tell."""
-
-
-AWAKE: Final = Operations()
-
-
-@dataclass(frozen=True, slots=True)
 class Scrape:
     """One answer of ``/metrics``. ``process`` identifies the process by its start times, None where unknown."""
 
@@ -120,30 +70,6 @@ class Scrape:
     process: str | None = None
     adapters: AdapterUse = UNUSED
     operations: Operations = AWAKE
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One rank's load as it is reported; zeros and None before the first scrape."""
-
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int | None = None
-    blocks_total: int = 0
-    blocks_free: int = 0
-    blocks_idle: int | None = None
-    idle_by_salt: dict[str, int] = field(default_factory=dict)
-    """Idle cached blocks of tenants, by the digests of their salts."""
-    preemptions: int = 0
-    prefill_tokens_per_second: float | None = None
-    loaded_tokens_per_second: float | None = None
-    inter_token_seconds: float | None = None
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    generation: int | None = None
-    """Generation of the policy in force in the engine; None without the plugin."""
-    flushed: int = 0
-    """Blocks that somebody had flushed, since the engine's start."""
 
 
 @dataclass(slots=True)
@@ -278,81 +204,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 (NaN is not itself)
-
-
-class Rate:
-    """Quotient of two growing sums over the last intervals in which both grew; None until there are three.
-
-    An interval lasts until both have grown, so that sums updated at different times stay together.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None
-        self._grown: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
-
-    def add(self, numerator: float, denominator: float) -> None:
-        """Take a reading of both sums; one that shrank (an engine restart) drops the intervals so far."""
-        if self._last is None:
-            self._last = (numerator, denominator)
-            return
-        grown = (numerator - self._last[0], denominator - self._last[1])
-        if grown[0] < 0 or grown[1] < 0:
-            self._grown.clear()
-        elif grown[0] > 0 and grown[1] > 0:
-            self._grown.append(grown)
-        else:
-            return
-        self._last = (numerator, denominator)
-
-    @property
-    def value(self) -> float | None:
-        """Numerator per denominator over the last 16 intervals, within what a report takes; None before the third."""
-        if len(self._grown) < _SAMPLES_NEEDED:
-            return None
-        return min(MOST_RATE, sum(n for n, _ in self._grown) / sum(d for _, d in self._grown))
-
-
-class LoadMeter:
-    """Turns one rank's scrapes into its load. ``devices`` each load their part of a token at once."""
-
-    def __init__(self, blocks_total: int, devices: int = 1) -> None:
-        self._blocks_total = blocks_total
-        self._devices = devices
-        self._prefill = Rate()
-        self._loading = Rate()
-        self._inter_token = Rate()
-        self.reading = Reading()
-        self.load = Load(blocks_total=blocks_total, blocks_free=blocks_total)
-
-    def add(self, load_metrics: LoadMetrics, stats: RankStats | None = None) -> Load:
-        """Take a scrape; the plugin's own ``stats`` replace what would be derived from it."""
-        self.reading = Reading(load_metrics.corrupted, load_metrics.errors, load_metrics.answered)
-        self._prefill.add(load_metrics.prefill_tokens, load_metrics.prefill_seconds)
-        self._loading.add(load_metrics.loaded_tokens, load_metrics.loading_seconds / self._devices)
-        self._inter_token.add(load_metrics.inter_token_sum, load_metrics.inter_token_count)
-        load = Load(
-            running=load_metrics.running,
-            waiting=load_metrics.waiting,
-            blocks_total=self._blocks_total,
-            blocks_free=round((1.0 - load_metrics.usage) * self._blocks_total),
-            preemptions=load_metrics.preemptions,
-            prefill_tokens_per_second=self._prefill.value,
-            loaded_tokens_per_second=self._loading.value,
-            inter_token_seconds=self._inter_token.value,
-            prefix_queries=load_metrics.prefix_queries,
-            prefix_hits=load_metrics.prefix_hits,
-        )
-        self.load = load if stats is None else _with_stats(load, stats)
-        return self.load
-
-
-def _with_stats(load: Load, stats: RankStats) -> Load:
-    return replace(
-        load,
-        waiting_tokens=stats.waiting_tokens,
-        blocks_free=load.blocks_free if stats.blocks_free is None else stats.blocks_free,
-        blocks_idle=stats.blocks_idle,
-        idle_by_salt=stats.idle_by_salt,
-        generation=max(0, stats.generation),
-        flushed=stats.flushed,
-    )

@@ -11,21 +11,20 @@ from msgspec import Meta, Struct
 
 from cachefleet_core.hit_rule import CacheGroup
 from cachefleet_core.index_contract import Lookahead
-from cachefleet_core.report_fields import IdleBySalt, Rank, Text
+from cachefleet_core.report_fields import Rank
 from cachefleet_core.report_frames import Capability
+from cachefleet_worker.agent.engines.engine_facts import OFF
+from cachefleet_worker.agent.engines.engine_poll import BootId, Count, RankStats
 
 CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
 STATS_PATH: Final = "/v1/fleet/stats"
 POLICY_PATH: Final = "/v1/fleet/policy"
 CONVERSATIONS_PATH: Final = "/v1/fleet/conversations"
-OFF: Final = "off"
 
-Count = Annotated[int, Meta(ge=0)]
-BootId = Annotated[str, Meta(min_length=1, max_length=253)]
 Answer = TypeVar("Answer")
 
 
-class RankFacts(Struct, frozen=True):
+class PluginRank(Struct, frozen=True):
     """One data-parallel rank's block pool; constant while its engine process, named by ``boot``, lives."""
 
     boot: BootId
@@ -55,7 +54,7 @@ NOT_TOLD: Final = ServerFacts()
 class FleetFacts:
     """The plugin's capability document."""
 
-    ranks: Mapping[int, RankFacts]
+    ranks: Mapping[int, PluginRank]
     features: tuple[Capability, ...] = ()
     plugin: str = ""
     server: ServerFacts = NOT_TOLD
@@ -69,37 +68,8 @@ class FleetFacts:
         return self.modes.get(feature, OFF)
 
 
-class RankStats(Struct, frozen=True):
-    """One rank's load, and the generation of the policy in force there."""
-
-    boot: BootId
-    sequence: int = -1
-    running: Count = 0
-    waiting: Count = 0
-    waiting_tokens: Count | None = None
-    blocks_total: Count = 0
-    blocks_free: Count | None = None
-    blocks_idle: Count | None = None
-    budget_blocks: Count | None = None
-    idle_by_salt: IdleBySalt = msgspec.field(default_factory=dict)
-    """Idle cached blocks of tenants, by the digests of their salts."""
-    generation: int = -1
-    """-1 before any policy was applied."""
-    flushed: Count = 0
-    """Blocks that somebody had flushed, since the engine's start."""
-    suspended: Text | None = None
-    """A Suspension, "" where it serves; None from an older plugin."""
-    unfinished: Count | None = None
-    """Requests that a step could go on with; None from an older plugin."""
-
-    @property
-    def unfinished_requests(self) -> int:
-        """The same, or all that there are."""
-        return self.running + self.waiting if self.unfinished is None else self.unfinished
-
-
 class _Document(ServerFacts, frozen=True, kw_only=True):
-    ranks: dict[Rank, RankFacts]
+    ranks: dict[Rank, PluginRank]
     features: tuple[Capability, ...] = ()
     plugin: str = ""
 

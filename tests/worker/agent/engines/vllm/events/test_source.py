@@ -16,10 +16,11 @@ import zmq.asyncio
 
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engines.vllm.endpoints import Endpoints
 from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
 from cachefleet_worker.agent.engines.vllm.events.follower import Follower
 from cachefleet_worker.agent.engines.vllm.events.snapshot_client import SnapshotClient
-from cachefleet_worker.agent.engines.vllm.events.source import Endpoints, Source, SourceLimits, endpoints_for, offset
+from cachefleet_worker.agent.engines.vllm.events.source import Source, SourceLimits
 from cachefleet_worker.agent.metrics import AgentMetrics
 from tests.controlplane.waiting import task
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -222,24 +223,6 @@ async def test_the_end_of_the_process_is_seen_at_once(bind: bool) -> None:  # no
         await one.holds(first)
         publisher.pub.close()
         await ControlPlane().until(lambda: one.restarts == ["disconnected"])
-
-
-def test_sockets_follow_from_what_the_engine_says() -> None:
-    url = "http://127.0.0.1:8000"
-    assert endpoints_for("tcp://*:5557", "tcp://*:5657", url) == Endpoints(
-        "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5657"
-    )
-    assert endpoints_for("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5657", url) == Endpoints(
-        "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5657", bind=True
-    )
-    assert endpoints_for("ipc:///run/e", "", url) == Endpoints("ipc:///run/e", "")
-    assert endpoints_for("tcp://[::]:5557", "tcp://10.1.2.3:5657", url).events == "tcp://127.0.0.1:5557"
-
-
-def test_ranks_are_at_the_next_ports() -> None:
-    assert offset("tcp://127.0.0.1:5557", 3) == "tcp://127.0.0.1:5560"
-    assert offset("ipc:///run/e", 0) == "ipc:///run/e"
-    assert offset("", 1) == ""
 
 
 async def test_what_breaks_in_a_replay_ends_the_source_so_that_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
-from urllib.parse import urlsplit
 
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
+from cachefleet_worker.agent.engines.vllm.endpoints import Endpoints
 from cachefleet_worker.agent.engines.vllm.events.event_reader import EventReader
 from cachefleet_worker.agent.engines.vllm.events.follower import Follower
 from cachefleet_worker.agent.engines.vllm.events.messages import (
@@ -45,39 +45,6 @@ from cachefleet_worker.agent.metrics import AgentMetrics
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.25
-_WILDCARDS: Final = ("*", "0.0.0.0", "::", "[::]", "")  # noqa: S104 (names that stand for any address)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """A rank's ZeroMQ endpoints. ``bind``: the engine connects to us. ``replay`` is "" where there is none."""
-
-    events: str
-    replay: str
-    bind: bool = False
-
-
-def endpoints_for(endpoint: str, replay: str, engine_url: str) -> Endpoints:
-    """The sockets for an engine configured to publish at ``endpoint`` and replay at ``replay``.
-
-    vLLM binds wildcards and everything that is not TCP, and connects to the rest; its replay socket always binds.
-    """
-    bind = endpoint.startswith("tcp://") and "*" not in endpoint and "::" not in endpoint
-    host = urlsplit(engine_url).hostname or "127.0.0.1"
-    return Endpoints(endpoint if bind else _reachable(endpoint, host), _reachable(replay, host), bind)
-
-
-def offset(endpoint: str, rank: int) -> str:
-    """The endpoint of a rank, given rank 0's: its port plus the rank."""
-    head, separator, port = endpoint.rpartition(":")
-    return f"{head}{separator}{int(port) + rank}" if endpoint.startswith("tcp://") and port.isdigit() else endpoint
-
-
-def _reachable(endpoint: str, host: str) -> str:
-    if not endpoint.startswith("tcp://"):
-        return endpoint
-    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return f"tcp://{host if address in _WILDCARDS else address}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
