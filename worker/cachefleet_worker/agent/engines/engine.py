@@ -73,7 +73,7 @@ class PromptRunner(Protocol):
         ...
 
     async def count_tokens(self, model: str, prefix: Prefix) -> int:
-        """The prompt's tokens, however many the engine would take."""
+        """The prompt's tokens, also where they are too many; EngineError where the engine does not count them."""
         ...
 
 
