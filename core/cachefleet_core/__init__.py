@@ -5,6 +5,7 @@ Pure: nothing here opens a socket, reads a clock, uses a database or depends on 
 block_identity/    what names a block besides its tokens: adapter, media
 environment/       environment variables that are not read any more
 engine/            vLLM's command line and configuration for a pool
+fleet_status/      pools and workers as the admin API publishes them and its clients read them
 pool/              PrefixCachePool: schema, validation, CRD
 block_keys         block keys
 request_bodies     token ids in a JSON body

@@ -10,6 +10,7 @@ MAX_SHARES: Final = 256
 """Tenants with a share of the idle cache of their own."""
 MAX_IDLE_SALTS: Final = 32
 """Tenants whose idle blocks one State tells: those with most."""
+MAX_TEXT: Final = 1024
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]  # an upper bound also refuses infinity
@@ -17,7 +18,7 @@ Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Rank = Annotated[int, Meta(ge=0, le=4095)]
 Key = Annotated[int, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Text = Annotated[str, Meta(max_length=1024)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Url = Annotated[str, Meta(max_length=2048)]
 SaltDigest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 """What ``tenancy.salt_digest`` makes of a tenant's salt."""
