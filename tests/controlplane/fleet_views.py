@@ -2,17 +2,14 @@
 
 from typing import Any
 
+from cachefleet_controlplane.fleet.view_builders import contract_facts, load_facts
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.workers.views import (
-    OTHERS,
-    FleetView,
-    HitRatio,
-    IndexStatus,
-    PoolStatus,
-    TenantIdle,
-    WorkerStatus,
-)
+from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
+from cachefleet_controlplane.workers.views import OTHERS, FleetView, IndexStatus, TenantIdle
+from cachefleet_core.fleet_status.pool_facts import HitRatio, PoolFacts, WorkerCounts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference, IndexContract
+from cachefleet_core.pool.policy import HitObjective
 from cachefleet_core.report_frames import Capability, Phase, State
 from cachefleet_core.warmth import Warmth
 
@@ -44,7 +41,20 @@ TENANTS = (
 INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
 
 
-def worker_status(name: str, **changes: Any) -> WorkerStatus:
+def reported(state: State | None) -> dict[str, Any]:
+    """The facts of a worker that are in a report, None before the first."""
+    if state is None:
+        return {"phase": None, "phase_reason": None, "load": None}
+    return {"phase": state.phase.value, "phase_reason": state.reason or None, "load": load_facts(state)}
+
+
+def measured(objective: float | None = 0.6, min_tokens: int = 0, **tokens: int) -> HitRatio:
+    """A pool's hit ratio by the tokens of its window."""
+    asked = HitObjective(ratio=objective, min_tokens=min_tokens) if objective else None
+    return hit_ratio(WindowTokens(**tokens), seconds=600, objective=asked, wall=1_800_000_000.0)
+
+
+def worker_status(name: str, *, report: State | None = REPORT, **changes: Any) -> WorkerFacts:
     fields: dict[str, Any] = {
         "id": WorkerId(f"default/demo/{name}#0"),
         "name": name,
@@ -59,8 +69,7 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "stream": "live",
         "epoch": "e1",
         "sequence": 7,
-        "report": REPORT,
-        "report_age": 0.5,
+        "report_age_seconds": 0.5,
         "stale": False,
         "held_blocks": 40,
         "indexed": True,
@@ -78,17 +87,19 @@ def worker_status(name: str, **changes: Any) -> WorkerStatus:
         "capabilities": (Capability(feature="gate", mode="off", reason="no plugin"),),
         "warmth": Warmth(),
     }
-    return WorkerStatus(**fields | changes)
+    facts: dict[str, Any] = fields | reported(report) | changes
+    facts.setdefault("held_bytes", facts["held_blocks"] * facts["block_bytes"] or None)
+    return WorkerFacts(**facts)
 
 
-def unknown_worker(name: str, **changes: Any) -> WorkerStatus:
+def unknown_worker(name: str, **changes: Any) -> WorkerFacts:
     """A worker nobody has reported for."""
     silent: dict[str, Any] = {
         "connected": False,
         "stream": "unknown",
         "epoch": "",
         "report": None,
-        "report_age": None,
+        "report_age_seconds": None,
         "stale": True,
         "held_blocks": 0,
         "block_bytes": 0,
@@ -96,23 +107,28 @@ def unknown_worker(name: str, **changes: Any) -> WorkerStatus:
     return worker_status(name, **silent | changes)
 
 
-def fleet_view(*workers: WorkerStatus, queried: int = 1000, hits: int = 700) -> FleetView:
-    pool = PoolStatus(
+def fleet_view(*workers: WorkerFacts, queried: int = 1000, hits: int = 700) -> FleetView:
+    pool = PoolFacts(
         key="default/demo",
-        model="tiny",
         namespace="default",
+        name="demo",
+        model="tiny",
         generation=2,
-        contract=CONTRACT,
-        hit_ratio=HitRatio(
-            window_seconds=600, objective=0.6, queried_tokens=queried, hit_tokens=hits, sampled_at=1_800_000_000.0
-        ),
-        workers=len(workers),
-        ready=sum(worker.ready for worker in workers),
-        fresh=sum(not worker.stale for worker in workers),
-        excluded=sum(worker.excluded for worker in workers),
+        contract=contract_facts(CONTRACT),
+        hit_ratio=measured(queried=queried, hit=hits),
+        workers=counts(*workers),
     )
     return FleetView(
         policy="cacheAware", pools=(pool,), workers=workers, inflight_requests=2, index=INDEX, tenants=TENANTS
+    )
+
+
+def counts(*workers: WorkerFacts) -> WorkerCounts:
+    return WorkerCounts(
+        total=len(workers),
+        ready=sum(worker.ready for worker in workers),
+        fresh=sum(not worker.stale for worker in workers),
+        excluded=sum(worker.excluded for worker in workers),
     )
 
 

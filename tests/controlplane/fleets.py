@@ -13,7 +13,8 @@ from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.workers.views import PoolStatus, WorkerStatus
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.model_names import NameRules
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.report_frames import Delta, DownFrame, Policy, Resync, Snapshot, State
@@ -125,10 +126,10 @@ class LiveFleet(Fleet):
         self.receive(connection, state(0, rank=rank, **{"digest": digest, "held": len(held)} | changes))
         return link
 
-    def worker(self, name: str = "demo-0") -> WorkerStatus:
+    def worker(self, name: str = "demo-0") -> WorkerFacts:
         return next(worker for worker in self.view().workers if worker.name == name)
 
-    def pool(self, key: str = "default/demo") -> PoolStatus:
+    def pool(self, key: str = "default/demo") -> PoolFacts:
         return next(pool for pool in self.view().pools if pool.key == key)
 
 

@@ -10,10 +10,11 @@ import msgspec
 
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.workers.views import FleetView, WorkerStatus
+from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.report_frames import Phase
-from tests.controlplane.fleet_views import REPORT, fleet_view, worker_status
+from tests.controlplane.fleet_views import REPORT, counts, fleet_view, measured, worker_status
 
 BLOCKS = 4096
 BLOCK_BYTES = 2 * 1024 * 1024
@@ -37,47 +38,44 @@ class BigFleet:
         pools = []
         for number, key in enumerate(self._keys):
             members = [worker for worker in self._workers if worker.pool == key]
-            window = replace(empty.pools[0].hit_ratio, hit_tokens=500 + 23 * number % 480)
             pools.append(
-                replace(
+                msgspec.structs.replace(
                     empty.pools[0],
                     key=key,
                     namespace=key.partition("/")[0],
                     model=f"model-{number % 7}",
-                    hit_ratio=window,
-                    workers=len(members),
-                    ready=sum(worker.ready for worker in members),
-                    fresh=sum(not worker.stale for worker in members),
+                    hit_ratio=measured(queried=1000, hit=500 + 23 * number % 480),
+                    workers=counts(*members),
                     budget_mib=BUDGET_MIB,
                 )
             )
         return replace(empty, pools=tuple(pools), workers=tuple(self._workers))
 
-    def _worker(self, number: int, pool: str) -> WorkerStatus:
+    def _worker(self, number: int, pool: str) -> WorkerFacts:
         name = f"{pool.partition('/')[2]}-{number:03}"
         report = msgspec.structs.replace(REPORT, blocks_total=BLOCKS, blocks_free=2048, blocks_idle=1024)
         fields: dict[str, Any] = {"id": WorkerId(f"{pool}/{name}#0"), "pool": pool, "block_bytes": BLOCK_BYTES}
         return worker_status(name, **{"report": report} | fields | _PROBLEMS.get(number % 60, {}))
 
-    def _moved(self, worker: WorkerStatus) -> WorkerStatus:
-        if worker.report is None or self._random.random() >= self._busy:
+    def _moved(self, worker: WorkerFacts) -> WorkerFacts:
+        if worker.load is None or self._random.random() >= self._busy:
             return worker
         running = self._random.randrange(200, 2400)
         idle = self._random.randrange(0, BLOCKS - running)
-        report = msgspec.structs.replace(
-            worker.report,
+        load = msgspec.structs.replace(
+            worker.load,
             running=running // 100,
             waiting=self._random.randrange(3),
             blocks_free=BLOCKS - running,
             blocks_idle=idle,
-            prefix_queries=worker.report.prefix_queries + 4000,
-            prefix_hits=worker.report.prefix_hits + self._random.randrange(1500, 3900),
+            prefix_queries=worker.load.prefix_queries + 4000,
+            prefix_hits=worker.load.prefix_hits + self._random.randrange(1500, 3900),
         )
-        return replace(worker, report=report, held_blocks=running + idle)
+        return msgspec.structs.replace(worker, load=load, held_blocks=running + idle)
 
 
 _PROBLEMS: dict[int, dict[str, Any]] = {
-    7: {"stale": True, "report_age": 42.0},
+    7: {"stale": True, "report_age_seconds": 42.0},
     27: {"excluded": True, "differences": (Difference("block_size", "16", "32"),)},
     47: {"ready": False, "report": msgspec.structs.replace(REPORT, phase=Phase.WARMING, reason="warming")},
 }

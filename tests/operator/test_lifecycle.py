@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts, HitRatio, PoolDetail
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache
-from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects
 from cachefleet_operator.operator_times import OperatorTimes
@@ -109,8 +111,10 @@ class World:
         }
 
     def knows(self, **worth: float) -> None:
-        members = tuple(Member(name, cache_value=value) for name, value in worth.items())
-        self.source.known = Facts(PoolFacts(Contract("sha256:x"), HitRatio(), members))
+        members = tuple(WorkerFacts(name=name, cache_value=value) for name, value in worth.items())
+        self.source.known = Facts(
+            PoolDetail(key="p/q", contract=ContractFacts("sha256:x"), hit_ratio=HitRatio(), members=members)
+        )
 
     @property
     def deployment(self) -> Object:
@@ -226,7 +230,11 @@ async def test_a_low_hit_ratio_stops_no_rollout() -> None:
     await world.reconcile()
     world.pod("a", template="old")
     world.pod("d", ready=False)
-    world.source.known = Facts(PoolFacts(Contract("f"), HitRatio(0.01, 600), (Member("a"),)))
+    world.source.known = Facts(
+        PoolDetail(
+            key="p/q", contract=ContractFacts("f"), hit_ratio=HitRatio(0.01, 600), members=(WorkerFacts(name="a"),)
+        )
+    )
     await world.facts_cache.round()
     await world.reconcile()
     assert world.condition("HitRateMet") == ("False", "BelowObjective")
@@ -256,7 +264,7 @@ async def test_the_size_of_a_token_is_learnt_and_the_verdict_stands() -> None:
     world = World(model={"kvBytesPerToken": None})
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("Unknown", "BytesPerTokenUnknown")
-    world.source.known = Facts(PoolFacts(members=(Member("a", block_bytes=16 * 1024),)))
+    world.source.known = Facts(PoolDetail(key="p/q", members=(WorkerFacts(name="a", block_bytes=16 * 1024),)))
     await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
@@ -273,8 +281,8 @@ async def test_the_size_of_a_token_is_learnt_and_the_verdict_stands() -> None:
 async def test_another_size_of_a_block_is_not_judged_by_blocks_of_the_old_one() -> None:
     world = World(model={"kvBytesPerToken": None}, engine={"blockSize": 64, "maxModelLen": 2048})
     await world.settled()
-    old = Member("a", block_bytes=64 * 1024 * 1024)
-    world.source.known = Facts(PoolFacts(Contract("f", block_size=64), members=(old,)))
+    old = WorkerFacts(name="a", block_bytes=64 * 1024 * 1024)
+    world.source.known = Facts(PoolDetail(key="p/q", contract=ContractFacts("f", block_size=64), members=(old,)))
     await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
@@ -288,7 +296,7 @@ async def test_workers_that_are_to_be_replaced_refuse_nothing() -> None:
     world = World(engine={"maxModelLen": 2048})
     await world.settled()
     world.pod("old")
-    world.source.known = Facts(PoolFacts(members=(Member("old", block_bytes=64 * 1024 * 1024),)))
+    world.source.known = Facts(PoolDetail(key="p/q", members=(WorkerFacts(name="old", block_bytes=64 * 1024 * 1024),)))
     await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("False", "RunningShareTooSmall")
@@ -298,8 +306,8 @@ async def test_workers_that_are_to_be_replaced_refuse_nothing() -> None:
     assert world.condition("BudgetAdmitted") == ("True", "Admitted")
     assert digest_of(world.deployment) != before
     world.pod("new")
-    new = Member("new", block_bytes=128 * 1024 * 1024)
-    world.source.known = Facts(PoolFacts(members=(Member("old", block_bytes=16), new)))
+    new = WorkerFacts(name="new", block_bytes=128 * 1024 * 1024)
+    world.source.known = Facts(PoolDetail(key="p/q", members=(WorkerFacts(name="old", block_bytes=16), new)))
     await world.facts_cache.round()
     await world.settled()
     assert world.condition("BudgetAdmitted") == ("False", "RunningShareTooSmall")

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts, PoolDetail
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.admitted import in_force
-from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, Member, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.reconciler import Outcome
@@ -159,8 +161,10 @@ async def test_the_size_of_a_token_is_remembered_for_when_nobody_tells_it() -> N
     world = World(model={"kvBytesPerToken": None})
     await world.settled()
     world.pod("a")
-    contract = Contract("c", block_size=16)
-    world.source.known = Facts(PoolFacts(contract=contract, members=(Member("a", block_bytes=16 * 1024 * 1024),)))
+    contract = ContractFacts("c", block_size=16)
+    world.source.known = Facts(
+        PoolDetail(key="p/q", contract=contract, members=(WorkerFacts(name="a", block_bytes=16 * 1024 * 1024),))
+    )
     await world.facts_cache.round()
     await world.settled()
     world.source.known = Facts(None)
@@ -177,10 +181,10 @@ async def test_the_size_of_a_token_by_workers_that_go_refuses_nothing(*, silent:
     """Two devices for each worker instead of one, and a budget for which that is made."""
     world = World(model={"kvBytesPerToken": None})
     await world.settled()
-    contract = Contract("c", block_size=16)
+    contract = ContractFacts("c", block_size=16)
     world.pod("old")
-    old = Member("old", block_bytes=16 * 1024 * 1024)
-    world.source.known = Facts(PoolFacts(contract=contract, members=(old,)))
+    old = WorkerFacts(name="old", block_bytes=16 * 1024 * 1024)
+    world.source.known = Facts(PoolDetail(key="p/q", contract=contract, members=(old,)))
     await world.facts_cache.round()
     await world.settled()
     world.edit(

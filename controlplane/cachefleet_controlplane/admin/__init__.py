@@ -7,9 +7,8 @@ auth_middleware       authorizes each request; bounds bodies
 certification_routes  certified render profiles, and examining them
 explain_routes        POST /explain: what would be decided for a request
 flush_routes          POST /flush: evict cached blocks
-presenters            values of the control plane to schemas
 problem_responses     errors as problem JSON (RFC 9457)
-schemas               answers about pools, workers and decisions
+schemas               base of all schemas, problems, routing policy
 simulate_routes       POST /simulate: another policy, budget or number of workers
 tenant_routes         tenants and their API keys
 tenant_schemas        requests and answers about tenants, keys and usage

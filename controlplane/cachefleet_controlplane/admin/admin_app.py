@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final, Protocol
 
+import msgspec
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cachefleet_controlplane.admin import presenters, problem_responses, schemas, tenant_schemas
+from cachefleet_controlplane.admin import problem_responses, schemas, tenant_schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
-from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals, told
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, answers, refusals, told
 from cachefleet_controlplane.admin.answers.entity_tags import (
     CHANGED,
     UNCHANGED,
     IfMatch,
     IfNoneMatch,
+    encoded,
+    encoded_tagged,
     entity_tag,
     expecting,
     tagged,
@@ -49,6 +52,8 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.usage_log import UsageLog
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
+from cachefleet_core.fleet_status.worker_facts import WorkerList
 
 PATH = "/admin/v1"
 MAX_BYTES: Final = 1024 * 1024
@@ -127,28 +132,28 @@ def admin_app(
 def _fleet_routes(fleet: LiveFleet) -> APIRouter:
     router = APIRouter(tags=["fleet"], responses=ERRORS)
 
-    @router.get("/pools", summary="All pools", response_model=schemas.PoolList, responses=UNCHANGED)
-    async def pools(response: Response, if_none_match: IfNoneMatch = None) -> schemas.PoolList | Response:
-        found = schemas.PoolList(items=tuple(presenters.pool(status) for status in fleet.view().pools))
-        return tagged(found, response, if_none_match)
+    @router.get("/pools", summary="All pools", responses=answers(PoolList) | UNCHANGED)
+    async def pools(if_none_match: IfNoneMatch = None) -> Response:
+        return encoded_tagged(PoolList(items=fleet.view().pools), if_none_match)
 
-    @router.get(_POOL, summary="One pool and its workers", response_model=schemas.PoolDetail, responses=_FOUND_OR_NOT)
-    async def pool(
-        namespace: Name, name: Name, response: Response, if_none_match: IfNoneMatch = None
-    ) -> schemas.PoolDetail | Response:
-        view = fleet.view()
-        status = next((status for status in view.pools if status.key == f"{namespace}/{name}"), None)
-        if status is None:
-            raise HTTPException(404, f"no pool {namespace}/{name}")
-        return tagged(presenters.pool_detail(status, view), response, if_none_match)
+    @router.get(_POOL, summary="One pool and its workers", responses=answers(PoolDetail) | _FOUND_OR_NOT)
+    async def pool(namespace: Name, name: Name, if_none_match: IfNoneMatch = None) -> Response:
+        view, key = fleet.view(), f"{namespace}/{name}"
+        facts = next((pool for pool in view.pools if pool.key == key), None)
+        if facts is None:
+            raise HTTPException(404, f"no pool {key}")
+        members = tuple(worker for worker in view.workers if worker.pool == key)
+        return encoded_tagged(PoolDetail(**msgspec.structs.asdict(facts), members=members), if_none_match)
 
-    @router.get("/workers", summary="Workers: load, held blocks, cache value, freshness, differences")
-    async def workers(pool: Filter = None, after: After = None, limit: ManyLimit = 1000) -> schemas.WorkerList:
-        found = [status for status in fleet.view().workers if pool is None or status.pool == pool]
-        shown, following = page(found, lambda status: status.id, after=after, limit=limit)
-        return schemas.WorkerList(
-            items=tuple(presenters.worker(status) for status in shown), total=len(found), next=following
-        )
+    @router.get(
+        "/workers",
+        summary="Workers: load, held blocks, cache value, freshness, differences",
+        responses=answers(WorkerList),
+    )
+    async def workers(pool: Filter = None, after: After = None, limit: ManyLimit = 1000) -> Response:
+        among = [worker for worker in fleet.view().workers if pool is None or worker.pool == pool]
+        shown, following = page(among, lambda worker: worker.id, after=after, limit=limit)
+        return encoded(WorkerList(items=tuple(shown), total=len(among), next=following))
 
     @router.get("/idle-cache", summary="What tenants have of the idle caches", tags=["tenants"])
     async def idle_cache(pool: Filter = None) -> tenant_schemas.IdleCacheList:

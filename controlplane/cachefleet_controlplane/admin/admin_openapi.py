@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from pydantic.json_schema import models_json_schema
 
 from cachefleet_controlplane.admin.problem_responses import MEDIA_TYPE
 from cachefleet_controlplane.admin.schemas import Problem
+from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
+from cachefleet_core.fleet_status.worker_facts import WorkerList
 
 Responses = dict[int | str, dict[str, Any]]
 
 _REF: Final = "#/components/schemas/{model}"
+_STATUS: Final = (PoolList, PoolDetail, WorkerList)
+_PUBLISHED: Final = {
+    "PoolFacts": "Pool",
+    "ContractFacts": "Contract",
+    "WorkerFacts": "Worker",
+    "AdapterReport": "Adapters",
+}
+"""Names of schemas that are not those of their types, as clients that are generated from the document have them."""
 
 
 def refusals(*statuses: int) -> Responses:
@@ -28,6 +40,11 @@ ERRORS: Final = refusals(400, 401, 403, 413, 422, 503)
 """Error statuses that every route may answer with."""
 
 
+def answers(document: type[msgspec.Struct]) -> Responses:
+    """The answer of a route that a part of a fleet's status is."""
+    return {200: {"content": {"application/json": {"schema": {"$ref": _REF.format(model=document.__name__)}}}}}
+
+
 def told(document: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's document with problem JSON as the content of all errors."""
     paths = {
@@ -35,9 +52,25 @@ def told(document: Mapping[str, Any]) -> dict[str, Any]:
         for path, operations in document["paths"].items()
     }
     _, problems = models_json_schema([(Problem, "serialization")], ref_template=_REF)
-    schemas = document["components"]["schemas"] | problems["$defs"]
+    schemas = document["components"]["schemas"] | problems["$defs"] | _status_schemas()
     components = {**document["components"], "schemas": dict(sorted(schemas.items()))}
     return {**document, "paths": paths, "components": components}
+
+
+def _status_schemas() -> dict[str, Any]:
+    """Schemas of a fleet's status. Answers have every field, so all are required."""
+    _, schemas = msgspec.json.schema_components(_STATUS, ref_template=_REF.replace("model", "name"))
+    text = msgspec.json.encode(schemas).decode()
+    for name, published in _PUBLISHED.items():
+        text = text.replace(f'/{name}"', f'/{published}"')
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return {_PUBLISHED.get(name, name): _whole(schema) for name, schema in found.items()}
+
+
+def _whole(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with all fields required, and words without the indentation that they have in the source."""
+    words = inspect.cleandoc(schema["description"])
+    return {**schema, "required": list(schema["properties"]), "description": words}
 
 
 def operation_id(method: str, path: str) -> str:

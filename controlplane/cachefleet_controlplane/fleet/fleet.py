@@ -20,7 +20,7 @@ from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.fleet.block_holders import BlockHolders
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
-from cachefleet_controlplane.fleet.view_builders import index_status, pool_status, worker_status
+from cachefleet_controlplane.fleet.view_builders import index_status, pool_facts, worker_facts
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
@@ -316,11 +316,11 @@ class Fleet:
         return FleetView(
             policy=self.policy.value,
             pools=tuple(
-                pool_status(pool, now, wall=wall, conflicts=self._registry.adapter_conflicts(pool))
+                pool_facts(pool, now, wall=wall, conflicts=self._registry.adapter_conflicts(pool))
                 for _, pool in sorted(self._registry.pools.items())
             ),
             workers=tuple(
-                worker_status(
+                worker_facts(
                     worker,
                     now,
                     held_blocks=stats.held.get(worker.id, 0),

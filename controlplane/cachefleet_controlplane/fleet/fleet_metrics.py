@@ -10,8 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER
-from cachefleet_controlplane.workers.views import FleetView, IndexStatus, PoolStatus, TenantIdle, WorkerStatus
-from cachefleet_core.report_frames import State
+from cachefleet_controlplane.workers.views import FleetView, IndexStatus, TenantIdle
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 
 _RANK: Final = ("pool", "worker", "rank")
 
@@ -28,21 +29,21 @@ _INDEX_TOTALS: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] =
     ),
     "index_shed_frames": ("Report frames not taken, the index being full", lambda index: index.shed_frames),
 }
-_POOL: Final[Mapping[str, tuple[str, Callable[[PoolStatus], float | None]]]] = {
-    "pool_workers": ("Workers there are", lambda pool: pool.workers),
-    "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.ready),
-    "pool_fresh_workers": ("Workers whose blocks are known", lambda pool: pool.fresh),
-    "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.excluded),
-    "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.ratio),
+_POOL: Final[Mapping[str, tuple[str, Callable[[PoolFacts], float | None]]]] = {
+    "pool_workers": ("Workers there are", lambda pool: pool.workers.total),
+    "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.workers.ready),
+    "pool_fresh_workers": ("Workers whose blocks are known", lambda pool: pool.workers.fresh),
+    "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.workers.excluded),
+    "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.value),
     "pool_hit_ratio_objective": ("The hit ratio asked for", lambda pool: pool.hit_ratio.objective),
     "pool_hit_ratio_sampled": ("1 where enough was looked up to judge it", lambda pool: pool.hit_ratio.sampled),
 }
-_WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]] = {
+_WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerFacts], float | None]]]] = {
     "worker_ready": ("1 where the worker can take requests", lambda worker: worker.ready and not worker.suspended),
     "worker_stale": ("1 where its reports are too old to trust", lambda worker: worker.stale),
     "worker_excluded": ("1 where its contract differs", lambda worker: worker.excluded),
     "worker_key_refused": ("1 where it refuses the gateway's key", lambda worker: worker.key_refused),
-    "worker_report_age_seconds": ("Age of its last report", lambda worker: worker.report_age),
+    "worker_report_age_seconds": ("Age of its last report", lambda worker: worker.report_age_seconds),
     "worker_held_blocks": ("Blocks the index has for it", lambda worker: worker.held_blocks),
     "worker_indexed": ("0 where its blocks did not fit into the index", lambda worker: worker.indexed),
     "worker_index_blind": (
@@ -54,20 +55,20 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerStatus], float | None]]]]
     "worker_inflight_requests": ("Requests sent there and not answered", lambda worker: worker.inflight_requests),
     "worker_inflight_tokens": ("Prompt tokens sent there and not prefilled", lambda worker: worker.inflight_tokens),
 }
-_REPORT: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
-    "worker_running_requests": ("Requests its engine runs", lambda report: report.running),
-    "worker_waiting_requests": ("Requests its engine holds back", lambda report: report.waiting),
-    "worker_blocks": ("Blocks its engine has", lambda report: report.blocks_total),
-    "worker_free_blocks": ("Blocks a request may take", lambda report: report.blocks_free),
-    "worker_idle_blocks": ("Idle cached blocks", lambda report: report.blocks_idle),
+_LOAD: Final[Mapping[str, tuple[str, Callable[[Load], float | None]]]] = {
+    "worker_running_requests": ("Requests its engine runs", lambda load: load.running),
+    "worker_waiting_requests": ("Requests its engine holds back", lambda load: load.waiting),
+    "worker_blocks": ("Blocks its engine has", lambda load: load.blocks_total),
+    "worker_free_blocks": ("Blocks a request may take", lambda load: load.blocks_free),
+    "worker_idle_blocks": ("Idle cached blocks", lambda load: load.blocks_idle),
 }
 _UNLISTED: Final = "Ranks of workers that report and that no pool lists"
 _SUSPENDED: Final = "1 while its engine answers and serves nothing: asleep, paused, updating_weights, stuck"
 _TENANT_IDLE: Final = "Idle cached blocks of a tenant over a pool's workers, as far as they tell"
-_REPORT_TOTALS: Final[Mapping[str, tuple[str, Callable[[State], float | None]]]] = {
-    "worker_preemptions": ("Requests its engine preempted", lambda report: report.preemptions),
-    "worker_prefix_queried_tokens": ("Prompt tokens its engine looked up", lambda report: report.prefix_queries),
-    "worker_prefix_hit_tokens": ("Prompt tokens its engine found", lambda report: report.prefix_hits),
+_LOAD_TOTALS: Final[Mapping[str, tuple[str, Callable[[Load], float | None]]]] = {
+    "worker_preemptions": ("Requests its engine preempted", lambda load: load.preemptions),
+    "worker_prefix_queried_tokens": ("Prompt tokens its engine looked up", lambda load: load.prefix_queries),
+    "worker_prefix_hit_tokens": ("Prompt tokens its engine found", lambda load: load.prefix_hits),
 }
 
 
@@ -99,9 +100,9 @@ class FleetCollector(Collector):
         yield _family(GaugeMetricFamily, "worker_suspended", _SUSPENDED, (*_RANK, "state"), suspended)
         told_of = tenant_idle(view.tenants)
         yield _family(GaugeMetricFamily, "tenant_idle_blocks", _TENANT_IDLE, ("pool", "tenant"), told_of)
-        for kind, table in ((GaugeMetricFamily, _REPORT), (CounterMetricFamily, _REPORT_TOTALS)):
+        for kind, table in ((GaugeMetricFamily, _LOAD), (CounterMetricFamily, _LOAD_TOTALS)):
             for name, (text, told) in table.items():
-                values = ((_rank(w), told(w.report)) for w in workers if w.report is not None)
+                values = ((_rank(w), told(w.load)) for w in workers if w.load is not None)
                 yield _family(kind, name, text, _RANK, values)
 
 
@@ -116,7 +117,7 @@ def tenant_idle(tenants: Iterable[TenantIdle]) -> list[tuple[tuple[str, str], in
     return list(blocks.items())
 
 
-def _rank(worker: WorkerStatus) -> tuple[str, str, str]:
+def _rank(worker: WorkerFacts) -> tuple[str, str, str]:
     return worker.pool, worker.name, str(worker.rank)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cachefleet_controlplane.report_streams.report_stream import StreamState
-from cachefleet_controlplane.workers.views import WorkerStatus
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
 MAX_SHOWN: Final = 16
 """Workers named in the body of /readyz."""
@@ -33,7 +33,7 @@ class StartupReadiness:
         if self._began is None:
             self._began = self._clock()
 
-    def awaited(self, workers: Callable[[], Iterable[WorkerStatus]]) -> list[str]:
+    def awaited(self, workers: Callable[[], Iterable[WorkerFacts]]) -> list[str]:
         """The names of workers still waited for, at most MAX_SHOWN; none once the gate is open."""
         if self._over or self._began is None:
             return []
@@ -44,6 +44,6 @@ class StartupReadiness:
         return [] if self._over else names[:MAX_SHOWN]
 
 
-def _known(worker: WorkerStatus) -> bool:
+def _known(worker: WorkerFacts) -> bool:
     """Its agent is connected, and has reported its blocks and load."""
-    return worker.connected and worker.stream == StreamState.LIVE and worker.report is not None
+    return worker.connected and worker.stream == StreamState.LIVE and worker.load is not None

@@ -1,39 +1,60 @@
-"""Builds the frozen views of pools, workers and index from live state."""
+"""Makes what is reported of pools, workers and index from live state."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.index.protocol import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.routing.hit_trust import WHOLE
+from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
 from cachefleet_controlplane.workers.pool import Pool
-from cachefleet_controlplane.workers.views import AdapterConflict, HitRatio, IndexStatus, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers.views import IndexStatus
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.budget import budget_mib
-from cachefleet_core.report_frames import Capability, Hello
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, ContractFacts, HitRatio, PoolFacts, WorkerCounts
+from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
+from cachefleet_core.index_contract import IndexContract
+from cachefleet_core.report_fields import MAX_TEXT
+from cachefleet_core.report_frames import Capability, Hello, State
 from cachefleet_core.warmth import Warmth
 
 _NOT_WARMED = Warmth()
 
 
-def pool_status(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = ()) -> PoolStatus:
-    """The view of a pool; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters."""
-    workers = list(pool.workers.values())
-    return PoolStatus(
+def pool_facts(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = ()) -> PoolFacts:
+    """A pool's facts; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters."""
+    declared = pool.declared
+    return PoolFacts(
         key=pool.key,
-        model=pool.declared.spec.model.name,
-        namespace=pool.declared.metadata.namespace,
-        generation=pool.declared.metadata.generation,
-        contract=pool.contract,
-        hit_ratio=hit_ratio(pool, now, wall=wall),
-        workers=sum(worker.endpoint is not None for worker in workers),
+        namespace=declared.metadata.namespace,
+        name=declared.metadata.name,
+        model=declared.spec.model.name,
+        generation=declared.metadata.generation,
+        contract=contract_facts(pool.contract) if pool.contract else None,
+        hit_ratio=_hit_ratio(pool, now, wall),
+        workers=_counts(list(pool.workers.values()), now),
+        replicas=declared.spec.replicas,
+        admitted=pool.policy is not None,
+        budget_mib=budget_mib(declared.spec),
+        adapter_conflicts=conflicts,
+    )
+
+
+def contract_facts(contract: IndexContract) -> ContractFacts:
+    """An index contract with its fingerprint."""
+    return ContractFacts(fingerprint=contract.fingerprint(), **msgspec.structs.asdict(contract))
+
+
+def _counts(workers: Sequence[Worker], now: float) -> WorkerCounts:
+    return WorkerCounts(
+        total=sum(worker.endpoint is not None for worker in workers),
         ready=sum(worker.serves(now) for worker in workers),
         fresh=sum(_fresh(worker, now) for worker in workers),
         excluded=sum(bool(worker.differences) for worker in workers),
-        replicas=pool.declared.spec.replicas,
-        admitted=pool.policy is not None,
-        budget_mib=budget_mib(pool.declared.spec),
-        adapter_conflicts=conflicts,
     )
 
 
@@ -49,29 +70,19 @@ def index_status(stats: IndexStats, agents: AgentConnections) -> IndexStatus:
     )
 
 
-def hit_ratio(pool: Pool, now: float, *, wall: float) -> HitRatio:
-    """The hit ratio of a pool's window that ends at ``now``; ``wall`` is that in Unix seconds."""
-    queried, hit = pool.window.sums(now)
-    told, served = pool.served.sums(now)
-    objective = pool.declared.spec.hit.objective
-    return HitRatio(
-        window_seconds=pool.window.seconds,
-        objective=objective.ratio if objective else None,
-        queried_tokens=queried,
-        hit_tokens=hit,
-        answered_tokens=told,
-        served_tokens=served,
-        sampled_at=wall,
-        min_tokens=objective.min_tokens if objective else 0,
-    )
+def _hit_ratio(pool: Pool, now: float, wall: float) -> HitRatio:
+    (queried, hit), (answered, served) = pool.window.sums(now), pool.served.sums(now)
+    tokens = WindowTokens(queried=queried, hit=hit, answered=answered, served=served)
+    return hit_ratio(tokens, seconds=pool.window.seconds, objective=pool.declared.spec.hit.objective, wall=wall)
 
 
-def worker_status(
+def worker_facts(
     worker: Worker, now: float, *, held_blocks: int, cache_value: float, agents: AgentConnections
-) -> WorkerStatus:
-    """The view of one rank; what it has not announced or reported is 0, "" or None."""
-    load, hello, endpoint = worker.load, worker.hello, worker.endpoint
-    return WorkerStatus(
+) -> WorkerFacts:
+    """One rank's facts; what it has not announced or reported is 0, "" or None."""
+    report, hello, endpoint = worker.load, worker.hello, worker.endpoint
+    state, block_bytes = report.state if report else None, hello.block_bytes if hello else 0
+    return WorkerFacts(
         id=worker.id,
         name=worker.name,
         pool=worker.pool,
@@ -86,10 +97,14 @@ def worker_status(
         stream=worker.stream.stream_state.value,
         epoch=worker.stream.epoch,
         sequence=worker.stream.sequence,
-        report=load.state if load else None,
-        report_age=now - load.at if load else None,
+        phase=state.phase.value if state else None,
+        phase_reason=state.reason or None if state else None,
+        load=load_facts(state) if state else None,
+        report_age_seconds=now - report.at if report else None,
         stale=worker.stream.stale(now),
         held_blocks=held_blocks,
+        held_bytes=held_blocks * block_bytes if block_bytes else None,
+        block_bytes=block_bytes,
         indexed=not worker.unindexed,
         cache_value=cache_value,
         trust=worker.trust / WHOLE,
@@ -101,20 +116,24 @@ def worker_status(
         key_refused=worker.key_refused,
         inflight_requests=len(worker.inflight_requests.open),
         inflight_tokens=worker.inflight_requests.tokens(now),
-        policy_generation=load.state.generation if load else 0,
-        block_bytes=hello.block_bytes if hello else 0,
+        policy_generation=state.generation if state else 0,
         engine_version=hello.engine_version if hello else "",
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",
-        warmth=load.state.warmth if load else _NOT_WARMED,
+        warmth=state.warmth if state else _NOT_WARMED,
         adapters=worker.adapters.report,
     )
+
+
+def load_facts(state: State) -> Load:
+    """The load in a report."""
+    return Load(**{name: getattr(state, name) for name in Load.__struct_fields__})
 
 
 def _index(hello: Hello) -> tuple[Capability, ...]:
     """How its blocks are indexed, where that is not as for full attention alone."""
     if hello.not_indexed:
-        return (Capability(feature="index", mode="off", reason=f"not indexed: {hello.not_indexed}"),)
+        return (Capability(feature="index", mode="off", reason=f"not indexed: {hello.not_indexed}"[:MAX_TEXT]),)
     if not hello.rule.windows:
         return ()
     windows = ", ".join(map(str, hello.rule.windows))

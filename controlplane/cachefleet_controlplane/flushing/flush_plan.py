@@ -10,8 +10,9 @@ from cachefleet_controlplane.flushing.flush_scope import Scope
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import full_name
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.views import ServedModel, WorkerStatus
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.engine.cache_flush import FLUSH_FEATURE, FLUSH_WHOLE, FlushAsk
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.report_frames import Capability
 
@@ -41,7 +42,7 @@ class Target:
 def targets(
     scope: Scope,
     models: Sequence[ServedModel],
-    workers: Iterable[WorkerStatus],
+    workers: Iterable[WorkerFacts],
     *,
     digests: Callable[[], tuple[str, ...]],
     dry_run: bool,
@@ -72,7 +73,7 @@ def _no_worker(scope: Scope) -> str:
     return f"there is no worker `{scope.worker}`{of_pool}{of_model}: see `cachefleet workers`"
 
 
-def _is_meant(worker: WorkerStatus, name: str | None) -> bool:
+def _is_meant(worker: WorkerFacts, name: str | None) -> bool:
     return name is None or name in (worker.id, full_name(worker.pool, worker.name), worker.name)
 
 
@@ -82,7 +83,7 @@ def _rank(worker: str | None) -> int | None:
     return int(rank) if worker and "#" in worker and rank.isascii() and rank.isdigit() else None
 
 
-def _target(worker: WorkerStatus, model: ServedModel, scope: Scope, ask: FlushAsk) -> Target:
+def _target(worker: WorkerFacts, model: ServedModel, scope: Scope, ask: FlushAsk) -> Target:
     adapter = model.upstream if model.is_adapter else None
     prompt = None if scope.prompt is None else rendered_body(scope.prompt, model.upstream)
     asked = FlushAsk(
@@ -103,7 +104,7 @@ def rendered_body(prompt: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {"model": model, **({"add_generation_prompt": False} if "messages" in body else {}), **body}
 
 
-def _problem(worker: WorkerStatus, model: ServedModel, ask: FlushAsk) -> str:
+def _problem(worker: WorkerFacts, model: ServedModel, ask: FlushAsk) -> str:
     """Why a worker cannot be asked; "" where it can."""
     if not worker.url:
         return UNLISTED

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from cachefleet_controlplane.history.cache_history import FLEET, STEP_SECONDS, CacheHistory, Gauges
-from cachefleet_controlplane.workers.views import FleetView, PoolStatus, ServedModel, WorkerStatus
+from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_core.budget import budget_blocks
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.spec import PrefixCachePool
 
 _EARLY_SECONDS: Final = 1.0
@@ -59,7 +61,7 @@ def until_next(now: float) -> float:
 
 def gauges(view: FleetView, declared: Callable[[str], PrefixCachePool | None], queued: Queued) -> dict[str, Gauges]:
     """Load and blocks of every pool, and of all together."""
-    members: dict[str, list[WorkerStatus]] = {pool.key: [] for pool in view.pools}
+    members: dict[str, list[WorkerFacts]] = {pool.key: [] for pool in view.pools}
     for worker in view.workers:
         members.setdefault(worker.pool, []).append(worker)
     lines = {(pool.namespace, pool.model) for pool in view.pools}
@@ -69,34 +71,33 @@ def gauges(view: FleetView, declared: Callable[[str], PrefixCachePool | None], q
         for pool in view.pools
     }
     queried = sum(pool.hit_ratio.tokens for pool in view.pools)
-    hit = sum(pool.hit_ratio.cached for pool in view.pools)
+    hit = sum(pool.hit_ratio.cached_tokens for pool in view.pools)
     ratio = min(1.0, hit / queried) if queried else None
     return found | {FLEET: _together(found.values(), queued=sum(waits.values()), ratio=ratio)}
 
 
 def _of_pool(
-    pool: PoolStatus, workers: Sequence[WorkerStatus], declared: PrefixCachePool | None, *, queued: int
+    pool: PoolFacts, workers: Sequence[WorkerFacts], declared: PrefixCachePool | None, *, queued: int
 ) -> Gauges:
-    reports = [worker.report for worker in workers if worker.report is not None]
-    idle = [report.blocks_idle for report in reports if report.blocks_idle is not None]
-    ratio = pool.hit_ratio.ratio
+    loads = [worker.load for worker in workers if worker.load is not None]
+    idle = [load.blocks_idle for load in loads if load.blocks_idle is not None]
     return Gauges(
-        running=sum(report.running for report in reports),
-        waiting=sum(report.waiting for report in reports),
+        running=sum(load.running for load in loads),
+        waiting=sum(load.waiting for load in loads),
         queued=queued,
         held_blocks=sum(worker.held_blocks for worker in workers),
         idle_blocks=sum(idle) if idle else None,
         budget_blocks=None if declared is None else _budget(declared, workers),
-        hit_ratio=None if ratio is None else min(1.0, ratio),
+        hit_ratio=pool.hit_ratio.value,
     )
 
 
-def _budget(pool: PrefixCachePool, workers: Iterable[WorkerStatus]) -> int | None:
+def _budget(pool: PrefixCachePool, workers: Iterable[WorkerFacts]) -> int | None:
     """Idle blocks that these workers may keep; None where none tells a block's size."""
     known = [worker for worker in workers if worker.listed and worker.block_bytes]
     if not known:
         return None
-    sizes = ((worker.block_bytes, worker.report.blocks_total if worker.report else 0) for worker in known)
+    sizes = ((worker.block_bytes, worker.load.blocks_total if worker.load else 0) for worker in known)
     return sum(budget_blocks(pool.spec, block_bytes=size, total=total) for size, total in sizes)
 
 

@@ -130,8 +130,8 @@ class NewWorkerWarmUp:
 
     def _in_time(self, pool: PrefixCachePool) -> int:
         """Tokens that a worker of the pool computes in ``seconds``, at the median of the reported rates."""
-        reports = [one.report for one in self._fleet.view().workers if one.pool == pool.key and one.report]
-        rates = [report.prefill_tokens_per_second for report in reports if report.prefill_tokens_per_second]
+        loads = [one.load for one in self._fleet.view().workers if one.pool == pool.key and one.load]
+        rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second]
         return round(median(rates) * self._seconds) if rates else UNMEASURED_TOKENS
 
     def _pool(self, key: str) -> PrefixCachePool | None:

@@ -11,13 +11,13 @@ from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.views import WorkerStatus
 from cachefleet_core.budget import blocks
+from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 from cachefleet_core.hit_rule import PLAIN
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import Role
-from cachefleet_core.report_frames import Hello, State
+from cachefleet_core.report_frames import Hello
 
 DEFAULT_INTER_TOKEN_SECONDS: Final = 0.02
 RUNNING: Final = 256
@@ -66,14 +66,14 @@ class FleetModel:
 
 
 def fleet_model(
-    pool: PrefixCachePool, workers: Sequence[WorkerStatus], hellos: Sequence[Hello], *, policy: str
+    pool: PrefixCachePool, workers: Sequence[WorkerFacts], hellos: Sequence[Hello], *, policy: str
 ) -> FleetModel:
     """The model of a pool by its ready workers and what they announced. ApiError where it cannot be simulated."""
     key, spec = pool.key, pool.spec
     if spec.role is not Role.BOTH:
         raise ApiError(422, f"pool {key} has the role {spec.role}: only pools that serve whole requests are simulated")
-    reports = [worker.report for worker in workers if worker.ready and worker.report is not None]
-    if not reports or not hellos:
+    loads = [worker.load for worker in workers if worker.ready and worker.load is not None]
+    if not loads or not hellos:
         raise ApiError(409, f"no worker of pool {key} is ready, so nothing is known of its engines")
     if any(hello.rule != PLAIN or hello.not_indexed for hello in hellos):
         raise ApiError(422, f"engines of pool {key} need more than a prefix for a hit: they are not simulated")
@@ -83,12 +83,10 @@ def fleet_model(
     declared = spec.prefix_cache.budget_mib if spec.prefix_cache.enabled else 0
     budget_mib = declared if block_bytes and _bounded(workers) else None
     setup = Setup(
-        workers=len(reports),
-        blocks=max(1, round(median(report.blocks_total for report in reports)) - OWN_BLOCKS),
-        prefill_tokens_per_second=_rate(
-            reports, lambda report: report.prefill_tokens_per_second, DEFAULT_TOKENS_PER_SECOND
-        ),
-        inter_token_seconds=_rate(reports, lambda report: report.inter_token_seconds, DEFAULT_INTER_TOKEN_SECONDS),
+        workers=len(loads),
+        blocks=max(1, round(median(load.blocks_total for load in loads)) - OWN_BLOCKS),
+        prefill_tokens_per_second=_rate(loads, lambda load: load.prefill_tokens_per_second, DEFAULT_TOKENS_PER_SECOND),
+        inter_token_seconds=_rate(loads, lambda load: load.inter_token_seconds, DEFAULT_INTER_TOKEN_SECONDS),
         batched_tokens=max(hello.max_batched_tokens for hello in hellos) or DEFAULT_BATCHED_TOKENS,
         running=RUNNING,
         model_len=max(hello.max_model_len for hello in hellos) or spec.engine.max_model_len,
@@ -104,12 +102,12 @@ def fleet_model(
     )
 
 
-def _rate(reports: Sequence[State], of: Callable[[State], float | None], otherwise: float) -> float:
+def _rate(loads: Sequence[Load], of: Callable[[Load], float | None], otherwise: float) -> float:
     """What half of the workers that tell exceed."""
-    told = [rate for report in reports if (rate := of(report))]
+    told = [rate for load in loads if (rate := of(load))]
     return median(told) if told else otherwise
 
 
-def _bounded(workers: Sequence[WorkerStatus]) -> bool:
+def _bounded(workers: Sequence[WorkerFacts]) -> bool:
     """Whether a plugin holds engines to their budget."""
     return any(one.feature == "budget" and one.mode != "off" for worker in workers for one in worker.capabilities)

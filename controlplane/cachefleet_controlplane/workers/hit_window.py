@@ -1,17 +1,22 @@
-"""Hit ratio of a pool: tokens that its engines looked up and found in their prefix caches, over a sliding window."""
+"""Hit ratio of a pool over a sliding window: by its engines' counters, or by what answers say came from cache."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
+from cachefleet_core.fleet_status.pool_facts import BY_ANSWERS, BY_ENGINES, HitRatio
+from cachefleet_core.pool.policy import HitObjective
 from cachefleet_core.report_frames import State
 
 DEFAULT_WINDOW_SECONDS: Final = 600.0
 """Of a pool without an objective."""
 BUCKETS: Final = 60
 """The window moves in steps of a sixtieth."""
+FAIR_SHARE: Final = 0.1
+"""Of the tokens that engines have looked up, those of answers that tell must be so many at least to speak for all."""
 
 
 @dataclass(slots=True)
@@ -58,3 +63,49 @@ class HitWindow:
     def _expire(self, now: float) -> None:
         while self._parts and now - self._parts[0][0] > self.seconds:
             self._parts.popleft()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTokens:
+    """Prompt tokens of a window, and those from cache: by the engines' counters, and by their answers.
+
+    The counters are of an engine's own blocks alone, so they know nothing of a connector's; and what did not come
+    through this replica only they know.
+    """
+
+    queried: int = 0
+    hit: int = 0
+    answered: int = 0
+    """Of prompts whose answers told what came from cache."""
+    served: int = 0
+
+    def by_answers(self, min_tokens: int) -> bool:
+        """Whether answers tell of a fair part of all, and of enough to judge by, so that the ratio goes by them."""
+        fair = 0 < self.answered >= FAIR_SHARE * self.queried
+        return fair and (self.answered >= min_tokens or self.queried < min_tokens)
+
+
+def hit_ratio(tokens: WindowTokens, *, seconds: float, objective: HitObjective | None, wall: float) -> HitRatio:
+    """The hit ratio of a window of so many seconds that ends at ``wall``, in Unix seconds."""
+    min_tokens = objective.min_tokens if objective else 0
+    by_answers = tokens.by_answers(min_tokens)
+    cached, total = (tokens.served, tokens.answered) if by_answers else (tokens.hit, tokens.queried)
+    return HitRatio(
+        value=_share(cached, total),
+        window_seconds=seconds,
+        objective=objective.ratio if objective else None,
+        by=BY_ANSWERS if by_answers else BY_ENGINES,
+        tokens=total,
+        queried_tokens=tokens.queried,
+        hit_tokens=tokens.hit,
+        answered_tokens=tokens.answered,
+        served_tokens=tokens.served,
+        counted=_share(tokens.hit, tokens.queried),
+        sampled=total >= min_tokens,
+        sampled_at=datetime.fromtimestamp(wall, UTC),
+    )
+
+
+def _share(cached: int, total: int) -> float | None:
+    """At most 1, as counters may be read between two of one request; None where there were none."""
+    return min(1.0, cached / total) if total else None

@@ -15,10 +15,11 @@ from cachefleet_controlplane.routing.reservations import KEY_BYTES
 from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
-from cachefleet_controlplane.workers.views import AdapterConflict, ServedModel
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.engine.engine_arguments import engine_policy
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict
 from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, adapter_claims, claim_of
 from cachefleet_core.report_frames import Policy
 

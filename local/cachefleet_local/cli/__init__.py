@@ -15,4 +15,5 @@ listing             items as a table, JSON, YAML or names
 options             options that commands share
 quick_values        values of options without pydantic
 screen              output of ``cachefleet up``
+typed_answers       pools and workers in answers, as the values that the control plane made them from
 """

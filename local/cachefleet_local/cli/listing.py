@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,7 +28,7 @@ class Column:
     """One column of a table; ``right`` aligns it right, for numbers."""
 
     title: str
-    value: Callable[[Item], object]
+    value: Callable[[Any], object]
     right: bool = False
     wide: bool = False
     """In wide tables alone."""
@@ -36,9 +36,16 @@ class Column:
     """It changes by itself, as an age does: no news for who watches."""
     name: bool = False
     """It has the item's name, or a part of it; where none has, the first column is it."""
+    decode: Callable[[Item], Any] | None = None
+    """What makes of the item what ``value`` takes; None where that is the item."""
 
 
-def listing(items: Sequence[Item], columns: Sequence[Column], output: Output) -> str:
+def decoded_columns(decode: Callable[[Item], Any], *columns: Column) -> tuple[Column, ...]:
+    """Columns of what items are decoded to."""
+    return tuple(replace(column, decode=decode) for column in columns)
+
+
+def listing(items: Sequence[Any], columns: Sequence[Column], output: Output) -> str:
     """The items as text, without a newline at its end."""
     match output:
         case Output.JSON:
@@ -65,12 +72,12 @@ def single(item: Item, columns: Sequence[Column], output: Output) -> str:
 def name_of(item: Item, columns: Sequence[Column]) -> str:
     """The item's name."""
     named = [column for column in columns if column.name] or columns[:1]
-    return "/".join(_cell(column.value(item)) for column in named)
+    return "/".join(_cells(item, named))
 
 
 def news_of(item: Item, columns: Sequence[Column]) -> tuple[str, ...]:
     """What is compared to find out whether the item has changed."""
-    return tuple(_cell(column.value(item)) for column in columns if not column.moving)
+    return tuple(_cells(item, [column for column in columns if not column.moving]))
 
 
 class Rows:
@@ -81,9 +88,9 @@ class Rows:
         self._widths = [len(column.title) for column in self._columns]
         self._begun = False
 
-    def lines(self, items: Sequence[Item]) -> list[str]:
+    def lines(self, items: Sequence[Any]) -> list[str]:
         """The next rows, after the titles where these are the first."""
-        rows = [[_cell(column.value(item)) for column in self._columns] for item in items]
+        rows = [_cells(item, self._columns) for item in items]
         for i, width in enumerate(self._widths):
             self._widths[i] = max([width, *(len(row[i]) for row in rows)])
         titles = [] if self._begun else [[column.title for column in self._columns]]
@@ -95,6 +102,12 @@ class Rows:
             cell.rjust(width) if column.right else cell.ljust(width)
             for cell, column, width in zip(row, self._columns, self._widths, strict=True)
         ]
+
+
+def _cells(item: Any, columns: Sequence[Column]) -> list[str]:
+    """The item's cells; it is decoded once for all columns."""
+    values = {decode: decode(item) if decode else item for decode in {column.decode for column in columns}}
+    return [_cell(column.value(values[column.decode])) for column in columns]
 
 
 def _cell(value: object) -> str:

@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts
 from cachefleet_core.pool.model_names import Claim, NameConflict, NameRules
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.controlplane_client.client import FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.fleets import Fleets, disagreement
 from cachefleet_operator.controlplane_client.name_claims import NameClaims
-from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, essence
+from cachefleet_operator.controlplane_client.pool_facts import Facts, essence, figures
 from cachefleet_operator.reasons import Reason
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class FactsCache:
         others = ((other, self._contract(other.key)) for other in self._fleets.beside(key))
         return disagreement(mine, others, self._contract(key))
 
-    def _contract(self, key: str) -> Contract | None:
+    def _contract(self, key: str) -> ContractFacts | None:
         seen = self._seen.get(key)
         return seen.facts.known.contract if seen and seen.facts.known else None
 
@@ -162,7 +163,8 @@ class FactsCache:
             for other in self._fleets.beside(key):
                 self._enqueue(other.key)
         at_once = essence(seen.facts) != essence(seen.told)
-        if at_once or (seen.facts != seen.told and now - seen.told_at >= self._times.figures_every):
+        moved = figures(seen.facts) != figures(seen.told)
+        if at_once or (moved and now - seen.told_at >= self._times.figures_every):
             self._seen[key] = replace(seen, told=seen.facts, told_at=now)
             self._enqueue(key)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_operator.controlplane_client.pool_facts import Contract
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def declared(pool: PrefixCachePool) -> Declared:
     )
 
 
-def disagreement(mine: Declared, others: Iterable[tuple[Declared, Contract | None]], contract: Contract | None) -> str:
+def disagreement(
+    mine: Declared, others: Iterable[tuple[Declared, ContractFacts | None]], contract: ContractFacts | None
+) -> str:
     """How a pool differs from the first other of its fleet with a difference, "" where it differs from none."""
     for other, its_contract in others:
         if difference := _declared_difference(mine, other) or _announced_difference(contract, its_contract):
@@ -98,7 +100,7 @@ def _declared_difference(mine: Declared, other: Declared) -> _Difference | None:
     return None
 
 
-def _announced_difference(mine: Contract | None, other: Contract | None) -> _Difference | None:
+def _announced_difference(mine: ContractFacts | None, other: ContractFacts | None) -> _Difference | None:
     if mine is None or other is None:
         return None
     for field in ("block_size", "weights", "revision", "tokenizer", "key_version", "lookahead"):

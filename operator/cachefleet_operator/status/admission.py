@@ -9,7 +9,7 @@ from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool.admitted import admission, in_force, last_admitted, same_token_size
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.validation_problems import PoolError
-from cachefleet_operator.controlplane_client.pool_facts import Facts, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.status.pool_assessment import Manifest, Verdict
 
 
@@ -34,7 +34,7 @@ def admitted(document: Manifest, verdict: Verdict, facts: Facts, current: Collec
     before = last_admitted(document)
     if not verdict.admitted:
         return dict(document["status"]["admitted"]) if before else None
-    size = _token_bytes(facts.known or PoolFacts(), current)
+    size = _token_bytes(facts, current)
     if not size and before and same_token_size(document, before):
         size = before.kv_bytes_per_token or 0
     return admission(document, kv_bytes_per_token=size)
@@ -49,8 +49,9 @@ def pool_in_force(document: Manifest) -> PrefixCachePool | None:
     return found.pool if found.admitted else None
 
 
-def _token_bytes(known: PoolFacts, current: Collection[str]) -> int:
-    ours = (member for member in known.members if member.name in current and not member.excluded)
+def _token_bytes(facts: Facts, current: Collection[str]) -> int:
+    ours = (member for member in facts.members if member.name in current and not member.excluded)
     told = next((member.block_bytes for member in ours if member.block_bytes), 0)
-    size = known.contract.block_size if known.contract else 0
+    contract = facts.known.contract if facts.known else None
+    size = contract.block_size if contract else 0
     return told // size if size else 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict
+from cachefleet_core.index_contract import Difference
 from cachefleet_operator.controlplane_client.pool_facts import (
-    AdapterConflict,
-    Difference,
     Facts,
     blind,
     excluded,
@@ -85,7 +85,7 @@ def _available(workers: Workers, observations: Observations) -> Finding:
 
 def _all_suspended(facts: Facts) -> tuple[Finding, ...]:
     """An obstacle, where every ready worker's engine serves nothing."""
-    ready = [member for member in (facts.known.members if facts.known else ()) if member.ready]
+    ready = [member for member in facts.members if member.ready]
     if not ready or not all(member.suspended for member in ready):
         return ()
     words = f"no worker serves{suspended_words(facts)}: requests are refused until one does"
@@ -217,7 +217,7 @@ def _keys(verdict: Verdict, facts: Facts) -> Finding:
 
 def _all_refuse(keys: Finding, facts: Facts) -> tuple[Finding, ...]:
     """``keys``, as an obstacle, where no ready worker takes the gateway's key."""
-    ready = [member for member in (facts.known.members if facts.known else ()) if member.ready]
+    ready = [member for member in facts.members if member.ready]
     all_do = keys.reason == Reason.KEYS_REFUSED and ready and all(member.key_refused for member in ready)
     return (Finding(keys.type, "False", keys.reason, keys.message),) if all_do else ()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from cachefleet_core.engine.suspensions import Suspension, suspension_words
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.warmth import REFUSED, TOO_LONG
 from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
-    Member,
     doubted,
     excluded,
     failed,
@@ -72,13 +72,13 @@ def _unwarmed(facts: Facts) -> tuple[tuple[object, str, str], ...]:
     return ((True, Reason.WARM_PREFIX_FAILING, f"{words}; it is tried again"),)
 
 
-def _failed_words(member: Member | None) -> str:
+def _failed_words(member: WorkerFacts | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} says that it failed" + (f": {member.phase_reason}" if member.phase_reason else "")
 
 
-def _stuck_words(member: Member | None) -> str:
+def _stuck_words(member: WorkerFacts | None) -> str:
     if member is None:
         return ""
     return f"the engine of worker {member.name} answers health checks, but requests wait there and nothing moves"
@@ -91,7 +91,7 @@ def suspended_words(facts: Facts) -> str:
     return f"; {', '.join(found[:MAX_SHOWN])}{more}" if found else ""
 
 
-def _distrusted_words(member: Member | None) -> str:
+def _distrusted_words(member: WorkerFacts | None) -> str:
     if member is None:
         return ""
     return f"worker {member.name} serves little of what it claims to hold: {member.trust:.0%} of that is counted on"
@@ -103,7 +103,7 @@ def _foreign_words(pods: tuple[str, ...]) -> str:
     return f"{words}; take the label {names.POOL_LABEL} off them, or delete them"
 
 
-def key_refused_words(member: Member) -> str:
+def key_refused_words(member: WorkerFacts) -> str:
     """What to do about a worker that does not take the gateway's key."""
     return (
         f"worker {member.name} does not take the gateway's key, so it gets no requests while others do. Its pod read "

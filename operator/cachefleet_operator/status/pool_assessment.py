@@ -10,7 +10,7 @@ from cachefleet_core.budget import BudgetPlan, BudgetReason, plan_budget
 from cachefleet_core.pool.model_names import NameConflict, claim_status
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
-from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pods import Pod, worst
 from cachefleet_operator.status.troubles import Trouble
@@ -145,12 +145,12 @@ def with_reported_sizes(pool: PrefixCachePool, verdict: Verdict, facts: Facts, c
     The report of another worker may admit the pool but not refuse it: a change of tensor parallelism, data type or
     block size may be what makes it fit.
     """
-    known = facts.known or PoolFacts()
-    told = [member for member in known.members if member.block_bytes and not member.excluded]
+    told = [member for member in facts.members if member.block_bytes and not member.excluded]
     if not told:
         return verdict
     member = min(told, key=lambda each: each.name not in current)
     ours = member.name in current
-    block_size = known.contract.block_size if known.contract and not ours else 0
+    contract = facts.known.contract if facts.known and not ours else None
+    block_size = contract.block_size if contract else 0
     budget = plan_budget(pool.spec, member.block_bytes // (block_size or pool.spec.block_size))
     return replace(verdict, budget=budget) if ours or budget.admitted else verdict

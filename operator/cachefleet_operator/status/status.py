@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from cachefleet_core.budget import MIB, blocks
+from cachefleet_core.fleet_status.pool_facts import PoolDetail
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.model_names import claim_status
 from cachefleet_core.pool.status import MAX_WORKERS
 from cachefleet_core.report_frames import Phase
 from cachefleet_operator import names
-from cachefleet_operator.controlplane_client.pool_facts import Facts, Member, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts, block_bytes
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.objects import MANAGER
 from cachefleet_operator.reasons import Reason
@@ -154,22 +156,22 @@ def _first_ready(workers: Workers, previous: Mapping[str, Any], now: str) -> Man
     return {"firstReadyTime": since or now}
 
 
-def _budget(verdict: Verdict, known: PoolFacts | None, previous: Mapping[str, Any]) -> Manifest:
+def _budget(verdict: Verdict, known: PoolDetail | None, previous: Mapping[str, Any]) -> Manifest:
     plan = verdict.budget
     if plan is None:
         return {}
     # A refused budget does not take effect: running workers keep theirs.
     admitted = plan.budget_mib if verdict.admitted else int(previous.get("admittedMiB", 0))
     value = {"requestedMiB": plan.budget_mib, "kvCacheMiB": plan.kv_cache_mib, "admittedMiB": admitted}
-    if known is not None and known.block_bytes:
-        used = max((member.idle_bytes for member in known.members), default=0)
-        value |= {"usedMiB": -(-used // MIB), "blocks": blocks(admitted, known.block_bytes)}
+    if known is not None and (size := block_bytes(known)):
+        used = max((member.idle_bytes or 0 for member in known.members), default=0)
+        value |= {"usedMiB": -(-used // MIB), "blocks": blocks(admitted, size)}
     elif previous.get("admittedMiB") == admitted:
         value |= {name: previous[name] for name in ("usedMiB", "blocks") if name in previous}
     return {"budget": value}
 
 
-def _hit_ratio(known: PoolFacts | None, previous: Mapping[str, Any] | None, now: str) -> Manifest:
+def _hit_ratio(known: PoolDetail | None, previous: Mapping[str, Any] | None, now: str) -> Manifest:
     measured = known.hit_ratio.value if known else None
     if measured is None:
         return {"hitRatio": dict(previous)} if previous else {}
@@ -178,7 +180,7 @@ def _hit_ratio(known: PoolFacts | None, previous: Mapping[str, Any] | None, now:
     return {"hitRatio": {"value": value, "sampledAt": previous.get("sampledAt") if same and previous else now}}
 
 
-def _contract(known: PoolFacts | None, previous: str | None) -> Manifest:
+def _contract(known: PoolDetail | None, previous: str | None) -> Manifest:
     fingerprint = known.contract.fingerprint if known and known.contract else previous
     return {"contract": fingerprint} if fingerprint else {}
 
@@ -191,14 +193,14 @@ def _workers(pods: Sequence[Pod], facts: Facts) -> Manifest:
     return {"workers": shown[:MAX_WORKERS], "workersOmitted": len(shown) - MAX_WORKERS}
 
 
-def _by_name(facts: Facts) -> dict[str, list[Member]]:
-    found: dict[str, list[Member]] = {}
-    for member in facts.known.members if facts.known else ():
+def _by_name(facts: Facts) -> dict[str, list[WorkerFacts]]:
+    found: dict[str, list[WorkerFacts]] = {}
+    for member in facts.members:
         found.setdefault(member.name, []).append(member)
     return found
 
 
-def _worker(pod: Pod, ranks: Sequence[Member] | None) -> Manifest:
+def _worker(pod: Pod, ranks: Sequence[WorkerFacts] | None) -> Manifest:
     told: Manifest = {"name": pod.name, "state": _state(pod, ranks)}
     if not ranks:
         return told
@@ -209,7 +211,7 @@ def _worker(pod: Pod, ranks: Sequence[Member] | None) -> Manifest:
     return told | figures | {"epoch": first.epoch[:MAX_EPOCH]}
 
 
-def _state(pod: Pod, ranks: Sequence[Member] | None) -> str:
+def _state(pod: Pod, ranks: Sequence[WorkerFacts] | None) -> str:
     """The worker's phase: from the pod where that is decisive, else as its agent reports it."""
     if pod.leaving:
         return Phase.DRAINING

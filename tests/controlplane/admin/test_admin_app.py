@@ -1,5 +1,6 @@
 """What the admin API shows, and how it refuses."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 
@@ -15,7 +16,7 @@ from cachefleet_controlplane.routing.reason_texts import CAUSES
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_records import LaterRecord
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_operator.controlplane_client.pool_facts import parse
+from cachefleet_operator.controlplane_client.pool_facts import Facts, block_bytes, cache_values, parse
 from tests.controlplane.admin.conftest import Doorkeeper, Still
 from tests.controlplane.fleet_views import CONTRACT, fleet_view
 from tests.controlplane.store.conftest import make_record
@@ -165,6 +166,8 @@ async def test_pools(client: httpx.AsyncClient) -> None:
             "sampledAt": "2027-01-15T08:00:00Z",
         },
         "workers": {"total": 3, "ready": 3, "fresh": 2, "excluded": 1},
+        "replicas": 1,
+        "admitted": True,
         "budgetMiB": 0,
         "adapterConflicts": [],
     }
@@ -181,7 +184,7 @@ async def test_the_operator_finds_all_that_a_status_needs(client: httpx.AsyncCli
     assert known.contract is not None
     assert known.contract.fingerprint == CONTRACT.fingerprint()
     assert (known.hit_ratio.value, known.hit_ratio.window_seconds) == (0.7, 600)
-    assert (known.block_bytes, known.values["demo-0"]) == (4096, 12.5)
+    assert (block_bytes(known), cache_values(Facts(known))["demo-0"]) == (4096, 12.5)
     assert known.members[1].excluded
     assert known.members[1].differences[0].actual == "other"
 
@@ -336,3 +339,22 @@ async def test_the_schema_names_every_model_and_the_problem(client: httpx.AsyncC
         schema["components"]["schemas"]
     )
     assert set(schema["paths"]["/pools"]["get"]["responses"]) >= {"200", "401", "403", "503"}
+
+
+async def test_the_schema_of_a_fleets_status_is_that_of_its_answers(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    pool = (await client.get("/pools/default/demo")).json()
+    of_objects = {
+        "PoolDetail": pool,
+        "Pool": (await client.get("/pools")).json()["items"][0],
+        "Contract": pool["contract"],
+    }
+    of_objects |= {"HitRatio": pool["hitRatio"], "Worker": pool["members"][0], "Load": pool["members"][0]["load"]}
+    for name, value in of_objects.items():
+        assert schemas[name]["properties"].keys() == value.keys() == set(schemas[name]["required"])
+    parts = {"WorkerCounts", "AdapterConflict", "Difference", "Capability", "Warmth", "WarmProblem", "Adapters"}
+    assert parts | {"AdapterProblem"} <= schemas.keys()
+    assert schemas["HitRatio"]["properties"]["by"]["enum"] == ["answers", "engines"]
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    assert named <= schemas.keys()

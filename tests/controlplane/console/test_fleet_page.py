@@ -25,7 +25,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def changed(view: FleetView, **pool: Any) -> FleetView:
-    return replace(view, pools=(replace(view.pools[0], **pool),))
+    return replace(view, pools=(msgspec.structs.replace(view.pools[0], **pool),))
 
 
 async def test_it_shows_pools_and_workers(browser: httpx.AsyncClient) -> None:
@@ -74,7 +74,7 @@ async def test_names_are_no_markup(browser: httpx.AsyncClient, fleet: Still, par
         ({"vouched": False}, "left out", "No agent has proved"),
         ({"backing_off": True}, "left out", "could not be reached"),
         ({"key_refused": True}, "left out", "refuses the gateway's key"),
-        ({"stale": True, "report_age": 75.0}, "not counted", "too old"),
+        ({"stale": True, "report_age_seconds": 75.0}, "not counted", "too old"),
         ({"connected": False}, "not counted", "No agent is connected"),
         ({"indexed": False}, "not counted", "do not fit"),
         ({"not_indexed": "hash_seed"}, "not counted", "cannot be counted: hash_seed"),
@@ -103,7 +103,7 @@ def test_what_nobody_told_is_not_made_up() -> None:
 
 def test_a_pool_below_its_objective() -> None:
     view = fleet_view(worker_status("demo-0", block_bytes=1 << 20), hits=500)
-    row = pool_row(replace(view.pools[0], budget_mib=24), view.workers, None)
+    row = pool_row(msgspec.structs.replace(view.pools[0], budget_mib=24), view.workers, None)
     assert (row.hit_ratio, row.objective, row.below) == (0.5, 0.6, True)
     assert (row.idle_mib, row.budget_mib, row.running, row.waiting) == (12, 24, 2, 1)
 

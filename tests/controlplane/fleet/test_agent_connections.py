@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError, UndeclaredRankError
+from cachefleet_controlplane.fleet.view_builders import contract_facts
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.pools.block_bounds import most_blocks
@@ -141,7 +142,7 @@ class TestContracts:
         fleet.report("stranger-0", KEYS, contract=msgspec.structs.replace(CONTRACT, tokenizer="sha256:bad"))
         assert fleet.pool().contract is None
         fleet.report("demo-0", KEYS)
-        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (CONTRACT, False)
+        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (contract_facts(CONTRACT), False)
         assert fleet.worker("stranger-0").excluded
 
     def test_that_of_a_worker_counts_once_it_is_listed(self) -> None:
@@ -149,7 +150,7 @@ class TestContracts:
         fleet.report("demo-0", KEYS)
         assert fleet.pool().contract is None
         fleet.update_pools([view(pool(), unready=["demo-0"])])
-        assert fleet.pool().contract == CONTRACT
+        assert fleet.pool().contract == contract_facts(CONTRACT)
 
 
 class TestConnections:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.fleet.view_builders import contract_facts
 from cachefleet_controlplane.index.protocol import IndexDefectError
 from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
@@ -12,15 +14,17 @@ from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
-from cachefleet_controlplane.workers.views import AdapterConflict
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.pool.adapter_reports import AdapterReport
+from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.pool.model_names import claim_of
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Phase
 from cachefleet_core.tenancy import fleet_index_key
+from cachefleet_core.warmth import WarmProblem, Warmth
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
@@ -337,7 +341,7 @@ class TestContracts:
         assert [(d.field, d.expected, d.actual) for d in fleet.worker().differences] == [("weights", "tiny", "else")]
 
         fleet.report("demo-1")
-        assert fleet.pool().contract == CONTRACT
+        assert fleet.pool().contract == contract_facts(CONTRACT)
 
     @pytest.mark.requirement("A10", "A11")
     def test_a_worker_that_differs_is_left_out_and_shown(self) -> None:
@@ -347,7 +351,7 @@ class TestContracts:
         assert [score.worker for score in route(fleet).scores] == ["demo-0"]
         (difference,) = fleet.worker("demo-1").differences
         assert str(difference) == "tokenizer: pool has 'sha256:aa', worker has 'sha256:bb'"
-        assert (fleet.worker("demo-1").excluded, fleet.pool().excluded) == (True, 1)
+        assert (fleet.worker("demo-1").excluded, fleet.pool().workers.excluded) == (True, 1)
 
     def test_a_worker_whose_hashes_look_further_ahead_is_left_out_and_shown(self) -> None:
         """Of equal prompts it holds other blocks: with a draft model, or another setting of it."""
@@ -378,21 +382,21 @@ class TestContracts:
         fleet.report("demo-0")
         edited = pool(generation=2, model={"name": MODEL, "source": "tiny", "revision": "2", "weightsMiB": 10})
         fleet.update_pools([view(edited, ["demo-0", "demo-1"])])
-        assert (fleet.pool().contract, fleet.worker().excluded) == (CONTRACT, False)
+        assert (fleet.pool().contract, fleet.worker().excluded) == (contract_facts(CONTRACT), False)
 
         new = IndexContract(weights="tiny", revision="2", tokenizer="sha256:aa", block_size=16)
         fleet.report("demo-1", contract=new)
-        assert (fleet.pool().contract, fleet.worker().excluded) == (new, True)
+        assert (fleet.pool().contract, fleet.worker().excluded) == (contract_facts(new), True)
 
     def test_one_that_nobody_announces_any_more_gives_way(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
         fleet.report("demo-0")
         fleet.report("demo-1")
         fleet.report("demo-0", epoch="e2", contract=OTHER)
-        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (CONTRACT, True)
+        assert (fleet.pool().contract, fleet.worker("demo-0").excluded) == (contract_facts(CONTRACT), True)
 
         fleet.report("demo-1", epoch="e2", contract=OTHER)
-        assert (fleet.pool().contract, fleet.pool().excluded) == (OTHER, 0)
+        assert (fleet.pool().contract, fleet.pool().workers.excluded) == (contract_facts(OTHER), 0)
 
     def test_it_gives_way_too_where_other_workers_took_the_place_of_the_old(self) -> None:
         fleet = fleet_of("demo-0", "demo-1")
@@ -401,7 +405,7 @@ class TestContracts:
         fleet.update_pools([view(pool(), ["demo-1"])])
         fleet.now += FORGET_SECONDS + 0.1
         fleet.receive(link.connection, state())
-        assert (fleet.pool().contract, fleet.pool().excluded) == (OTHER, 0)
+        assert (fleet.pool().contract, fleet.pool().workers.excluded) == (contract_facts(OTHER), 0)
 
     @pytest.mark.requirement("A10")
     def test_the_keyer_is_the_agents_own(self) -> None:
@@ -620,18 +624,18 @@ class TestView:
         hit = {"objective": {"ratio": 0.6, "windowSeconds": 60, "minTokens": 150}}
         fleet.update_pools([view(pool(hit=hit), ["demo-0"])])
         connection = fleet.report(prefix_queries=5000, prefix_hits=4000).connection
-        assert fleet.pool().hit_ratio.ratio is None
+        assert fleet.pool().hit_ratio.value is None
         assert not fleet.pool().hit_ratio.sampled
 
         fleet.receive(connection, state(prefix_queries=5100, prefix_hits=4080))
-        assert fleet.pool().hit_ratio.ratio == pytest.approx(0.8)
+        assert fleet.pool().hit_ratio.value == pytest.approx(0.8)
         assert not fleet.pool().hit_ratio.sampled
         fleet.now += 30
         fleet.receive(connection, state(prefix_queries=5200, prefix_hits=4080))
         ratio = fleet.pool().hit_ratio
         assert (ratio.hit_tokens, ratio.objective, ratio.queried_tokens, ratio.sampled) == (80, 0.6, 200, True)
         fleet.now += 40
-        assert fleet.pool().hit_ratio.ratio == 0.0
+        assert fleet.pool().hit_ratio.value == 0.0
         fleet.receive(connection, state(prefix_queries=50, prefix_hits=25))
         assert fleet.pool().hit_ratio.hit_tokens == 25
 
@@ -646,9 +650,20 @@ class TestView:
         fleet.report(holds=KEYS, running=3, generation=1)
         worker = fleet.worker()
         assert (worker.stream, worker.epoch, worker.held_blocks, worker.policy_generation) == ("live", "e1", 10, 1)
-        assert worker.report is not None
-        assert (worker.report.running, worker.report_age, worker.connected, worker.listed) == (3, 0.0, True, True)
-        assert (fleet.pool().ready, fleet.pool().fresh, fleet.view().index.keys) == (1, 1, 10)
+        assert worker.load is not None
+        assert (worker.load.running, worker.report_age_seconds, worker.connected, worker.listed) == (3, 0.0, True, True)
+        assert (fleet.pool().workers.ready, fleet.pool().workers.fresh, fleet.view().index.keys) == (1, 1, 10)
+
+    def test_what_is_told_at_its_longest_can_be_read_by_clients(self) -> None:
+        fleet = fleet_of("demo-0")
+        reason, names = "r" * 1024, tuple(f"{number:02}".ljust(253, "n") for number in range(64))
+        warmth = Warmth(total=64, failed=names, problems=(WarmProblem(name=names[0], kind="k" * 64, detail=reason),))
+        problems = (AdapterProblem(name=names[0], detail="d" * 256),)
+        adapters = AdapterReport(served=names, busy=names, loading=names, problems=problems)
+        fleet.report(not_indexed=reason, reason=reason, suspended=reason, warmth=warmth, adapters=adapters)
+        worker = fleet.worker()
+        assert (worker.capabilities[-1].feature, worker.phase_reason, worker.adapters) == ("index", reason, adapters)
+        assert msgspec.json.decode(msgspec.json.encode(worker), type=WorkerFacts) == worker
 
     def test_a_delta_moves_the_picture(self) -> None:
         fleet = fleet_of("demo-0")

@@ -31,12 +31,12 @@ def test_it_gets_nothing_and_is_asked_again_once_it_serves(why: str) -> None:
     assert {route(fleet).worker for _ in range(4)} == {"demo-1"}
     assert [one.name for one in fleet.renderers(MODEL)] == ["demo-1"]
     assert (fleet.worker("demo-0").suspended, fleet.worker("demo-1").suspended) == (why, "")
-    assert (fleet.pool().workers, fleet.pool().ready) == (2, 1)
+    assert (fleet.pool().workers.total, fleet.pool().workers.ready) == (2, 1)
     troubles = fleet.troubles({"default/demo/demo-0", "default/demo/demo-1"})
     assert troubles == {"default/demo/demo-0": Trouble(suspended=True)}
     says(fleet, link)
     assert route(fleet).worker == "demo-0"
-    assert fleet.pool().ready == 2
+    assert fleet.pool().workers.ready == 2
 
 
 def test_where_no_worker_serves_it_is_said_how_many_and_why() -> None:

@@ -45,7 +45,7 @@ def test_nobody_is_asked_before_its_agent_has_come() -> None:
         ("demo-0", True, False),
         ("demo-1", True, True),
     ]
-    assert fleet.pool().ready == 1
+    assert fleet.pool().workers.ready == 1
 
 
 def test_an_agent_vouches_for_its_own_pod_alone() -> None:

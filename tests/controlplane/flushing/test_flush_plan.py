@@ -11,8 +11,9 @@ from cachefleet_controlplane.flushing import flush_plan
 from cachefleet_controlplane.flushing.flush_plan import Target, rendered_body, targets
 from cachefleet_controlplane.flushing.flush_scope import Scope, models_meant
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.views import ServedModel, WorkerStatus
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.engine.cache_flush import FlushAsk
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.fleet_views import worker_status
 from tests.controlplane.gateway.harness import pool
@@ -37,13 +38,13 @@ def model(name: str = "fake", *pools: str, upstream: str = "", isolation: str = 
     )
 
 
-def worker(name: str = "demo-0", **changes: Any) -> WorkerStatus:
+def worker(name: str = "demo-0", **changes: Any) -> WorkerFacts:
     able = (Capability(feature="flush", mode="blocks"),)
     return worker_status(name, **({"capabilities": able} | changes))
 
 
 def planned(
-    scope: Scope, *workers: WorkerStatus, models: list[ServedModel] | None = None, dry_run: bool = False
+    scope: Scope, *workers: WorkerFacts, models: list[ServedModel] | None = None, dry_run: bool = False
 ) -> list[Target]:
     found = [model()] if models is None else models
     return targets(scope, found, workers or (worker(),), digests=lambda: (DIGEST,), dry_run=dry_run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ def test_load_and_blocks_of_a_pool() -> None:
 def test_pools_of_one_model_have_one_line_at_the_gateway() -> None:
     view = fleet_view(worker_status("demo-0"))
     [first] = view.pools
-    two = replace(view, pools=(first, replace(first, key="default/other")))
+    two = replace(view, pools=(first, msgspec.structs.replace(first, key="default/other")))
     found = gauges(two, lambda _: None, lambda _: 3)
     assert [found[key].queued for key in (KEY, "default/other", FLEET)] == [3, 3, 3]
     assert found[KEY].budget_blocks is None, "it is not declared any more"

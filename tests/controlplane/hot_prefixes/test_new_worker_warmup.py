@@ -274,7 +274,7 @@ async def test_two_replicas_both_tell_and_nothing_is_computed_twice(
 
 
 def _reported(made: Plane) -> bool:
-    return any(one.report for one in made.plane.fleet.view().workers)
+    return any(one.load for one in made.plane.fleet.view().workers)
 
 
 def _longest(worker: FakeEngine) -> int:

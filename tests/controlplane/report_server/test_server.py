@@ -53,7 +53,7 @@ class TestReporting:
         async with endpoint.agent() as agent:
             await agent.say(hello(), snapshot(0, KEYS), delta(1, removed(KEYS[9:])), state(1, HELD[:9], running=2))
             assert isinstance(await agent.hear(), Policy)
-            await until(lambda: endpoint.fleet.worker().report is not None)
+            await until(lambda: endpoint.fleet.worker().load is not None)
             assert (held(endpoint), endpoint.fleet.worker().stream, endpoint.server.connections) == (9, "live", 1)
         kinds = ("hello", "snapshot", "delta", "state")
         assert [value(endpoint.metrics, "report_frames_total", type=kind) for kind in kinds] == [1, 1, 1, 1]
@@ -356,5 +356,5 @@ class TestMalformed:
         fleet.index = fleet._index = fleet._agents._index = PythonIndex(max_held=5)
         async with reports_endpoint(fleet) as endpoint, endpoint.agent() as agent:
             await agent.say(hello(), snapshot(0, KEYS), state(0, HELD))
-            await until(lambda: fleet.worker().report is not None)
+            await until(lambda: fleet.worker().load is not None)
             assert (held(endpoint), fleet.worker().stream) == (0, "live")

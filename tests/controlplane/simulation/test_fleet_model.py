@@ -3,6 +3,7 @@
 from dataclasses import replace
 from statistics import median
 
+import msgspec
 import pytest
 
 from cachefleet_controlplane.simulation.fleet_model import Changes, FleetModel, fleet_model
@@ -18,7 +19,9 @@ def modelled(mode: str = "exact", block_bytes: int = BLOCK_BYTES) -> FleetModel:
     for name, rate in RATES.items():
         fleet.report(name, prefill_tokens_per_second=rate, inter_token_seconds=1 / rate)
     held = (Capability(feature="budget", mode=mode),)
-    workers = [replace(worker, block_bytes=block_bytes, capabilities=held) for worker in fleet.view().workers]
+    workers = [
+        msgspec.structs.replace(worker, block_bytes=block_bytes, capabilities=held) for worker in fleet.view().workers
+    ]
     hellos = fleet.announced(f"default/{MODEL}")
     return fleet_model(pool(prefixCache={"budgetMiB": 64}), workers, hellos, policy="cacheAware")
 

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from cachefleet_controlplane.workers.views import HitRatio
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
+from tests.controlplane.fleet_views import measured
 from tests.controlplane.gateway.harness import engine, front
 
 
-def ratio(**tokens: int) -> HitRatio:
-    given: dict[str, Any] = {"queried_tokens": 0, "hit_tokens": 0} | tokens
-    return HitRatio(window_seconds=600, objective=0.5, sampled_at=0.0, **given)
-
-
 @pytest.mark.parametrize(
-    ("found", "by_answers", "value", "sampled"),
+    ("tokens", "min_tokens", "by", "value", "sampled"),
     [
-        (ratio(), False, None, True),
-        (ratio(queried_tokens=100, hit_tokens=40), False, 0.4, True),
-        (ratio(queried_tokens=100, answered_tokens=90, served_tokens=45), True, 0.5, True),
-        (ratio(answered_tokens=90, served_tokens=45), True, 0.5, True),
-        (ratio(queried_tokens=1000, hit_tokens=300, answered_tokens=99, served_tokens=99), False, 0.3, True),
-        (ratio(queried_tokens=1000, answered_tokens=100, served_tokens=50), True, 0.5, True),
-        (ratio(queried_tokens=1000, answered_tokens=200, min_tokens=500), False, 0.0, True),
-        (ratio(queried_tokens=300, answered_tokens=200, min_tokens=500), True, 0.0, False),
+        ({}, 0, "engines", None, True),
+        ({"queried": 100, "hit": 40}, 0, "engines", 0.4, True),
+        ({"queried": 100, "answered": 90, "served": 45}, 0, "answers", 0.5, True),
+        ({"answered": 90, "served": 45}, 0, "answers", 0.5, True),
+        ({"queried": 1000, "hit": 300, "answered": 99, "served": 99}, 0, "engines", 0.3, True),
+        ({"queried": 1000, "answered": 100, "served": 50}, 0, "answers", 0.5, True),
+        ({"queried": 1000, "answered": 200}, 500, "engines", 0.0, True),
+        ({"queried": 300, "answered": 200}, 500, "answers", 0.0, False),
     ],
     ids=str,
 )
 def test_answers_count_where_they_speak_for_a_fair_part(
-    found: HitRatio, *, by_answers: bool, value: float | None, sampled: bool
+    tokens: dict[str, int], *, min_tokens: int, by: str, value: float | None, sampled: bool
 ) -> None:
-    assert (found.by_answers, found.ratio, found.sampled) == (by_answers, value, sampled)
+    found = measured(0.5, min_tokens, **tokens)
+    assert (found.by, found.value, found.sampled) == (by, value, sampled)
+
+
+def test_counters_that_are_ahead_of_each_other_make_no_ratio_above_one() -> None:
+    found = measured(queried=100, hit=130)
+    assert (found.value, found.counted, found.hit_tokens) == (1.0, 1.0, 130)
 
 
 async def test_hits_that_the_engines_counters_do_not_know_are_seen() -> None:
@@ -47,7 +46,7 @@ async def test_hits_that_the_engines_counters_do_not_know_are_seen() -> None:
         served = [record.cached_tokens or 0 for record in gate.records]
     assert pool.hit_ratio.by_answers
     assert pool.hit_ratio.served_tokens == sum(served) > 0
-    assert (pool.hit_ratio.ratio or 0) > 0.5
+    assert (pool.hit_ratio.value or 0) > 0.5
     assert pool.hit_ratio.counted in {0.0, None}
 
 

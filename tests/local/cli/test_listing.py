@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import msgspec
+import pytest
 import yaml
 
-from cachefleet_controlplane.admin import schemas
 from cachefleet_controlplane.admin.decisions import decision_schemas
+from cachefleet_controlplane.admin.schemas import Schema
+from cachefleet_core.fleet_status.pool_facts import HitRatio, PoolFacts, WorkerCounts
+from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 from cachefleet_local.cli.listing import Item, Output, Rows, listing
 from cachefleet_local.cli.output.columns import DECISIONS, POOLS, WORKERS
+from cachefleet_local.cli_errors import FailureError
 
-WORKER = schemas.Worker(
+WORKER = WorkerFacts(
     id="default/demo/demo-0#0",
     name="demo-0",
     pool="default/demo",
@@ -27,7 +32,7 @@ WORKER = schemas.Worker(
     sequence=3,
     phase="ready",
     phase_reason=None,
-    load=schemas.Load(
+    load=Load(
         running=1,
         waiting=2,
         waiting_tokens=None,
@@ -55,16 +60,15 @@ WORKER = schemas.Worker(
     policy_generation=1,
     engine_version="0.32.0",
     capabilities=(),
-    warmth=schemas.Warmth(done=0, total=0, failed=()),
 )
-POOL = schemas.Pool(
+POOL = PoolFacts(
     key="default/demo",
     namespace="default",
     name="demo",
     model="tiny",
     generation=1,
     contract=None,
-    hit_ratio=schemas.HitRatio(
+    hit_ratio=HitRatio(
         value=None,
         window_seconds=600,
         objective=None,
@@ -73,7 +77,7 @@ POOL = schemas.Pool(
         sampled=False,
         sampled_at=datetime(2027, 1, 15, tzinfo=UTC),
     ),
-    workers=schemas.WorkerCounts(total=2, ready=1, fresh=1, excluded=0),
+    workers=WorkerCounts(total=2, ready=1, fresh=1, excluded=0),
 )
 DECISION = decision_schemas.Decision(
     id="d1",
@@ -107,9 +111,13 @@ DECISION = decision_schemas.Decision(
 )
 
 
-def item(value: schemas.Schema) -> Item:
-    found: Item = value.model_dump(mode="json", by_alias=True)
-    return found
+def item(value: Schema | msgspec.Struct) -> Item:
+    shown: Item = (
+        json.loads(msgspec.json.encode(value))
+        if isinstance(value, msgspec.Struct)
+        else value.model_dump(mode="json", by_alias=True)
+    )
+    return shown
 
 
 def table(text: str) -> list[list[str]]:
@@ -123,19 +131,19 @@ def test_workers_show_state_load_and_held_blocks() -> None:
 
 
 def test_a_worker_that_never_reported_has_dashes() -> None:
-    silent = WORKER.model_copy(update={"load": None, "report_age_seconds": None, "ready": False, "phase": None})
+    silent = msgspec.structs.replace(WORKER, load=None, report_age_seconds=None, ready=False, phase=None)
     row = listing([item(silent)], WORKERS, Output.TABLE).splitlines()[1]
     assert row.split() == ["demo-0", "default/demo", "unknown", "live", "-", "-", "-", "84", "-"]
 
 
 def test_a_worker_that_serves_nothing_says_why() -> None:
-    rows = [item(WORKER.model_copy(update={"suspended": why})) for why in ("asleep", "updating_weights")]
+    rows = [item(msgspec.structs.replace(WORKER, suspended=why)) for why in ("asleep", "updating_weights")]
     shown = listing(rows, WORKERS, Output.TABLE).splitlines()[1:]
     assert ["asleep" in shown[0], "updating weights" in shown[1]] == [True, True]
 
 
 def test_an_excluded_worker_says_so() -> None:
-    row = listing([item(WORKER.model_copy(update={"excluded": True}))], WORKERS, Output.TABLE).splitlines()[1]
+    row = listing([item(msgspec.structs.replace(WORKER, excluded=True))], WORKERS, Output.TABLE).splitlines()[1]
     assert row.split()[2] == "excluded"
 
 
@@ -155,6 +163,20 @@ def test_json_and_yaml_are_the_items_as_they_came() -> None:
     assert yaml.safe_load(listing(items, WORKERS, Output.YAML)) == items
 
 
+def test_json_keeps_what_only_a_newer_control_plane_knows() -> None:
+    newer = {**item(WORKER), "mood": "calm"}
+    assert json.loads(listing([newer], WORKERS, Output.JSON)) == [newer]
+    assert listing([newer], WORKERS, Output.WIDE) == listing([item(WORKER)], WORKERS, Output.WIDE)
+
+
+def test_an_answer_that_is_none_names_the_field() -> None:
+    with pytest.raises(FailureError) as refused:
+        listing([{**item(WORKER), "heldBlocks": "many"}], WORKERS, Output.TABLE)
+    assert refused.value.lines == [
+        "the control plane's answer is no WorkerFacts: Expected `int`, got `str` - at `$.heldBlocks`"
+    ]
+
+
 def test_names_are_those_that_other_commands_take() -> None:
     assert listing([item(POOL)], POOLS, Output.NAME) == "default/demo"
     assert listing([item(WORKER)], WORKERS, Output.NAME) == "default/demo/demo-0#0"
@@ -170,6 +192,6 @@ def test_wide_tables_have_more_columns_in_the_same_order() -> None:
 def test_a_table_that_goes_on_keeps_its_columns() -> None:
     rows = Rows(WORKERS, Output.TABLE)
     first = rows.lines([item(WORKER)])
-    second = rows.lines([item(WORKER.model_copy(update={"name": "demo-100"}))])
+    second = rows.lines([item(msgspec.structs.replace(WORKER, name="demo-100"))])
     assert (len(first), len(second)) == (2, 1)
     assert second[0].split()[0] == "demo-100"

@@ -49,7 +49,7 @@ async def test_asks_for_a_pool_with_the_token_as_it_is_now(tmp_path: Path) -> No
 
     async def handler(request: web.Request) -> web.Response:
         seen.append((request.path, request.headers["Authorization"]))
-        return web.json_response({"members": [{"name": "demo-a"}]})
+        return web.json_response({"key": "serving/demo", "members": [{"name": "demo-a"}]})
 
     token = tmp_path / "token"
     async with asking(handler, token) as (client, failures):
@@ -99,7 +99,7 @@ async def test_waiting_for_a_turn_is_no_silence() -> None:
     async def handler(_: web.Request) -> web.Response:
         begun.set()
         await free.wait()
-        return web.json_response({"members": []})
+        return web.json_response({"key": "serving/a"})
 
     async with asking(handler) as (client, failures):
         first = [asyncio.create_task(client.ask(f"serving/{name}", seconds=30)) for name in "ab"]

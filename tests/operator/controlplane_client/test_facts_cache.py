@@ -2,9 +2,11 @@ import asyncio
 
 import pytest
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts, HitRatio, PoolDetail
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.model_names import NameConflict, claim_of
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
-from cachefleet_operator.controlplane_client.pool_facts import Contract, Facts, HitRatio, Member, PoolFacts
+from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.reasons import Reason
 from cachefleet_runtime.tasks import restarting
 from tests.operator.pools import pool
@@ -46,8 +48,12 @@ def observations() -> Scene:
 
 
 def facts(*, epoch: str = "e", ratio: float = 0.5, block_size: int = 16) -> Facts:
-    contract = Contract(f"sha256:{block_size}", block_size=block_size)
-    return Facts(PoolFacts(contract, HitRatio(ratio), members=(Member("demo-a", epoch=epoch),)))
+    contract = ContractFacts(f"sha256:{block_size}", block_size=block_size)
+    return Facts(
+        PoolDetail(
+            key="p/q", contract=contract, hit_ratio=HitRatio(ratio), members=(WorkerFacts(name="demo-a", epoch=epoch),)
+        )
+    )
 
 
 async def test_is_asked_once_and_then_in_rounds(observations: Scene) -> None:
@@ -204,7 +210,14 @@ def test_names_all_that_it_knows_anything_of(observations: Scene) -> None:
 async def test_a_replica_without_a_hit_ratio_does_not_take_away_what_another_has(
     observations: Scene, ratio: HitRatio
 ) -> None:
-    fresh = Facts(PoolFacts(Contract("sha256:16", block_size=16), ratio, members=(Member("demo-a", epoch="e"),)))
+    fresh = Facts(
+        PoolDetail(
+            key="p/q",
+            contract=ContractFacts("sha256:16", block_size=16),
+            hit_ratio=ratio,
+            members=(WorkerFacts(name="demo-a", epoch="e"),),
+        )
+    )
     observations.source.says[KEY] = facts()
     await observations.facts_cache.facts(KEY)
     for now in range(5, 60, 10):  # two replicas in turns

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from cachefleet_core.fleet_status.pool_facts import ContractFacts
 from cachefleet_operator.controlplane_client.fleets import Declared, Fleets, declared, disagreement
-from cachefleet_operator.controlplane_client.pool_facts import Contract
 from tests.operator.pools import pool
 
 MINE = Declared("serving/a", "serving", "tiny", "org/tiny", "", 16)
@@ -32,7 +32,7 @@ def test_revisions_differ_where_both_name_one() -> None:
 
 
 def test_what_their_workers_announced() -> None:
-    mine, theirs = Contract("f", tokenizer="x"), Contract("g", tokenizer="y")
+    mine, theirs = ContractFacts("f", tokenizer="x"), ContractFacts("g", tokenizer="y")
     assert "contract field tokenizer y; here it is x" in disagreement(MINE, [(other(), theirs)], mine)
     assert disagreement(MINE, [(other(), theirs)], None) == ""
 

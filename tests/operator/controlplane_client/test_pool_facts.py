@@ -2,21 +2,23 @@ import dataclasses
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.admin import presenters, schemas
-from cachefleet_core import warmth
+from cachefleet_core.fleet_status.pool_facts import PoolDetail
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
+from cachefleet_core.warmth import WarmProblem, Warmth
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     FactsError,
-    Member,
-    PoolFacts,
-    WarmProblem,
+    block_bytes,
+    cache_values,
     essence,
     excluded,
     failed,
+    figures,
     parse,
     unwarmed,
 )
@@ -48,7 +50,7 @@ POOL: dict[str, Any] = {
 }
 
 
-def read(**changes: Any) -> PoolFacts:
+def read(**changes: Any) -> PoolDetail:
     return parse(json.dumps(POOL | changes).encode())
 
 
@@ -61,25 +63,20 @@ def test_reads_what_the_control_plane_says() -> None:
     assert found.contract is not None
     assert (found.contract.fingerprint, found.contract.block_size) == ("sha256:x", 16)
     assert (found.hit_ratio.value, found.members[0].fresh) == (0.5, True)
-    assert found.values == {"demo-a": 3.5}
-    assert (found.block_bytes, found.members[0].idle_bytes, found.members[0].warmed) == (1024, 30 * 1024, True)
-
-
-def test_every_field_it_reads_is_one_that_the_control_plane_writes() -> None:
-    written = {field.alias or name for name, field in schemas.Worker.model_fields.items()}
-    assert {name for name in MEMBER if name != "load"} <= written
-    assert {field.alias for field in schemas.PoolDetail.model_fields.values()} >= {"contract", "hitRatio", "members"}
+    assert cache_values(Facts(found)) == {"demo-a": 3.5}
+    assert (block_bytes(found), found.members[0].idle_bytes, found.members[0].warmed) == (1024, 30 * 1024, True)
 
 
 def test_why_a_prefix_is_not_warm_comes_from_the_agent_to_the_operator_whole() -> None:
-    problem = warmth.WarmProblem(name="p", kind="too_long", tokens=9, limit=8, attempts=1, detail="engine.x")
-    status = worker_status("demo-a", warmth=warmth.Warmth(total=1, problems=(problem,)))
-    told = presenters.worker(status).model_dump(mode="json", by_alias=True)
-    (name, read_back) = unwarmed(facts(told)) or ("", None)
-    assert (name, read_back) == ("demo-a", WarmProblem("p", "too_long", 9, 8, 1, "engine.x"))
+    problem = WarmProblem(name="p", kind="too_long", tokens=9, limit=8, attempts=1, detail="engine.x")
+    status = worker_status("demo-a", warmth=Warmth(total=1, problems=(problem,)))
+    assert unwarmed(facts(msgspec.to_builtins(status))) == ("demo-a", problem)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"members": [{}]}', b'{"members": "x"}', b'{"hitRatio": 1}'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"null", b'{"key": "a/b", "members": [{}]}', b'{"key": "a/b", "members": "x"}', b'{"hitRatio": 1}'],
+)
 def test_anything_else_is_an_error(body: bytes) -> None:
     with pytest.raises(FactsError):
         parse(body)
@@ -99,6 +96,19 @@ def test_no_bytes_do_worse(body: bytes) -> None:
 )
 def test_figures_are_not_its_essence(change: dict[str, Any]) -> None:
     assert essence(facts(MEMBER | change)) == essence(facts(MEMBER))
+    assert figures(facts(MEMBER | change)) != figures(facts(MEMBER))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"reportAgeSeconds": 0.1}, {"sequence": 9}, {"inflightRequests": 4}, {"load": {"blocksIdle": 30, "running": 9}}],
+)
+def test_what_no_status_shows_is_no_figure_of_it(change: dict[str, Any]) -> None:
+    """Else each pool of a busy fleet would be reconciled for it."""
+    assert facts(MEMBER | change) != facts(MEMBER)
+    assert figures(facts(MEMBER | change)) == figures(facts(MEMBER))
+    later = POOL["hitRatio"] | {"sampledAt": "2027-01-15T08:00:00Z"}
+    assert figures(facts(MEMBER, hitRatio=later)) == figures(facts(MEMBER))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +159,9 @@ def test_a_phase_that_is_not_known_here_is_told_as_it_is() -> None:
 
 def test_a_refused_key_is_news() -> None:
     """So that its pool is looked at, and its Secret put right, at the next poll and not at the next resync."""
-    taken, refused = (Facts(PoolFacts(members=(Member("a", key_refused=no),))) for no in (False, True))
+    taken, refused = (
+        Facts(PoolDetail(key="p/q", members=(WorkerFacts(name="a", key_refused=no),))) for no in (False, True)
+    )
     assert essence(taken) != essence(refused)
-    body = b'{"members":[{"name":"a","keyRefused":true}]}'
+    body = b'{"key":"p/q","members":[{"name":"a","keyRefused":true}]}'
     assert parse(body).members == refused.known.members if refused.known else ()

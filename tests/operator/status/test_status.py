@@ -6,22 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, ContractFacts, HitRatio, PoolDetail
+from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
+from cachefleet_core.index_contract import Difference
+from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_core.pool.status import MAX_WORKERS, PoolStatus
-from cachefleet_operator.controlplane_client.pool_facts import (
-    AdapterConflict,
-    AdapterProblem,
-    Adapters,
-    Contract,
-    Difference,
-    Facts,
-    HitRatio,
-    Load,
-    Member,
-    PoolFacts,
-    WarmProblem,
-    Warmth,
-)
+from cachefleet_core.warmth import WarmProblem, Warmth
+from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pods import Pod
 from cachefleet_operator.status.pool_assessment import Observations, Verdict, Workers, judge
@@ -37,28 +29,30 @@ LONGER = Difference("max_model_len", "4096", "9")
 SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
 
 
-def member(name: str = "demo-a", **more: Any) -> Member:
+def member(name: str = "demo-a", **more: Any) -> WorkerFacts:
     given = {
         "phase": "ready",
         "epoch": "e",
         "held_blocks": 40,
         "block_bytes": 1 << 20,
-        "load": Load(30),
+        "load": Load(blocks_idle=30),
         "ready": True,
         "stream": "live",
         "stale": False,
     }
-    return Member(name, **{**given, **more})
+    return WorkerFacts(name=name, **{**given, **more})
 
 
-def cold(kind: str) -> Member:
-    problem = WarmProblem("policy", kind, tokens=900, limit=511, attempts=3, detail="engine.maxModelLen")
-    return member(warmth=Warmth(0, 1, (problem,)))
+def cold(kind: str) -> WorkerFacts:
+    problem = WarmProblem(name="policy", kind=kind, tokens=900, limit=511, attempts=3, detail="engine.maxModelLen")
+    return member(warmth=Warmth(done=0, total=1, problems=(problem,)))
 
 
-def facts(*members: Member, ratio: float | None = 0.714, sampled: bool = True) -> Facts:
+def facts(*members: WorkerFacts, ratio: float | None = 0.714, sampled: bool = True) -> Facts:
     measured = HitRatio(ratio, 600, queried_tokens=9, sampled=sampled)
-    return Facts(PoolFacts(Contract("sha256:x"), measured, members or (member(),)))
+    return Facts(
+        PoolDetail(key="p/q", contract=ContractFacts("sha256:x"), hit_ratio=measured, members=members or (member(),))
+    )
 
 
 def made(
@@ -155,7 +149,7 @@ def test_a_hit_ratio_has_the_time_it_was_first_so() -> None:
     ],
 )
 def test_a_worker_is_in_one_state(pod: Pod, phase: str | None, state: str) -> None:
-    known = facts(member("a", phase=phase, warmth=Warmth(1, 2)))
+    known = facts(member("a", phase=phase, warmth=Warmth(done=1, total=2)))
     (worker,) = made(observations(pod, known=known))["workers"]
     assert worker["state"] == state
     assert worker["warmed"] is False
@@ -189,7 +183,7 @@ def test_of_many_workers_some_are_shown() -> None:
 
 
 def test_ranks_of_a_worker_are_one_worker() -> None:
-    known = facts(member("demo-a", rank=1, warmth=Warmth(0, 1)), member("demo-a"))
+    known = facts(member("demo-a", rank=1, warmth=Warmth(done=0, total=1)), member("demo-a"))
     (worker,) = made(observations(Pod("demo-a", ready=True), known=known))["workers"]
     assert (worker["heldBlocks"], worker["warmed"], worker["epoch"]) == (80, False, "e")
 
@@ -205,8 +199,8 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (facts(member(stale=True)), {"IndexFresh": ("False", "ReportsStale")}),
         (facts(member(indexed=False), member("demo-b")), {"IndexFresh": ("False", "ReportsStale")}),
         (facts(member(), member("demo-b", ready=False, stale=True)), {"IndexFresh": ("True", "ReportsFresh")}),
-        (Facts(PoolFacts()), {"IndexFresh": ("Unknown", "NoReadyWorkers")}),
-        (Facts(PoolFacts()), {"ContractConsistent": ("Unknown", "NoContractYet")}),
+        (Facts(PoolDetail(key="p/q")), {"IndexFresh": ("Unknown", "NoReadyWorkers")}),
+        (Facts(PoolDetail(key="p/q")), {"ContractConsistent": ("Unknown", "NoContractYet")}),
         (SILENT, {"HitRateMet": ("Unknown", "ControlPlaneUnreachable")}),
         (facts(member(trust=0.49)), {"Degraded": ("True", "ClaimsNotServed"), "Ready": ("True", "WorkersReady")}),
         (facts(), {"EngineAsAsked": ("True", "EnginesAsAsked")}),
@@ -267,8 +261,8 @@ def test_an_engine_that_is_not_as_asked_is_named_with_both_values() -> None:
 
 
 def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_to_do() -> None:
-    problem = AdapterProblem("sql", "No adapter found for /weights/sql")
-    known = facts(member(), member("demo-b", adapters=Adapters((problem,))))
+    problem = AdapterProblem(name="sql", detail="No adapter found for /weights/sql")
+    known = facts(member(), member("demo-b", adapters=AdapterReport(problems=(problem,))))
     (found,) = [each for each in made(observations(known=known))["conditions"] if each["type"] == "EngineAsAsked"]
 
     assert (found["status"], found["reason"]) == ("False", "AdapterNotLoaded")
@@ -295,7 +289,7 @@ def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_t
     ],
 )
 def test_an_adapters_name_that_another_has_is_told(conflict: AdapterConflict, message: str) -> None:
-    known = msgspec.structs.replace(facts(member()).known or PoolFacts(), adapter_conflicts=(conflict,))
+    known = msgspec.structs.replace(facts(member()).known or PoolDetail(key="p/q"), adapter_conflicts=(conflict,))
     conditions = made(observations(known=Facts(known)))["conditions"]
     (found,) = [each for each in conditions if each["type"] == "ModelNameConflict"]
     assert (found["status"], found["reason"], found["message"]) == ("True", "AdapterNameTaken", message)
@@ -379,7 +373,13 @@ def test_the_hit_ratio_is_of_what_was_served_and_says_where_the_counters_differ(
     counted: float | None, *, both: bool
 ) -> None:
     measured = HitRatio(0.714, 600, tokens=900, by="answers", counted=counted)
-    seen = made(observations(known=Facts(PoolFacts(Contract("sha256:x"), measured, (member(),)))))
+    seen = made(
+        observations(
+            known=Facts(
+                PoolDetail(key="p/q", contract=ContractFacts("sha256:x"), hit_ratio=measured, members=(member(),))
+            )
+        )
+    )
     (condition,) = [each for each in seen["conditions"] if each["type"] == "HitRateMet"]
     assert (condition["status"], seen["hitRatio"]["value"]) == ("True", "0.71")
     assert condition["message"].startswith("0.71 of prompt tokens came from cache")

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from fastapi import Header, HTTPException, Response
 
 from cachefleet_controlplane.admin.admin_openapi import Responses, refusals
@@ -25,9 +26,12 @@ CHANGED: Final = refusals(412)
 _OF_TIME: Final = frozenset({"sampledAt", "reportAgeSeconds"})
 
 
-def entity_tag(document: Schema) -> str:
+def entity_tag(document: Schema | msgspec.Struct) -> str:
     """The ETag of a document; weak where figures of time are left out of it."""
-    whole = document.model_dump(mode="json", by_alias=True)
+    if isinstance(document, msgspec.Struct):
+        whole = msgspec.json.decode(msgspec.json.encode(document))
+    else:
+        whole = document.model_dump(mode="json", by_alias=True)
     told = _steady(whole)
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:32]
     return f'"{digest}"' if told == whole else f'W/"{digest}"'
@@ -40,6 +44,19 @@ def tagged(document: T, response: Response, if_none_match: str | None) -> T | Re
         return Response(status_code=304, headers={"etag": tag})
     response.headers["etag"] = tag
     return document
+
+
+def encoded(document: msgspec.Struct, headers: dict[str, str] | None = None) -> Response:
+    """The document's JSON."""
+    return Response(msgspec.json.encode(document), media_type="application/json", headers=headers)
+
+
+def encoded_tagged(document: msgspec.Struct, if_none_match: str | None) -> Response:
+    """The document's JSON with its ETag, or 304 where the client has it."""
+    tag = entity_tag(document)
+    if if_none_match is not None and _among(tag, if_none_match):
+        return Response(status_code=304, headers={"etag": tag})
+    return encoded(document, {"etag": tag})
 
 
 def expecting(if_match: str | None, shown: Callable[[Any], Schema]) -> Callable[[Any], None]:

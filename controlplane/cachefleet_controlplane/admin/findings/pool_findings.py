@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
-from cachefleet_controlplane.workers.views import PoolStatus
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
 
 APART: Final = 0.05
 """How far what was served may be from the engines' own counters without a word."""
 
 
-def pool_findings(pools: tuple[PoolStatus, ...]) -> Iterator[Finding]:
+def pool_findings(pools: tuple[PoolFacts, ...]) -> Iterator[Finding]:
     """The findings of each pool."""
     for pool in pools:
         yield from found(_GROUPS, pool, f"pool {pool.key}")
         yield from _name_findings(pool)
 
 
-def _name_findings(pool: PoolStatus) -> Iterator[Finding]:
+def _name_findings(pool: PoolFacts) -> Iterator[Finding]:
     for one in pool.adapter_conflicts:
         named = f"it is asked for as {pool.namespace}/{one.adapter} alone"
         instead = "nobody can ask for it" if one.nameless else named
@@ -34,26 +34,20 @@ def _name_findings(pool: PoolStatus) -> Iterator[Finding]:
         )
 
 
-def _below_objective(pool: PoolStatus) -> bool:
+def _hit_words(pool: PoolFacts) -> str:
     found = pool.hit_ratio
-    sampled = found.sampled and found.ratio is not None and found.objective is not None
-    return sampled and (found.ratio or 0.0) < (found.objective or 0.0)
-
-
-def _hit_words(pool: PoolStatus) -> str:
-    found = pool.hit_ratio
-    words = f"of {found.tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.ratio or 0:.1%}"
+    words = f"of {found.tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.value or 0:.1%}"
     words = f"{words} came from cache, the objective is {found.objective or 0:.1%}"
     counted = found.counted
-    if not found.by_answers or counted is None or abs(counted - (found.ratio or 0)) < APART:
+    if not found.by_answers or counted is None or abs(counted - (found.value or 0)) < APART:
         return words
     return f"{words}; the engines' own counters say {counted:.1%}"
 
 
-_GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
+_GROUPS: Final[tuple[tuple[Fault[PoolFacts], ...], ...]] = (
     (
         Fault(
-            lambda pool: not pool.replicas and not pool.workers,
+            lambda pool: not pool.replicas and not pool.workers.total,
             Severity.INFO,
             "NoWorkersWanted",
             lambda pool: f"replicas is 0, so requests for {pool.model} are refused unless another pool serves it",
@@ -61,7 +55,7 @@ _GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
             operations("workersavailable"),
         ),
         Fault(
-            lambda pool: not pool.workers,
+            lambda pool: not pool.workers.total,
             Severity.CRITICAL,
             "NoWorkers",
             lambda pool: f"it has no worker, so requests for {pool.model} are refused unless another pool serves it",
@@ -69,18 +63,18 @@ _GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
             troubleshooting("no-ready-worker"),
         ),
         Fault(
-            lambda pool: not pool.ready,
+            lambda pool: not pool.workers.ready,
             Severity.CRITICAL,
             "NoneReady",
-            lambda pool: f"none of its {pool.workers} workers is ready, so requests for {pool.model} are refused",
+            lambda pool: f"none of its {pool.workers.total} workers is ready, so requests for {pool.model} are refused",
             "engines that load need time; else read the log of an engine and of its agent",
             troubleshooting("no-ready-worker"),
         ),
         Fault(
-            lambda pool: pool.ready < pool.workers,
+            lambda pool: pool.workers.ready < pool.workers.total,
             Severity.INFO,
             "SomeReady",
-            lambda pool: f"{pool.ready} of its {pool.workers} workers are ready",
+            lambda pool: f"{pool.workers.ready} of its {pool.workers.total} workers are ready",
             "engines that load need time; else read the log of an engine and of its agent",
             operations("workersavailable"),
         ),
@@ -97,7 +91,7 @@ _GROUPS: Final[tuple[tuple[Fault[PoolStatus], ...], ...]] = (
     ),
     (
         Fault(
-            _below_objective,
+            lambda pool: pool.hit_ratio.missed,
             Severity.WARNING,
             "BelowObjective",
             _hit_words,

@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
-from cachefleet_controlplane.workers.views import WorkerStatus
 from cachefleet_core.engine.suspensions import Suspension, suspension_words
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.report_frames import Phase
 
-DOUBTED: Final = 0.5
-"""A trust below this is told: less than a quarter of what the worker claims is served."""
 
-
-def worker_findings(workers: tuple[WorkerStatus, ...]) -> Iterator[Finding]:
+def worker_findings(workers: tuple[WorkerFacts, ...]) -> Iterator[Finding]:
     """The findings of each worker that the source of pools lists."""
     for worker in workers:
         if worker.listed:
@@ -24,7 +21,7 @@ def worker_findings(workers: tuple[WorkerStatus, ...]) -> Iterator[Finding]:
             yield from _adapter_findings(worker)
 
 
-def _adapter_findings(worker: WorkerStatus) -> Iterator[Finding]:
+def _adapter_findings(worker: WorkerFacts) -> Iterator[Finding]:
     for problem in worker.adapters.problems if worker.adapters else ():
         yield Finding(
             severity=Severity.WARNING,
@@ -36,7 +33,7 @@ def _adapter_findings(worker: WorkerStatus) -> Iterator[Finding]:
         )
 
 
-def _warm_findings(worker: WorkerStatus) -> Iterator[Finding]:
+def _warm_findings(worker: WorkerFacts) -> Iterator[Finding]:
     for problem in worker.warmth.problems:
         reason, words, action = _WARM.get(problem.kind, _WARM_FAILING)
         yield Finding(
@@ -69,20 +66,20 @@ def _differ(differences: tuple[Difference, ...]) -> str:
     return "; ".join(f"{one.field} is {one.actual!r}, the pool's is {one.expected!r}" for one in differences)
 
 
-def _failed(worker: WorkerStatus) -> bool:
-    return worker.report is not None and worker.report.phase is Phase.FAILED
+def _failed(worker: WorkerFacts) -> bool:
+    return worker.phase == Phase.FAILED
 
 
-def _failure(worker: WorkerStatus) -> str:
-    return "its agent says that it failed" + (f": {worker.report.reason}" if worker.report else "")
+def _failure(worker: WorkerFacts) -> str:
+    return "its agent says that it failed" + (f": {worker.phase_reason}" if worker.phase_reason else "")
 
 
-def _age(worker: WorkerStatus) -> str:
-    return "never" if worker.report_age is None else f"{worker.report_age:.0f} s ago"
+def _age(worker: WorkerFacts) -> str:
+    return "never" if worker.report_age_seconds is None else f"{worker.report_age_seconds:.0f} s ago"
 
 
 _STALE: Final = troubleshooting("reports-are-stale")
-_GROUPS: Final[tuple[tuple[Fault[WorkerStatus], ...], ...]] = (
+_GROUPS: Final[tuple[tuple[Fault[WorkerFacts], ...], ...]] = (
     (
         Fault(
             lambda worker: worker.suspended == Suspension.STUCK,
@@ -201,7 +198,7 @@ _GROUPS: Final[tuple[tuple[Fault[WorkerStatus], ...], ...]] = (
             troubleshooting("the-index-is-full"),
         ),
         Fault(
-            lambda worker: worker.trust < DOUBTED,
+            lambda worker: worker.doubted,
             Severity.WARNING,
             "ClaimsNotServed",
             lambda worker: f"it serves little of what it claims to hold: {worker.trust:.0%} of that is counted on",

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.console.live.token_rates import Rates
-from cachefleet_controlplane.workers.views import FleetView, PoolStatus, WorkerStatus
+from cachefleet_controlplane.workers.views import FleetView
 from cachefleet_core.engine.suspensions import suspension_words
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.report_frames import Phase
 
 MIB: Final = 1 << 20
@@ -98,51 +100,51 @@ def fleet_row(view: FleetView) -> FleetRow:
         policy=view.policy,
         pools=len(view.pools),
         workers=len(view.workers),
-        ready=sum(pool.ready for pool in view.pools),
+        ready=sum(pool.workers.ready for pool in view.pools),
         impaired=sum(bool(problems(worker)) for worker in view.workers),
         requests=view.inflight_requests,
-        waiting=sum(worker.report.waiting for worker in view.workers if worker.report),
+        waiting=sum(worker.load.waiting for worker in view.workers if worker.load),
     )
 
 
-def pool_row(status: PoolStatus, members: Sequence[WorkerStatus], rates: Rates | None) -> PoolRow:
+def pool_row(status: PoolFacts, members: Sequence[WorkerFacts], rates: Rates | None) -> PoolRow:
     """A pool with its workers' sums."""
-    ratio = status.hit_ratio.ratio
-    reports = [worker.report for worker in members if worker.report]
+    ratio = status.hit_ratio.value
+    loads = [worker.load for worker in members if worker.load]
     return PoolRow(
         id=element_id("pool", status.key),
         key=status.key,
         model=status.model,
-        hit_ratio=None if ratio is None else round(min(1.0, ratio), 3),
+        hit_ratio=None if ratio is None else round(ratio, 3),
         objective=status.hit_ratio.objective,
         sampled=status.hit_ratio.sampled,
         saved=_rounded(rates.saved) if rates else None,
         computed=_rounded(rates.computed) if rates else None,
         idle_mib=_idle_mib(members),
         budget_mib=status.budget_mib * sum(worker.listed for worker in members),
-        running=sum(report.running for report in reports),
-        waiting=sum(report.waiting for report in reports),
-        workers=status.workers,
-        ready=status.ready,
+        running=sum(load.running for load in loads),
+        waiting=sum(load.waiting for load in loads),
+        workers=status.workers.total,
+        ready=status.workers.ready,
         impaired=sum(bool(problems(worker)) for worker in members),
     )
 
 
-def worker_row(status: WorkerStatus) -> WorkerRow:
+def worker_row(status: WorkerFacts) -> WorkerRow:
     """One rank of a worker."""
-    report, why = status.report, tuple(problems(status))
-    total, idle = (report.blocks_total, report.blocks_idle) if report else (0, None)
+    load, why = status.load, tuple(problems(status))
+    total, idle = (load.blocks_total, load.blocks_idle) if load else (0, None)
     return WorkerRow(
         id=element_id("worker", status.id),
         name=status.name if not status.rank else f"{status.name}#{status.rank}",
         pool=status.pool,
         state=_state(status),
-        running_blocks=max(0, total - report.blocks_free) if report else None,
+        running_blocks=max(0, total - load.blocks_free) if load else None,
         idle_blocks=idle,
-        free_blocks=max(0, report.blocks_free - (idle or 0)) if report else None,
+        free_blocks=max(0, load.blocks_free - (idle or 0)) if load else None,
         total_blocks=total,
-        running=report.running if report else 0,
-        waiting=report.waiting if report else 0,
+        running=load.running if load else 0,
+        waiting=load.waiting if load else 0,
         held=status.held_blocks,
         freshness=_freshness(status),
         epoch=status.epoch[:_EPOCH],
@@ -150,22 +152,20 @@ def worker_row(status: WorkerStatus) -> WorkerRow:
     )
 
 
-def problems(status: WorkerStatus) -> list[str]:
+def problems(status: WorkerFacts) -> list[str]:
     """Why a worker gets no or fewer requests than it could, or its blocks are not counted; a sentence each."""
     return [*_no_requests(status), *_no_hits(status)]
 
 
-def _no_requests(status: WorkerStatus) -> Iterator[str]:
-    phase = status.report.phase if status.report else None
+def _no_requests(status: WorkerFacts) -> Iterator[str]:
     if not status.listed:
         yield "It is in no list of its pool: it gets nothing."
     elif not status.ready:
-        told = status.report.reason if status.report else ""
-        yield f"It is not ready{f': {told}' if told else ''}."
+        yield f"It is not ready{f': {status.phase_reason}' if status.phase_reason else ''}."
     elif status.suspended:
         yield f"Its engine serves nothing ({suspension_words(status.suspended)}): it gets nothing."
-    if phase not in {None, Phase.READY} and status.ready:
-        yield f"Its agent says: {phase}."
+    if status.phase not in {None, Phase.READY} and status.ready:
+        yield f"Its agent says: {status.phase}."
     if not status.vouched:
         yield "No agent has proved that it is a worker: it gets nothing."
     if status.backing_off:
@@ -174,12 +174,12 @@ def _no_requests(status: WorkerStatus) -> Iterator[str]:
         yield "It refuses the gateway's key: others are preferred."
 
 
-def _no_hits(status: WorkerStatus) -> Iterator[str]:
+def _no_hits(status: WorkerFacts) -> Iterator[str]:
     for one in status.differences:
         yield f"Its contract differs: {one.field} is {one.actual}, its pool's is {one.expected}."
     if status.listed and not status.connected:
         yield "No agent is connected: what it holds is not known."
-    elif status.stale and status.report:
+    elif status.stale and status.load:
         yield "Its last report is too old: its blocks are not counted."
     if not status.indexed:
         yield "Its blocks do not fit into the index."
@@ -189,14 +189,13 @@ def _no_hits(status: WorkerStatus) -> Iterator[str]:
         yield f"Its engine has {one.field} {one.actual}, its pool asks for {one.expected}."
 
 
-def _state(status: WorkerStatus) -> str:
-    if not status.listed or (not status.connected and status.report is None and not status.ready):
+def _state(status: WorkerFacts) -> str:
+    if not status.listed or (not status.connected and status.load is None and not status.ready):
         return "away"
-    phase = status.report.phase if status.report else None
-    if phase == Phase.DRAINING:
+    if status.phase == Phase.DRAINING:
         return "draining"
     if not status.ready:
-        return "starting" if status.report is None or phase != Phase.READY else "left out"
+        return "starting" if status.phase != Phase.READY else "left out"
     if status.suspended:
         return suspension_words(status.suspended)
     if any(_no_requests(status)):
@@ -204,23 +203,19 @@ def _state(status: WorkerStatus) -> str:
     return "not counted" if any(_no_hits(status)) else "ready"
 
 
-def _freshness(status: WorkerStatus) -> str:
+def _freshness(status: WorkerFacts) -> str:
     """Words that do not change with every second of a worker that reports."""
-    if status.report_age is None:
+    age = status.report_age_seconds
+    if age is None:
         return "no report yet"
     if not status.stale:
         return "fresh" if status.stream == "live" else status.stream
-    age = status.report_age
     return f"{age:.0f} s old" if age < 2 * _MINUTE else f"{age / _MINUTE:.0f} min old"
 
 
-def _idle_mib(members: Sequence[WorkerStatus]) -> int | None:
+def _idle_mib(members: Sequence[WorkerFacts]) -> int | None:
     """Over the workers that tell both numbers; None where none does."""
-    told = [
-        worker.report.blocks_idle * worker.block_bytes
-        for worker in members
-        if worker.report and worker.report.blocks_idle is not None and worker.block_bytes
-    ]
+    told = [worker.idle_bytes for worker in members if worker.idle_bytes is not None]
     return round(sum(told) / MIB) if told else None
 
 

@@ -20,7 +20,8 @@ from cachefleet_controlplane.console.live.fleet_rows import (
     worker_row,
 )
 from cachefleet_controlplane.console.live.token_rates import TokenRates
-from cachefleet_controlplane.workers.views import FleetView, WorkerStatus
+from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_runtime.lru import LruMap
 
 TICK_SECONDS: Final = 2.0
@@ -92,12 +93,12 @@ class LiveFleet:
         return self._shown[row.id].html
 
     def _read(self, view: FleetView, now: float) -> None:
-        members: defaultdict[str, list[WorkerStatus]] = defaultdict(list)
+        members: defaultdict[str, list[WorkerFacts]] = defaultdict(list)
         for worker in view.workers:
             members[worker.pool].append(worker)
         for pool in view.pools:
-            reports = ((worker.id, worker.report) for worker in members[pool.key])
-            counters = {str(name): (report.prefix_queries, report.prefix_hits) for name, report in reports if report}
+            loads = ((worker.id, worker.load) for worker in members[pool.key])
+            counters = {name: (load.prefix_queries, load.prefix_hits) for name, load in loads if load}
             self._rates[pool.key].note(now, counters)
         for gone in self._rates.keys() - {pool.key for pool in view.pools}:
             del self._rates[gone]

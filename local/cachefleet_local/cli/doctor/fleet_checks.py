@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -11,7 +11,12 @@ from cachefleet_local.cli.admin_client import AbsentError, AdminClient
 from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.listing import Item, Output
 from cachefleet_local.cli.output.columns import FINDINGS
+from cachefleet_local.cli.typed_answers import pools_of, workers_of
 from cachefleet_local.cli_errors import Exit, FailureError
+
+if TYPE_CHECKING:
+    from cachefleet_core.fleet_status.pool_facts import PoolFacts
+    from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
 INFO: Final = "info"
 _OLDER: Final = "the control plane is older than this command and tells no findings: whether all is well is not known"
@@ -40,19 +45,19 @@ def findings(client: AdminClient) -> list[Item] | None:
         return None
 
 
-def _told(client: AdminClient) -> tuple[list[Item], list[Item], list[Item]]:
+def _told(client: AdminClient) -> tuple[Sequence[PoolFacts], Sequence[WorkerFacts], Sequence[Item]]:
     try:
         certificates = client.get("certificates")["items"]
     except AbsentError:
         certificates = []
-    return client.get("pools")["items"], client.get("workers")["items"], certificates
+    return pools_of(client.get("pools")), workers_of(client.get("workers")), certificates
 
 
-def closer(pools: list[Item], workers: list[Item], certificates: list[Item]) -> Iterator[Item]:
+def closer(pools: Sequence[PoolFacts], workers: Sequence[WorkerFacts], certificates: Sequence[Item]) -> Iterator[Item]:
     """What the findings leave out, as it is nothing that an operator must act upon at once."""
-    generations = {pool["key"]: pool["generation"] for pool in pools}
+    generations = {pool.key: pool.generation for pool in pools}
     for worker in workers:
-        yield from _of_worker(worker, generations.get(worker["pool"]))
+        yield from _of_worker(worker, generations.get(worker.pool))
     for one in certificates:
         if not one["certified"]:
             yield _finding(
@@ -64,22 +69,22 @@ def closer(pools: list[Item], workers: list[Item], certificates: list[Item]) -> 
             )
 
 
-def _of_worker(worker: Item, generation: int | None) -> Iterator[Item]:
-    subject = f"worker {worker['id']}"
-    if worker["connected"] and generation is not None and worker["policyGeneration"] < generation:
+def _of_worker(worker: WorkerFacts, generation: int | None) -> Iterator[Item]:
+    subject = f"worker {worker.id}"
+    if worker.connected and generation is not None and worker.policy_generation < generation:
         yield _finding(
             subject,
             "PolicyBehind",
-            f"its engine has the policy of generation {worker['policyGeneration']}, the pool is at {generation}",
+            f"its engine has the policy of generation {worker.policy_generation}, the pool is at {generation}",
             "a moment after a change this is as it should be; else read the agent's log",
             "docs/worker.md",
         )
-    for one in worker["capabilities"]:
-        if one["reason"]:
+    for capability in worker.capabilities:
+        if capability.reason:
             yield _finding(
                 subject,
                 "CapabilityLacking",
-                f"{one['feature']} is {one['mode']}: {one['reason']}",
+                f"{capability.feature} is {capability.mode}: {capability.reason}",
                 "nothing, unless you count on it",
                 "docs/worker.md",
             )

@@ -16,6 +16,7 @@ from cachefleet_local.cli.doctor.fleet_checks import INFO, findings
 from cachefleet_local.cli.listing import Item, Output, listing, single
 from cachefleet_local.cli.options import showing
 from cachefleet_local.cli.output.columns import POOLS
+from cachefleet_local.cli.typed_answers import pool_of
 from cachefleet_local.cli_errors import Exit
 
 WIDTH: Final = 100
@@ -50,7 +51,8 @@ def lines(found: Sequence[Item] | None, pools: Sequence[Item], *, width: int, co
     """The screen; ``found`` is None where the control plane tells no findings."""
     if pools:
         yield from [*listing(pools, POOLS, Output.TABLE).splitlines(), ""]
-    ready, total = (sum(pool["workers"][which] for pool in pools) for which in ("ready", "total"))
+    workers = [pool_of(pool).workers for pool in pools]
+    ready, total = sum(each.ready for each in workers), sum(each.total for each in workers)
     counts = f"{len(pools)} pool{'s'[: len(pools) != 1]}, {ready} of {total} workers ready"
     serious = [item for item in found or () if item["severity"] != INFO]
     if found is None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,19 +14,22 @@ import typer
 from cachefleet_local.cli.admin_client import AdminClient, RefusedError, UnreachableError
 from cachefleet_local.cli.answers import Asker
 from cachefleet_local.cli.contexts.access import Where
-from cachefleet_local.cli.listing import Item
 from cachefleet_local.cli.live.top_view import ORDERS, screen
 from cachefleet_local.cli.options import asking
 from cachefleet_local.cli.output.watch import INTERRUPTED
+from cachefleet_local.cli.typed_answers import pools_of, workers_of
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from cachefleet_core.fleet_status.pool_facts import PoolFacts
+    from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
 INTERVAL_SECONDS: Final = 1.0
 LAST_KEY: Final = "q"
 _LEGEND: Final = "blocks: # in use  = cached, idle  . free;  keys: q ends; order by "
 
-Found = tuple[list[Item], list[Item]]
+Found = tuple[Sequence["PoolFacts"], Sequence["WorkerFacts"]]
 
 
 @asking
@@ -53,7 +57,7 @@ def top(
 
 
 def _found(client: AdminClient) -> Found:
-    return client.get("pools")["items"], client.get("workers")["items"]
+    return pools_of(client.get("pools")), workers_of(client.get("workers"))
 
 
 def _live(asker: Asker, found: Found, interval: float) -> None:

@@ -3,64 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from cachefleet_local.cli.listing import Column, Item, Output, listing
-from cachefleet_local.cli.output.columns import worker_load, worker_state
+from cachefleet_local.cli.listing import Column, Output, listing
+from cachefleet_local.cli.output.columns import share, worker_load, worker_state
+
+if TYPE_CHECKING:
+    from cachefleet_core.fleet_status.pool_facts import PoolFacts
+    from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
+
+T = TypeVar("T", int, float)
 
 BAR: Final = 20
 MIB: Final = 1 << 20
 _WHOLE: Final = 10
 """MiB from which on no tenths are shown."""
 _FULL, _HELD, _FREE = "#", "=", "."
-Order = Callable[[Item], object]
+Order = Callable[["WorkerFacts"], object]
 
 ORDERS: Final[Mapping[str, tuple[str, Order]]] = {
-    "n": ("name", lambda item: str(item["id"])),
-    "r": ("running", lambda item: -_of_load(item, "running")),
-    "w": ("waiting", lambda item: -_of_load(item, "waiting")),
-    "b": ("held blocks", lambda item: -int(item["heldBlocks"])),
-    "h": ("hit ratio", lambda item: -(_hits(item) or 0.0)),
-    "a": ("age of the report", lambda item: -(item["reportAgeSeconds"] or 0.0)),
+    "n": ("name", lambda worker: worker.id),
+    "r": ("running", lambda worker: -_figure(worker, lambda load: load.running)),
+    "w": ("waiting", lambda worker: -_figure(worker, lambda load: load.waiting)),
+    "b": ("held blocks", lambda worker: -worker.held_blocks),
+    "h": ("hit ratio", lambda worker: -_figure(worker, lambda load: load.hit_ratio or 0.0)),
+    "a": ("age of the report", lambda worker: -(worker.report_age_seconds or 0.0)),
 }
 """By the key that is pressed: the words for an order of workers, and the order."""
 
 
-def _of_load(item: Item, name: str) -> int:
-    return int((item["load"] or {}).get(name) or 0)
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker, and its pool's budget in MiB."""
+
+    worker: WorkerFacts
+    budget: int
 
 
-def _hits(item: Item) -> float | None:
-    """Of the tokens that its engine has looked up since it started."""
-    queries = _of_load(item, "prefixQueries")
-    return _of_load(item, "prefixHits") / queries if queries else None
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool and its workers."""
+
+    pool: PoolFacts
+    workers: Sequence[WorkerFacts]
+
+    @property
+    def listed(self) -> list[WorkerFacts]:
+        """The workers that the source of pools lists."""
+        return [worker for worker in self.workers if worker.listed]
+
+    @property
+    def idle(self) -> int | None:
+        """Bytes of idle cached blocks; None where no worker's engine tells."""
+        idle = [worker.idle_bytes for worker in self.listed if worker.idle_bytes is not None]
+        return sum(idle) if idle else None
+
+    def load(self, read: Callable[[Load], int]) -> int:
+        """The sum of a figure of its workers' loads."""
+        return sum(_figure(worker, read) for worker in self.workers)
 
 
-def _ratio(item: Item) -> str | None:
-    found = _hits(item)
-    return None if found is None else f"{found:.2f}"
+def _figure(worker: WorkerFacts, read: Callable[[Load], T]) -> T | int:
+    """A figure of a worker's load, 0 before its first report."""
+    return read(worker.load) if worker.load else 0
 
 
-def blocks_bar(item: Item, length: int = BAR) -> str:
+def blocks_bar(worker: WorkerFacts, length: int = BAR) -> str:
     """A worker's blocks: # in use by running requests, = idle and cached, . free."""
-    load = item["load"]
-    if not load or not load["blocksTotal"]:
+    load = worker.load
+    if load is None or not load.blocks_total:
         return ""
-    idle = min(load["blocksIdle"] or 0, load["blocksFree"])
-    used, total = load["blocksTotal"] - load["blocksFree"], load["blocksTotal"]
+    idle = min(load.blocks_idle or 0, load.blocks_free)
+    used, total = load.blocks_total - load.blocks_free, load.blocks_total
     first, second = round(length * used / total), round(length * (used + idle) / total)
     return f"[{_FULL * first}{_HELD * (second - first)}{_FREE * (length - second)}]"
 
 
-def _idle(item: Item) -> int | None:
-    """Bytes of a device that a worker's idle cached blocks take; None where its engine does not tell."""
-    blocks = (item["load"] or {}).get("blocksIdle")
-    return blocks * item["blockBytes"] if blocks is not None and item.get("blockBytes") else None
-
-
-def _of_budget(item: Item) -> str | None:
-    """What idle cached blocks take, against the admitted budget; both in MiB."""
-    idle, budget = item["idle"], item["budget"]
+def _of_budget(idle: int | None, budget: int) -> str | None:
+    """What idle cached blocks take, in bytes, against the admitted budget in MiB."""
     return f"{'?' if idle is None else _mib(idle)}/{budget:,} MiB" if budget else None
 
 
@@ -68,63 +89,54 @@ def _mib(size: int) -> str:
     return f"{size / MIB:,.{0 if size >= _WHOLE * MIB else 1}f}"
 
 
-def _freshness(item: Item) -> str:
-    if item["reportAgeSeconds"] is None:
+def _freshness(worker: WorkerFacts) -> str:
+    if worker.report_age_seconds is None:
         return "never"
-    return f"{item['reportAgeSeconds']:.1f} s" + (" stale" if item["stale"] else "")
+    return f"{worker.report_age_seconds:.1f} s" + (" stale" if worker.stale else "")
 
 
-def _objective(item: Item) -> str:
-    ratio, objective = item["hitRatio"]["value"], item["hitRatio"]["objective"]
-    shown = "-" if ratio is None else f"{ratio:.2f}"
-    return shown if objective is None else f"{shown}/{objective:.2f}"
+def _objective(pool: PoolFacts) -> str:
+    shown, objective = share(pool.hit_ratio.value) or "-", share(pool.hit_ratio.objective)
+    return shown if objective is None else f"{shown}/{objective}"
+
+
+def _of_worker(title: str, read: Callable[[WorkerFacts], object], *, right: bool = True) -> Column:
+    return Column(title, lambda row: read(row.worker), right=right)
 
 
 _POOLS: Final = (
-    Column("POOL", lambda item: item["key"]),
-    Column("MODEL", lambda item: item["model"]),
-    Column("READY", lambda item: f"{item['workers']['ready']}/{item['workers']['total']}", right=True),
-    Column("RUNNING", lambda item: item["running"], right=True),
-    Column("WAITING", lambda item: item["waiting"], right=True),
-    Column("HELD", lambda item: item["held"], right=True),
-    Column("IDLE/BUDGET", _of_budget, right=True),
-    Column("HIT RATIO/OBJECTIVE", _objective, right=True),
+    Column("POOL", lambda row: row.pool.key),
+    Column("MODEL", lambda row: row.pool.model),
+    Column("READY", lambda row: f"{row.pool.workers.ready}/{row.pool.workers.total}", right=True),
+    Column("RUNNING", lambda row: row.load(lambda load: load.running), right=True),
+    Column("WAITING", lambda row: row.load(lambda load: load.waiting), right=True),
+    Column("HELD", lambda row: sum(worker.held_blocks for worker in row.workers), right=True),
+    Column("IDLE/BUDGET", lambda row: _of_budget(row.idle, row.pool.budget_mib * len(row.listed)), right=True),
+    Column("HIT RATIO/OBJECTIVE", lambda row: _objective(row.pool), right=True),
 )
 _WORKERS: Final = (
-    Column("WORKER", lambda item: item["id"]),
-    Column("STATE", worker_state),
-    Column("RUNNING", worker_load("running"), right=True),
-    Column("WAITING", worker_load("waiting"), right=True),
-    Column("BLOCKS", blocks_bar),
-    Column("HELD", lambda item: item["heldBlocks"], right=True),
-    Column("IDLE/BUDGET", _of_budget, right=True),
-    Column("HITS", _ratio, right=True),
-    Column("REPORT", _freshness, right=True),
+    _of_worker("WORKER", lambda worker: worker.id, right=False),
+    _of_worker("STATE", worker_state, right=False),
+    _of_worker("RUNNING", worker_load(lambda load: load.running)),
+    _of_worker("WAITING", worker_load(lambda load: load.waiting)),
+    _of_worker("BLOCKS", blocks_bar, right=False),
+    _of_worker("HELD", lambda worker: worker.held_blocks),
+    Column("IDLE/BUDGET", lambda row: _of_budget(row.worker.idle_bytes, row.budget), right=True),
+    _of_worker("HITS", worker_load(lambda load: share(load.hit_ratio))),
+    _of_worker("REPORT", _freshness),
 )
 
 
-def screen(pools: Sequence[Item], workers: Sequence[Item], key: str = "n") -> str:
+def screen(pools: Sequence[PoolFacts], workers: Sequence[WorkerFacts], key: str = "n") -> str:
     """Pools, and workers in the order of a key."""
-    budgets = {pool["key"]: pool.get("budgetMiB", 0) for pool in pools}
-    told = [one | {"idle": _idle(one), "budget": budgets.get(one["pool"], 0)} for one in map(dict, workers)]
-    ordered = sorted(told, key=lambda item: (ORDERS[key][1](item), str(item["id"])))
-    summed = [pool | _sums([one for one in told if one["pool"] == pool["key"]]) for pool in map(dict, pools)]
+    budgets = {pool.key: pool.budget_mib for pool in pools}
+    ordered = sorted(workers, key=lambda worker: (ORDERS[key][1](worker), worker.id))
+    of_pools = [PoolRow(pool, [worker for worker in workers if worker.pool == pool.key]) for pool in pools]
+    of_workers = [WorkerRow(worker, budgets.get(worker.pool, 0)) for worker in ordered]
     return "\n".join(
         (
-            listing(summed, _POOLS, Output.TABLE) if pools else "no pools",
+            listing(of_pools, _POOLS, Output.TABLE) if pools else "no pools",
             "",
-            listing(ordered, _WORKERS, Output.TABLE) if workers else "no workers",
+            listing(of_workers, _WORKERS, Output.TABLE) if workers else "no workers",
         )
     )
-
-
-def _sums(workers: Sequence[Item]) -> dict[str, int | None]:
-    loads = {name: sum(_of_load(one, name) for one in workers) for name in ("running", "waiting")}
-    listed = [one for one in workers if one["listed"]]
-    idle = [one["idle"] for one in listed if one["idle"] is not None]
-    return {
-        **loads,
-        "held": sum(int(one["heldBlocks"]) for one in workers),
-        "idle": sum(idle) if idle else None,
-        "budget": sum(one["budget"] for one in listed),
-    }

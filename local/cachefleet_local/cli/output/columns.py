@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cachefleet_core.engine.suspensions import suspension_words
-from cachefleet_local.cli.listing import Column, Item
+from cachefleet_local.cli.listing import Column, Item, decoded_columns
+from cachefleet_local.cli.typed_answers import pool_of, worker_of
+
+if TYPE_CHECKING:
+    from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 
 
-def worker_load(name: str) -> Callable[[Item], object]:
-    """One figure of a worker's load, by its name; None before its first report."""
-    return lambda item: (item["load"] or {}).get(name)
+def worker_load(read: Callable[[Load], object]) -> Callable[[WorkerFacts], object]:
+    """One figure of a worker's load; None before its first report."""
+    return lambda worker: worker.load and read(worker.load)
 
 
-def _free(item: Item) -> object:
-    load = item["load"]
-    return load and f"{load['blocksFree']}/{load['blocksTotal']}"
-
-
-def worker_state(item: Item) -> object:
+def worker_state(worker: WorkerFacts) -> str:
     """Whether a worker is excluded, or why it serves nothing, or whether it is ready, else its phase."""
-    if item["excluded"]:
+    if worker.excluded:
         return "excluded"
-    if item["ready"] and item.get("suspended"):
-        return suspension_words(item["suspended"])
-    return ("ready" if item["ready"] else item["phase"]) or "unknown"
+    if worker.ready and worker.suspended:
+        return suspension_words(worker.suspended)
+    return ("ready" if worker.ready else worker.phase) or "unknown"
 
 
-def _ratio(item: Item) -> object:
-    value = item["hitRatio"]["value"]
+def share(value: float | None) -> str | None:
+    """A ratio with two digits."""
     return None if value is None else f"{value:.2f}"
 
 
@@ -38,23 +37,16 @@ def _milliseconds(item: Item) -> object:
     return None if value is None else f"{1000 * value:.0f} ms"
 
 
-def _age(item: Item) -> object:
-    value = item["reportAgeSeconds"]
-    return None if value is None else f"{value:.1f} s"
+def _age(worker: WorkerFacts) -> object:
+    return None if worker.report_age_seconds is None else f"{worker.report_age_seconds:.1f} s"
 
 
 def _second(time: str | None) -> object:
     return time and time[:19].replace("T", " ")
 
 
-def _objective(item: Item) -> object:
-    value = item["hitRatio"]["objective"]
-    return None if value is None else f"{value:.2f}"
-
-
-def _mib(item: Item) -> object:
-    value = item["heldBytes"]
-    return None if value is None else f"{value / 2**20:.0f}"
+def _mib(worker: WorkerFacts) -> object:
+    return None if worker.held_bytes is None else f"{worker.held_bytes / 2**20:.0f}"
 
 
 def _shortfall(item: Item) -> object:
@@ -65,32 +57,34 @@ def _counts(item: Item) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in item["counts"].items())
 
 
-POOLS: Final = (
-    Column("POOL", lambda item: item["key"]),
-    Column("MODEL", lambda item: item["model"]),
-    Column("READY", lambda item: f"{item['workers']['ready']}/{item['workers']['total']}", right=True),
-    Column("FRESH", lambda item: item["workers"]["fresh"], right=True),
-    Column("EXCLUDED", lambda item: item["workers"]["excluded"], right=True),
-    Column("HIT RATIO", _ratio, right=True),
-    Column("OBJECTIVE", _objective, right=True, wide=True),
-    Column("LOOKED UP", lambda item: item["hitRatio"]["tokens"], right=True, wide=True),
-    Column("GENERATION", lambda item: item["generation"], right=True, wide=True),
-    Column("CONTRACT", lambda item: item["contract"] and item["contract"]["fingerprint"][:19]),
+POOLS: Final = decoded_columns(
+    pool_of,
+    Column("POOL", lambda pool: pool.key),
+    Column("MODEL", lambda pool: pool.model),
+    Column("READY", lambda pool: f"{pool.workers.ready}/{pool.workers.total}", right=True),
+    Column("FRESH", lambda pool: pool.workers.fresh, right=True),
+    Column("EXCLUDED", lambda pool: pool.workers.excluded, right=True),
+    Column("HIT RATIO", lambda pool: share(pool.hit_ratio.value), right=True),
+    Column("OBJECTIVE", lambda pool: share(pool.hit_ratio.objective), right=True, wide=True),
+    Column("LOOKED UP", lambda pool: pool.hit_ratio.tokens, right=True, wide=True),
+    Column("GENERATION", lambda pool: pool.generation, right=True, wide=True),
+    Column("CONTRACT", lambda pool: pool.contract and pool.contract.fingerprint[:19]),
 )
-WORKERS: Final = (
-    Column("WORKER", lambda item: item["name"]),
-    Column("ID", lambda item: item["id"], wide=True, name=True),
-    Column("POOL", lambda item: item["pool"]),
+WORKERS: Final = decoded_columns(
+    worker_of,
+    Column("WORKER", lambda worker: worker.name),
+    Column("ID", lambda worker: worker.id, wide=True, name=True),
+    Column("POOL", lambda worker: worker.pool),
     Column("STATE", worker_state),
-    Column("STREAM", lambda item: item["stream"]),
-    Column("RUNNING", worker_load("running"), right=True),
-    Column("WAITING", worker_load("waiting"), right=True),
-    Column("FREE BLOCKS", _free, right=True),
-    Column("HELD BLOCKS", lambda item: item["heldBlocks"], right=True),
+    Column("STREAM", lambda worker: worker.stream),
+    Column("RUNNING", worker_load(lambda load: load.running), right=True),
+    Column("WAITING", worker_load(lambda load: load.waiting), right=True),
+    Column("FREE BLOCKS", worker_load(lambda load: f"{load.blocks_free}/{load.blocks_total}"), right=True),
+    Column("HELD BLOCKS", lambda worker: worker.held_blocks, right=True),
     Column("HELD MIB", _mib, right=True, wide=True),
-    Column("TRUST", lambda item: f"{item['trust']:.2f}", right=True, wide=True),
-    Column("ENGINE", lambda item: item["engineVersion"], wide=True),
-    Column("URL", lambda item: item["url"], wide=True),
+    Column("TRUST", lambda worker: share(worker.trust), right=True, wide=True),
+    Column("ENGINE", lambda worker: worker.engine_version, wide=True),
+    Column("URL", lambda worker: worker.url, wide=True),
     Column("REPORT", _age, right=True, moving=True),
 )
 DECISIONS: Final = (

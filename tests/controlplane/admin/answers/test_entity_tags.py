@@ -1,12 +1,15 @@
 """ETags: what has not changed is not sent again, and what has changed is not overwritten."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import httpx
+import msgspec
 import pytest
 
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_core.fleet_status.pool_facts import WorkerCounts
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.admin.conftest import Still
 from tests.controlplane.admin.test_admin_app import assert_problem
@@ -38,11 +41,12 @@ async def test_figures_of_time_alone_are_no_change(client: httpx.AsyncClient, fl
     tags = [await tag_of(client, "/pools"), await tag_of(client, "/pools/default/demo")]
     assert all(tag.startswith('W/"') for tag in tags)
     (pool,) = fleet.shown.pools
-    later = replace(pool, hit_ratio=replace(pool.hit_ratio, sampled_at=pool.hit_ratio.sampled_at + 60))
-    workers = tuple(replace(worker, report_age=9.0) for worker in fleet.shown.workers[:2])
+    moved = msgspec.structs.replace(pool.hit_ratio, sampled_at=datetime(2027, 1, 15, 8, 1, tzinfo=UTC))
+    later = msgspec.structs.replace(pool, hit_ratio=moved)
+    workers = tuple(msgspec.structs.replace(worker, report_age_seconds=9.0) for worker in fleet.shown.workers[:2])
     fleet.shown = replace(fleet.shown, pools=(later,), workers=(*workers, *fleet.shown.workers[2:]))
     assert [await tag_of(client, "/pools"), await tag_of(client, "/pools/default/demo")] == tags
-    fleet.shown = replace(fleet.shown, pools=(replace(later, ready=0),))
+    fleet.shown = replace(fleet.shown, pools=(msgspec.structs.replace(later, workers=WorkerCounts(total=3)),))
     assert await tag_of(client, "/pools") != tags[0]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from cachefleet_controlplane.admin.findings import pool_findings, service_findings, worker_findings
@@ -17,7 +18,8 @@ from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalReq
 from cachefleet_controlplane.store.access_marker import Closed
 from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
-from cachefleet_controlplane.workers.views import AdapterConflict, FleetView, IndexStatus
+from cachefleet_controlplane.workers.views import FleetView, IndexStatus
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, WorkerCounts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Phase
@@ -25,7 +27,7 @@ from cachefleet_core.tenancy import TenantId
 from cachefleet_core.warmth import WarmProblem, Warmth
 from cachefleet_operator.reasons import Reason
 from tests.controlplane.admin.conftest import Still
-from tests.controlplane.fleet_views import DIFFERENT, INDEX, REPORT, fleet_view, unknown_worker, worker_status
+from tests.controlplane.fleet_views import DIFFERENT, INDEX, REPORT, fleet_view, measured, unknown_worker, worker_status
 
 KEY = KeyRecord(id="1", tenant=TenantId("acme"), hash="h", hint="cf-abcdef", created=1.0)
 WELL = ServiceState(directory=Directory(keys={KEY.hash: KEY}, required=True))
@@ -36,7 +38,7 @@ NO_FILE = AdapterProblem(name="sql", detail="no file at /x")
 
 def view(*workers: Any, index: IndexStatus = EMPTY, **of_pool: Any) -> FleetView:
     seen = fleet_view(*workers)
-    return replace(seen, pools=(replace(seen.pools[0], **of_pool),), index=index)
+    return replace(seen, pools=(msgspec.structs.replace(seen.pools[0], **of_pool),), index=index)
 
 
 def told(seen: FleetView, state: ServiceState = WELL) -> dict[str, Finding]:
@@ -119,10 +121,10 @@ def test_a_worker_that_is_not_listed_or_still_starts_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason", "severity"),
     [
-        ({"workers": 0, "ready": 0}, "NoWorkers", Severity.CRITICAL),
-        ({"workers": 0, "ready": 0, "replicas": 0}, "NoWorkersWanted", Severity.INFO),
-        ({"workers": 2, "ready": 0}, "NoneReady", Severity.CRITICAL),
-        ({"workers": 2, "ready": 1}, "SomeReady", Severity.INFO),
+        ({"workers": WorkerCounts()}, "NoWorkers", Severity.CRITICAL),
+        ({"workers": WorkerCounts(), "replicas": 0}, "NoWorkersWanted", Severity.INFO),
+        ({"workers": WorkerCounts(total=2)}, "NoneReady", Severity.CRITICAL),
+        ({"workers": WorkerCounts(total=2, ready=1)}, "SomeReady", Severity.INFO),
         ({"admitted": False}, "NotAdmitted", Severity.WARNING),
     ],
 )
@@ -132,18 +134,16 @@ def test_a_fault_of_a_pool(fault: dict[str, Any], reason: str, severity: Severit
 
 
 def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> None:
-    low = replace(fleet_view().pools[0].hit_ratio, hit_tokens=100)
-    found = told(view(worker_status("a"), hit_ratio=low))["BelowObjective"]
+    low = {"queried": 1000, "hit": 100}
+    found = told(view(worker_status("a"), hit_ratio=measured(**low)))["BelowObjective"]
     assert found.message == "of 1,000 prompt tokens in 600 s 10.0% came from cache, the objective is 60.0%"
-    assert not told(view(worker_status("a"), hit_ratio=replace(low, min_tokens=1001)))
-    assert not told(view(worker_status("a"), hit_ratio=replace(low, answered_tokens=900, served_tokens=600)))
-    both = told(view(worker_status("a"), hit_ratio=replace(low, answered_tokens=900, served_tokens=450)))[
-        "BelowObjective"
-    ]
+    assert not told(view(worker_status("a"), hit_ratio=measured(min_tokens=1001, **low)))
+    assert not told(view(worker_status("a"), hit_ratio=measured(**low, answered=900, served=600)))
+    both = told(view(worker_status("a"), hit_ratio=measured(**low, answered=900, served=450)))["BelowObjective"]
     assert both.message.startswith("of 900 prompt tokens in 600 s 50.0% came from cache")
     assert both.message.endswith("; the engines' own counters say 10.0%")
-    assert not told(view(worker_status("a"), hit_ratio=replace(low, objective=None)))
-    assert not told(view(worker_status("a"), hit_ratio=replace(low, queried_tokens=0, hit_tokens=0)))
+    assert not told(view(worker_status("a"), hit_ratio=measured(None, **low)))
+    assert not told(view(worker_status("a"), hit_ratio=measured()))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_the_index_refused_is_told_with_its_count() -> None:
 
 
 def test_the_most_severe_come_first_and_then_by_subject() -> None:
-    seen = view(worker_status("b", blind=True), worker_status("a", blind=True), ready=0)
+    seen = view(worker_status("b", blind=True), worker_status("a", blind=True), workers=WorkerCounts(total=2))
     found = findings(seen, replace(WELL, directory=Directory()))
     assert [(one.severity, one.subject) for one in found] == [
         ("critical", "pool default/demo"),
@@ -228,7 +228,7 @@ def test_where_a_condition_says_the_same_the_reason_is_its() -> None:
 
 
 async def test_the_route_tells_them(client: httpx.AsyncClient, fleet: Still) -> None:
-    fleet.shown = view(worker_status("a"), ready=0)
+    fleet.shown = view(worker_status("a"), workers=WorkerCounts(total=1))
     items = (await client.get("/findings")).json()["items"]
     assert [one["reason"] for one in items] == ["NoneReady", "KeysNotRequired"]
     assert set(items[0]) == {"severity", "subject", "reason", "message", "action", "docs"}

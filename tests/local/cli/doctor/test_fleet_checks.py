@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cachefleet_controlplane.admin import schemas
+from cachefleet_core.report_frames import Capability
 from cachefleet_local.cli.doctor.fleet_checks import closer
 from tests.local.cli.admin_api import AdminApi, environment, ran
 from tests.local.cli.live.test_status import finding
@@ -51,10 +52,10 @@ def test_an_older_control_plane_is_looked_at_and_not_called_healthy(api: AdminAp
 
 
 def test_policies_that_have_not_arrived_and_features_that_do_less_are_seen() -> None:
-    lacking = schemas.Capability(feature="keys", mode="off", reason="native code is not installed")
-    worker = WORKER.model_copy(update={"policy_generation": 0, "capabilities": (lacking,)})
-    found = list(closer([item(POOL)], [item(worker)], []))
+    lacking = Capability(feature="keys", mode="off", reason="native code is not installed")
+    worker = msgspec.structs.replace(WORKER, policy_generation=0, capabilities=(lacking,))
+    found = list(closer([POOL], [worker], []))
     assert [one["reason"] for one in found] == ["PolicyBehind", "CapabilityLacking"]
     assert found[1]["message"] == "keys is off: native code is not installed"
-    away = worker.model_copy(update={"connected": False, "capabilities": ()})
-    assert not list(closer([item(POOL)], [item(away)], []))
+    away = msgspec.structs.replace(worker, connected=False, capabilities=())
+    assert not list(closer([POOL], [away], []))

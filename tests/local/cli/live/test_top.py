@@ -8,18 +8,29 @@ import signal
 import termios
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cachefleet_local.cli.listing import Item
+from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_local.cli.live.top_view import MIB, ORDERS, blocks_bar, screen
 from tests.local.cli.admin_api import AdminApi, environment, ran, started
 from tests.local.cli.test_listing import POOL, WORKER, item
 
 
-def worker(number: int, **load: int) -> Item:
+def worker(number: int, *, block_bytes: int = 0, listed: bool = True, **load: int) -> WorkerFacts:
     assert WORKER.load is not None
-    told = WORKER.load.model_copy(update=load)
-    return item(WORKER.model_copy(update={"id": f"default/demo/demo-{number}#0", "load": told, "held_blocks": number}))
+    return msgspec.structs.replace(
+        WORKER,
+        id=f"default/demo/demo-{number}#0",
+        load=msgspec.structs.replace(WORKER.load, **load),
+        held_blocks=number,
+        block_bytes=block_bytes,
+        listed=listed,
+    )
+
+
+SILENT = msgspec.structs.replace(WORKER, load=None, report_age_seconds=None)
 
 
 def names(text: str) -> list[str]:
@@ -30,39 +41,39 @@ def names(text: str) -> list[str]:
 def api() -> AdminApi:
     api = AdminApi()
     api.items("pools", item(POOL))
-    api.items("workers", worker(0, running=1), worker(1, running=7))
+    api.items("workers", item(worker(0, running=1)), item(worker(1, running=7)))
     return api
 
 
 def test_blocks_are_in_use_cached_or_free() -> None:
     assert blocks_bar(worker(0, blocks_total=100, blocks_free=60, blocks_idle=40)) == "[########========....]"
-    assert blocks_bar(item(WORKER.model_copy(update={"load": None}))) == ""
+    assert blocks_bar(SILENT) == ""
 
 
 def test_pools_sum_up_their_workers() -> None:
-    text = screen([item(POOL)], [worker(1, running=1, waiting=2), worker(2, running=3, waiting=4)])
+    text = screen([POOL], [worker(1, running=1, waiting=2), worker(2, running=3, waiting=4)])
     assert text.splitlines()[1].split() == ["default/demo", "tiny", "1/2", "4", "6", "3", "-", "-"]
 
 
 def test_idle_cache_is_shown_against_the_budget() -> None:
-    pool = item(POOL.model_copy(update={"budget_mib": 2048}))
+    pool = msgspec.structs.replace(POOL, budget_mib=2048)
     workers = [
-        {**worker(0, blocks_idle=6), "blockBytes": MIB // 4},
-        {**worker(1, blocks_idle=1500), "blockBytes": MIB},
-        {**worker(2), "load": None},
-        {**worker(3, blocks_idle=12), "blockBytes": MIB, "listed": False},
+        worker(0, blocks_idle=6, block_bytes=MIB // 4),
+        worker(1, blocks_idle=1500, block_bytes=MIB),
+        msgspec.structs.replace(worker(2), load=None),
+        worker(3, blocks_idle=12, block_bytes=MIB, listed=False),
     ]
     text = screen([pool], workers).splitlines()
     assert text[0].split()[6] == "IDLE/BUDGET"
     assert "1,502/6,144 MiB" in text[1], "of the workers that the pool lists"
     shown = zip(text[-4:], ("1.5", "1,500", "?", "12"), strict=True)
     assert [f" {idle}/2,048 MiB" in line for line, idle in shown] == [True] * 4
-    assert "/2,048" not in screen([item(POOL)], workers), "without a budget there is no share of it"
+    assert "/2,048" not in screen([POOL], workers), "without a budget there is no share of it"
 
 
 def test_a_control_plane_that_tells_no_budget_is_shown_all_the_same() -> None:
     older = {name: value for name, value in item(POOL).items() if name != "budgetMiB"}
-    assert screen([older], [worker(0)]).splitlines()[1].startswith("default/demo ")
+    assert screen([msgspec.convert(older, PoolFacts)], [worker(0)]).splitlines()[1].startswith("default/demo ")
 
 
 @pytest.mark.parametrize(
@@ -74,9 +85,8 @@ def test_keys_order_workers(key: str, first: str) -> None:
 
 
 def test_every_order_takes_workers_that_never_reported() -> None:
-    silent = item(WORKER.model_copy(update={"load": None, "report_age_seconds": None}))
     for key in ORDERS:
-        assert len(names(screen([], [silent, worker(3)], key))) == 2
+        assert len(names(screen([], [SILENT, worker(3)], key))) == 2
 
 
 def test_on_a_pipe_it_prints_once(api: AdminApi, tmp_path: Path) -> None:
@@ -103,7 +113,7 @@ def test_on_a_terminal_it_is_live_until_its_end(api: AdminApi, tmp_path: Path, e
         _until(leader, b"demo-1#0")
         api.answers["workers"] = 503
         _until(leader, b"no workers")
-        api.items("workers", worker(2))
+        api.items("workers", item(worker(2)))
         _until(leader, b"demo-2#0")
         os.write(leader, b"r")
         _until(leader, b"running*")

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.local.cli.admin_api import AdminApi, environment, started
@@ -49,11 +50,11 @@ def test_on_a_pipe_what_is_new_or_changed_is_added(api: AdminApi, tmp_path: Path
     with api.serving(), watching("workers", api=api, folder=tmp_path) as process:
         assert line(process).split()[0] == "WORKER"
         assert line(process).split()[:3] == ["demo-0", "default/demo", "ready"]
-        older = WORKER.model_copy(update={"report_age_seconds": 3.0})
-        other = WORKER.model_copy(update={"id": "default/demo/demo-1#0", "name": "demo-1"})
+        older = msgspec.structs.replace(WORKER, report_age_seconds=3.0)
+        other = msgspec.structs.replace(WORKER, id="default/demo/demo-1#0", name="demo-1")
         api.items("workers", item(older), item(other))
         assert line(process).split()[0] == "demo-1"
-        api.items("workers", item(older.model_copy(update={"excluded": True})))
+        api.items("workers", item(msgspec.structs.replace(older, excluded=True)))
         assert line(process).split()[:3] == ["demo-0", "default/demo", "excluded"]
         assert process.stderr is not None
         assert process.stderr.readline() == "default/demo/demo-1#0: gone\n"
@@ -68,8 +69,8 @@ def test_it_survives_a_restart_of_the_control_plane(api: AdminApi, tmp_path: Pat
             first.close()
             assert process.stderr is not None
             assert process.stderr.readline().rstrip().endswith("; trying again")
-            better = POOL.workers.model_copy(update={"ready": 2})
-            api.items("pools", item(POOL.model_copy(update={"workers": better})))
+            better = msgspec.structs.replace(POOL.workers, ready=2)
+            api.items("pools", item(msgspec.structs.replace(POOL, workers=better)))
             with api.serving():
                 assert json.loads(line(process))["workers"]["ready"] == 2
                 assert interrupted(process)[0] == 130
