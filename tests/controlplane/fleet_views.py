@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cachefleet_controlplane.fleet.view_builders import contract_facts, load_facts
+from cachefleet_controlplane.fleet.view_builders import contract_facts, report_facts
 from cachefleet_controlplane.index.protocol import WorkerId
 from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
 from cachefleet_controlplane.workers.views import OTHERS, FleetView, IndexStatus, TenantIdle
@@ -11,7 +11,6 @@ from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference, IndexContract
 from cachefleet_core.pool.policy import HitObjective
 from cachefleet_core.report_frames import Capability, Phase, State
-from cachefleet_core.warmth import Warmth
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
 REPORT = State(
@@ -39,13 +38,6 @@ TENANTS = (
     TenantIdle("default/other", "acme", 1.0, 5, 1),
 )
 INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
-
-
-def reported(state: State | None) -> dict[str, Any]:
-    """The facts of a worker that are in a report, None before the first."""
-    if state is None:
-        return {"phase": None, "phase_reason": None, "load": None}
-    return {"phase": state.phase.value, "phase_reason": state.reason or None, "load": load_facts(state)}
 
 
 def measured(objective: float | None = 0.6, min_tokens: int = 0, **tokens: int) -> HitRatio:
@@ -81,13 +73,11 @@ def worker_status(name: str, *, report: State | None = REPORT, **changes: Any) -
         "key_refused": False,
         "inflight_requests": 2,
         "inflight_tokens": 300,
-        "policy_generation": 2,
         "block_bytes": 4096,
         "engine_version": "0.32.0",
         "capabilities": (Capability(feature="gate", mode="off", reason="no plugin"),),
-        "warmth": Warmth(),
     }
-    facts: dict[str, Any] = fields | reported(report) | changes
+    facts: dict[str, Any] = fields | (report_facts(report) if report else {}) | changes
     facts.setdefault("held_bytes", facts["held_blocks"] * facts["block_bytes"] or None)
     return WorkerFacts(**facts)
 

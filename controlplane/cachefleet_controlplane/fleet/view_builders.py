@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,9 +21,6 @@ from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_fields import MAX_TEXT
 from cachefleet_core.report_frames import Capability, Hello, State
-from cachefleet_core.warmth import Warmth
-
-_NOT_WARMED = Warmth()
 
 
 def pool_facts(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = ()) -> PoolFacts:
@@ -81,7 +79,7 @@ def worker_facts(
 ) -> WorkerFacts:
     """One rank's facts; what it has not announced or reported is 0, "" or None."""
     report, hello, endpoint = worker.load, worker.hello, worker.endpoint
-    state, block_bytes = report.state if report else None, hello.block_bytes if hello else 0
+    block_bytes = hello.block_bytes if hello else 0
     return WorkerFacts(
         id=worker.id,
         name=worker.name,
@@ -97,9 +95,6 @@ def worker_facts(
         stream=worker.stream.stream_state.value,
         epoch=worker.stream.epoch,
         sequence=worker.stream.sequence,
-        phase=state.phase.value if state else None,
-        phase_reason=state.reason or None if state else None,
-        load=load_facts(state) if state else None,
         report_age_seconds=now - report.at if report else None,
         stale=worker.stream.stale(now),
         held_blocks=held_blocks,
@@ -116,18 +111,23 @@ def worker_facts(
         key_refused=worker.key_refused,
         inflight_requests=len(worker.inflight_requests.open),
         inflight_tokens=worker.inflight_requests.tokens(now),
-        policy_generation=state.generation if state else 0,
         engine_version=hello.engine_version if hello else "",
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",
-        warmth=state.warmth if state else _NOT_WARMED,
         adapters=worker.adapters.report,
+        **(report_facts(report.state) if report else {}),
     )
 
 
-def load_facts(state: State) -> Load:
-    """The load in a report."""
-    return Load(**{name: getattr(state, name) for name in Load.__struct_fields__})
+def report_facts(state: State) -> dict[str, Any]:
+    """The fields of a worker's facts that come from its last report."""
+    return {
+        "phase": state.phase.value,
+        "phase_reason": state.reason or None,
+        "load": Load(**{name: getattr(state, name) for name in Load.__struct_fields__}),
+        "policy_generation": state.generation,
+        "warmth": state.warmth,
+    }
 
 
 def _index(hello: Hello) -> tuple[Capability, ...]:

@@ -1,5 +1,6 @@
 import asyncio
 
+import msgspec
 import pytest
 
 from cachefleet_core.fleet_status.pool_facts import ContractFacts, HitRatio, PoolDetail
@@ -79,6 +80,20 @@ async def test_a_life_that_changes_is_told_at_once_and_figures_at_leisure(observ
     await observations.facts_cache.round()
     assert observations.news() == [KEY]
     await observations.facts_cache.round()
+    assert observations.news() == []
+
+
+async def test_what_no_status_shows_is_not_told(observations: Scene) -> None:
+    """A report's age, or a request under way, are other figures at every poll."""
+    observations.source.says[KEY] = facts()
+    await observations.facts_cache.facts(KEY)
+    (member,) = facts().members
+    moved = msgspec.structs.replace(member, report_age_seconds=0.7, sequence=9, inflight_requests=3)
+    known = msgspec.structs.replace(facts().known or PoolDetail(key="p/q"), members=(moved,))
+    observations.source.says[KEY] = Facts(known)
+    for _ in range(9):
+        observations.now += 30
+        await observations.facts_cache.round()
     assert observations.news() == []
 
 
