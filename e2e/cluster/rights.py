@@ -19,6 +19,8 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("", "services"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("autoscaling", "horizontalpodautoscalers"): frozenset({"list"}),
     ("apps", "deployments"): frozenset({"create", "get", "list", "patch", "watch"}),
+    ("apps", "replicasets"): frozenset({"list"}),
+    ("apps", "replicasets/scale"): frozenset({"patch"}),
     ("cachefleet.io", "prefixcachepools"): frozenset({"get", "list", "watch"}),
     ("cachefleet.io", "prefixcachepools/status"): frozenset({"patch"}),
     ("networking.k8s.io", "networkpolicies"): frozenset({"create", "get", "list", "patch", "watch"}),

@@ -113,6 +113,9 @@ def _undone(bench: Bench, edit: HandEdit, wanted: Object, name: str) -> bool:
 
 
 def _meaning(child: Object | None) -> dict[str, Any]:
+    """But for the pause of a Deployment, which comes with undoing the third edit of its pods."""
     assert child is not None
     said = {name: value for name, value in child.items() if name not in ("metadata", "status")}
+    if "spec" in said:
+        said["spec"] = {name: value for name, value in said["spec"].items() if name != "paused"}
     return {**said, "labels": child["metadata"]["labels"]}

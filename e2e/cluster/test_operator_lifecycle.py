@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, SCALER
 from e2e.cluster import kubelet, rights
 from e2e.cluster.bench import Bench
 from e2e.cluster.fake_control_plane import FakeControlPlane, member
-from e2e.cluster.kube import MERGE, Object, path, until
+from e2e.cluster.kube import APPLY, MERGE, Object, path, until
 
 pytestmark = pytest.mark.cluster
 
@@ -58,6 +59,32 @@ def scale(bench: Bench, replicas: int, *, manager: str) -> None:
     where = f"{path('Deployment', bench.namespace, 'demo-workers')}/scale"
     change = {"spec": {"replicas": replicas}}
     bench.kube.request("PATCH", where, change, form=MERGE, query={"fieldManager": manager})
+
+
+def write_image(bench: Bench, image: str, *, manager: str) -> None:
+    """Of the Deployment's engine, as a field manager that applies it by force."""
+    containers = [{"name": "engine", "image": image}]
+    manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "demo-workers", "namespace": bench.namespace},
+        "spec": {"template": {"spec": {"containers": containers}}},
+    }
+    query = {"fieldManager": manager, "force": "true"}
+    bench.kube.request("PATCH", path("Deployment", bench.namespace, "demo-workers"), manifest, form=APPLY, query=query)
+
+
+def replica_set_of_another(bench: Bench, live: Object, *, replicas: int = 1) -> None:
+    """A ReplicaSet of a Deployment with another image, as a rollout that is paused half way leaves it."""
+    template = deepcopy(live["spec"]["template"])
+    template["metadata"]["labels"]["pod-template-hash"] = "theirs"
+    template["spec"]["containers"][0]["image"] = "example.org/theirs:2"
+    labels, metadata = template["metadata"]["labels"], live["metadata"]
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}
+    owners = [owner | {"controller": True, "blockOwnerDeletion": True}]
+    about = {"name": "demo-workers-theirs", "namespace": bench.namespace, "labels": labels, "ownerReferences": owners}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    bench.kube.create({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": about, "spec": spec})
 
 
 def image(bench: Bench, number: int) -> None:
@@ -326,6 +353,12 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
         until(lambda: deployment(bench)["spec"]["replicas"] == 1)
         scale(bench, 2, manager=SCALER)
     until(lambda: bench.reason("Degraded") == "FieldConflict")
+    for _ in range(AT_ONCE):  # as a field manager that has another template
+        until(lambda: deployment(bench)["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":1"))
+        write_image(bench, "example.org/theirs:1", manager="argocd-controller")
+    until(lambda: deployment(bench)["spec"].get("paused"))
+    replica_set_of_another(bench, deployment(bench))
+    until(lambda: not bench.kube.read("ReplicaSet", bench.namespace, "demo-workers-theirs")["spec"]["replicas"])
     first.stop()
     assert rights.used(bench.cluster.requests(bench.identity.name), bench.identity) == rights.RIGHTS
 

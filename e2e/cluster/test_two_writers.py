@@ -8,15 +8,16 @@ from functools import partial
 
 import pytest
 
+from cachefleet_operator.reconcile.field_conflicts import AT_ONCE
 from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
-from e2e.cluster.kube import APPLY, Object, Refused, path, until
-from e2e.cluster.test_operator_lifecycle import pods, running, scale
+from e2e.cluster.kube import Object, Refused, until
+from e2e.cluster.test_operator_lifecycle import pods, replica_set_of_another, running, scale, write_image
 from tests.chart import helm
 
 pytestmark = pytest.mark.cluster
 
-FIGHT_SECONDS = 15.0
+FIGHT_SECONDS = 6.0
 """How long the other one writes on: without an end to it, some pods a second are started and ended."""
 
 
@@ -54,24 +55,35 @@ def test_an_autoscaler_of_the_wrong_object_is_named(bench: Bench) -> None:
     assert named in message
 
 
-def test_a_field_manager_that_fights_for_the_pods_replaces_none(bench: Bench) -> None:
+@pytest.mark.parametrize(("rollout", "ended"), [({}, 0), ({"maxUnavailable": 1}, 1)])
+def test_a_field_manager_that_fights_for_the_pods_replaces_none(bench: Bench, rollout: Object, ended: int) -> None:
+    """Once it is known; what its first edits started is ended, and what they ended is started again."""
     bench.operator()
-    running(bench, rollout={"maxUnavailable": 1, "maxSurge": 1})
-    serving = {pod["metadata"]["uid"] for pod in pods(bench)}
-    theirs = {"containers": [{"name": "engine", "image": "example.org/theirs:1"}]}
-    wrote = partial(_apply, bench, {"spec": {"template": {"spec": theirs}}}, "argocd-controller")
-    for _ in range(3):  # as somebody who errs, and is told so by nobody yet
-        wrote()
-        until(lambda: _image(bench) == "example.org/vllm:1")
-    until(lambda: bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"].get("paused"))
+    running(bench, rollout=rollout)
+    serving = _uids(bench)
+    _write_over(bench)
     kept = until(lambda: _all_ready(bench))
-    _fight(bench, lambda _: _image(bench) == "example.org/vllm:1", wrote)
+    assert len(serving - kept) <= ended
+    _fight(bench, lambda _: _image(bench) == "example.org/vllm:1", partial(_write_image, bench))
     condition = until(lambda: _conflict(bench))
     assert "argocd-controller changes spec.template.spec.containers[engine].image" in condition["message"]
-    assert {pod["metadata"]["uid"] for pod in pods(bench)} == kept
-    assert len(serving & kept) >= 1, "those that were ended before the pause made room for the next"
+    assert _uids(bench) == kept
     bench.edit(engine={"image": "example.org/vllm:2"})
     until(lambda: "example.org/vllm:2" in {pod["spec"]["containers"][0]["image"] for pod in pods(bench)})
+
+
+def test_a_pause_leaves_no_pods_of_another_template_and_all_of_the_pool_s_own(bench: Bench) -> None:
+    """However many of either the pause met. The Deployment's controller alone keeps such a mixture as it is."""
+    bench.operator()
+    running(bench)
+    _write_over(bench)
+    kept = until(lambda: _all_ready(bench))
+    own = next(each for each in bench.kube.list("ReplicaSet", bench.namespace) if each["spec"]["replicas"])
+    replica_set_of_another(bench, bench.kube.read("Deployment", bench.namespace, "demo-workers"), replicas=2)
+    bench.kube.patch("ReplicaSet", bench.namespace, own["metadata"]["name"], {"spec": {"replicas": 1}})
+    until(lambda: len(kept & _uids(bench)) == 1)
+    until(lambda: _all_ready(bench))
+    assert bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"]["paused"]
 
 
 def test_the_admission_policy_lets_nobody_else_write(bench: Bench) -> None:
@@ -114,11 +126,20 @@ def _fight(bench: Bench, undone: Callable[[Object], bool], write: Callable[[], o
         time.sleep(0.05)
 
 
-def _apply(bench: Bench, fields: Object, manager: str) -> None:
-    metadata = {"name": "demo-workers", "namespace": bench.namespace}
-    manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, **fields}
-    query = {"fieldManager": manager, "force": "true"}
-    bench.kube.request("PATCH", path("Deployment", bench.namespace, "demo-workers"), manifest, form=APPLY, query=query)
+def _write_over(bench: Bench) -> None:
+    """Change the pods' template as somebody who errs and is told so by nobody yet, until it is taken for a conflict."""
+    for _ in range(AT_ONCE):
+        _write_image(bench)
+        until(lambda: _image(bench) == "example.org/vllm:1")
+    until(lambda: bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"].get("paused"))
+
+
+def _write_image(bench: Bench) -> None:
+    write_image(bench, "example.org/theirs:1", manager="argocd-controller")
+
+
+def _uids(bench: Bench) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods(bench)}
 
 
 def _conflict(bench: Bench) -> Object | None:
@@ -132,14 +153,25 @@ def _image(bench: Bench) -> str:
 
 
 def _all_ready(bench: Bench) -> set[str]:
-    """The pods once there are two, of the pool's own image and all of them played ready; before that none."""
-    found = pods(bench)
-    for pod in found:
+    """The pods once there are two, both of the pool's own image and played ready, and no controller is to change that;
+    before that none.
+    """
+    there = pods(bench)
+    own = [pod for pod in there if pod["spec"]["containers"][0]["image"] == "example.org/vllm:1"]
+    for pod in own:
         if pod["status"].get("phase") != "Running":
             kubelet.ready(bench.kube, pod)
-    if len(found) != 2 or {pod["spec"]["containers"][0]["image"] for pod in found} != {"example.org/vllm:1"}:
-        return set()
-    return {pod["metadata"]["uid"] for pod in found}
+    return {pod["metadata"]["uid"] for pod in own} if len(there) == len(own) == 2 and _at_rest(bench) else set()
+
+
+def _at_rest(bench: Bench) -> bool:
+    """Whether controllers have carried out what they have been asked for."""
+    sets = bench.kube.list("ReplicaSet", bench.namespace)
+    seen = [
+        each["status"].get("observedGeneration") == each["metadata"]["generation"]
+        for each in (bench.kube.read("Deployment", bench.namespace, "demo-workers"), *sets)
+    ]
+    return all(seen) and all(each["status"]["replicas"] == each["spec"]["replicas"] for each in sets)
 
 
 def _started(bench: Bench) -> int:

@@ -17,9 +17,14 @@ from e2e.node.site import CHART, NAMESPACE, RELEASE, Site, until
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 GROUP: Final = "cachefleet.io"
-SELDOM: Final = {"/events": {"list"}, "autoscaling/horizontalpodautoscalers": {"list"}}
-"""Used where a volume is not there, or somebody else scales a Deployment: test_rights_granted_are_rights_used of
-e2e/cluster has both."""
+SELDOM: Final = {
+    "/events": {"list"},
+    "apps/replicasets": {"list"},
+    "apps/replicasets/scale": {"patch"},
+    "autoscaling/horizontalpodautoscalers": {"list"},
+}
+"""Used where a volume is not there, or somebody else writes a Deployment: test_rights_granted_are_rights_used of
+e2e/cluster has all of them."""
 
 
 @pytest.mark.parametrize("part", ["operator", "controlplane"])

@@ -84,6 +84,12 @@ class Store:
             raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
         return self._store("patch", ref, _laid_over(deepcopy(self.objects[ref]), manifest))
 
+    async def scale(self, manifest: Object) -> Object:
+        ref = Ref.of(manifest)
+        self.before("scale", ref)
+        self._check(ref, manifest["metadata"])
+        return self._store("scale", ref, _laid_over(deepcopy(self.objects[ref]), {"spec": manifest["spec"]}))
+
     async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         ref = Ref.of(manifest)
         self.before("patch", ref)

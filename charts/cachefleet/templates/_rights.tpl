@@ -24,6 +24,13 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [create, get, list, patch, watch]
+# To end the pods that another writer's template of a Deployment has started.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [list]
+- apiGroups: [apps]
+  resources: [replicasets/scale]
+  verbs: [patch]
 # To name the one that scales a Deployment in place of its pool.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]

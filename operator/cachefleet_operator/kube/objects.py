@@ -23,6 +23,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PrefixCachePool": ("cachefleet.io/v1alpha1", "prefixcachepools"),
+    "ReplicaSet": ("apps/v1", "replicasets"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -132,6 +133,16 @@ class Api:
                 path = f"/metadata/{part}/{name.replace('~', '~0').replace('/', '~1')}"
                 operations.append({"op": "add", "path": path, "value": value})
         return await self._request("patch", ref.kind, _path(ref), body=operations, query={"fieldManager": MANAGER})
+
+    async def scale(self, manifest: Object) -> Object:
+        """Set replicas to those in the manifest by the subresource scale, on condition of the uid in it."""
+        ref = Ref.of(manifest)
+        operations: JsonPatch = [
+            {"op": "test", "path": "/metadata/uid", "value": manifest["metadata"]["uid"]},
+            {"op": "add", "path": "/spec/replicas", "value": manifest["spec"]["replicas"]},
+        ]
+        path, query = f"{_path(ref)}/scale", {"fieldManager": MANAGER}
+        return await self._request("patch", ref.kind, path, body=operations, query=query)
 
     async def rewrite(self, manifest: Object) -> Object:
         """Replace the parts of an object that the manifest has besides its metadata, remove those that are None there;

@@ -10,6 +10,7 @@ futile_applies       applied manifests that changed nothing
 plan                 from desired and observed state to actions
 reconciler           one pass over one pool
 released_pods        pods that lost their ReplicaSet with a label
+replica_sets         ReplicaSets of a Deployment, and which are of another template than it
 rollout              pauses rollouts that fail
 volume_events        events of pods that wait for a volume
 worker_keys          a pool's keys against the fleet key

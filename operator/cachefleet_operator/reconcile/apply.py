@@ -55,6 +55,13 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Scale a ReplicaSet; that it is gone or the request refused is no failure."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """Create a Kubernetes event; that it exists already is no failure."""
 
@@ -68,7 +75,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Replace | Apply | Rewrite | Annotate | Emit | WriteStatus
+Action = Create | Replace | Apply | Rewrite | Annotate | Scale | Emit | WriteStatus
 
 
 def reason_of(action: Action) -> str:
@@ -112,6 +119,7 @@ class WriteApi(Protocol):
     async def replace(self, manifest: Object) -> Object: ...
     async def rewrite(self, manifest: Object) -> Object: ...
     async def annotate(self, manifest: Object) -> Object: ...
+    async def scale(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object: ...
 
 
@@ -170,8 +178,8 @@ class Applier:
                 await self._api.rewrite(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
-            case Annotate(manifest):
-                await self._annotate(manifest)
+            case Annotate() | Scale():
+                await self._tolerant(action)
             case Emit(event):
                 await self._tell(event)
             case WriteStatus(manifest):
@@ -188,11 +196,12 @@ class Applier:
             log.warning("%s could not be told: %s", Ref.of(event), error)
         self._quiet.told(event)
 
-    async def _annotate(self, manifest: Object) -> None:
+    async def _tolerant(self, action: Annotate | Scale) -> None:
+        write = self._api.annotate if isinstance(action, Annotate) else self._api.scale
         try:
-            await self._api.annotate(manifest)
+            await write(action.manifest)
         except KubernetesError as error:
-            # Another pod of that name, or none. A refusal must not stop the actions that follow.
+            # Another object of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):
                 raise
-            log.warning("%s could not be annotated: %s", Ref.of(manifest), error)
+            log.warning("%s could not be changed: %s", Ref.of(action.manifest), error)

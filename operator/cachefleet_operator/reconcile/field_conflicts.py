@@ -3,7 +3,7 @@
 A few edits in a row are undone at once, as those of a person who errs. Who goes on is another writer: an autoscaler of
 the wrong object, another controller. Each undoing of a Deployment may start and end pods, so it is undone less and
 less often from then on, until the other one has been quiet for a while. Where the pods' template is what is written,
-the Deployment is paused meanwhile: what the other writes replaces no worker.
+the Deployment is paused meanwhile: what the other writes replaces no worker. Pods that it had started are ended.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Conflict:
         """Whether there is another writer."""
         return self.count >= AT_ONCE
 
+    @property
+    def keeps_pods(self) -> bool:
+        """Whether no pod is to be replaced by what the other one writes again and again."""
+        return self.contested and self.of_template
+
     def over(self, now: dt.datetime) -> bool:
         """Whether the other one has been quiet for long enough."""
         return self._age(now) >= (QUIET_SECONDS if self.contested else FORGOTTEN_SECONDS)
@@ -100,6 +105,13 @@ class Conflict:
         return f"Scale {target} instead: kubectl scale pcp {pool} --replicas=N"
 
 
+def after(before: Conflict | None, ref: Ref, edit: Edit, now: dt.datetime) -> Conflict:
+    """The conflict of an object once this edit of it was undone, too; ``before`` may be over."""
+    if before is None or before.over(now):
+        before = Conflict(ref, edit, 0, now)
+    return Conflict(ref, edit, before.count + 1, now, of_template=before.of_template or edit.template)
+
+
 def autoscaler_of(deployment: str, autoscalers: Iterable[Mapping[str, Any]]) -> str:
     """The autoscaler among these whose target is the Deployment of this name, and its ScaledObject; "" for none."""
     for each in autoscalers:
@@ -125,11 +137,7 @@ class FieldConflicts:
     def undone(self, edits: Mapping[Ref, Edit], now: dt.datetime) -> None:
         """Record that these edits were undone."""
         for ref, edit in edits.items():
-            before = self._found.get(ref)
-            if before is None or before.over(now):
-                before = Conflict(ref, edit, 0, now)
-            template = before.of_template or edit.template
-            self._found[ref] = Conflict(ref, edit, before.count + 1, now, of_template=template)
+            self._found[ref] = after(self._found.get(ref), ref, edit, now)
 
     def forget(self, refs: Iterable[Ref]) -> None:
         """Drop the entries of these objects."""

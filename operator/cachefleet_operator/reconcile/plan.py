@@ -21,11 +21,13 @@ from cachefleet_operator.kube.foreign_edits import Edit, foreign_edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
-from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, WriteStatus
+from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, Scale, WriteStatus
 from cachefleet_operator.reconcile.deletion_cost import costs
-from cachefleet_operator.reconcile.field_conflicts import Conflict
+from cachefleet_operator.reconcile.field_conflicts import Conflict, after
 from cachefleet_operator.reconcile.futile_applies import applied
 from cachefleet_operator.reconcile.released_pods import readopted
+from cachefleet_operator.reconcile.replica_sets import ReplicaSet, can_pause, outdated
+from cachefleet_operator.reconcile.rollout import Rollout
 from cachefleet_operator.status.admission import admitted
 from cachefleet_operator.status.events import Subject, events_of
 from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Verdict, workers_of
@@ -47,6 +49,10 @@ class Desired:
     apply: tuple[Manifest, ...] = ()
     renewed: tuple[Manifest, ...] = ()
     held: tuple[Manifest, ...] = ()
+    last: Manifest | None = None
+    """The Deployment among ``apply``, paused or not as it was when it was applied last."""
+    keeps_pods: bool = False
+    """It is paused for what somebody else writes into its pods."""
 
     def judged(self, verdict: Verdict) -> Desired:
         """The same under another verdict on the spec; problems found with the manifests stay."""
@@ -70,6 +76,8 @@ class Observed:
     """Of its objects those that somebody else edited lately."""
     autoscaler: str = ""
     """The one that scales its Deployment, where that is one of those edits; "" where none is known."""
+    replica_sets: tuple[ReplicaSet, ...] | None = None
+    """Of its Deployment, where another writer changes its pods and they may be listed."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -117,12 +125,13 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     if taken := foreign(desired, observed):
         verdict = replace(desired.verdict, invalid=(Reason.NAME_TAKEN, f"{taken} exists and is not this pool's"))
         return [*_renewals(desired, observed), *report(verdict, observed, clock)]
-    desired, paused = _paced(desired, observed)
+    desired, paused = _paced(desired, observed, clock)
     seen = replace(observed.observations, paused=paused, contested=_contested(observed))
     observed = replace(observed, observations=seen)
     work = _children(desired, observed, clock)
     current = not any(_is_deployment(action) for action in work)
     back = readopted(_subject(observed), observed.pod_manifests, now=clock.now)
+    work += _outdated(desired, observed)
     return [*back, *_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
 
 
@@ -146,7 +155,7 @@ def look_again(desired: Desired, observed: Observed, clock: Clock) -> float | No
     """Seconds after which the pool is to be reconciled without an event, None where it need not be."""
     waits = [pod.look_again for pod in observed.observations.pods if pod.look_again is not None]
     wait = _status(desired.verdict, observed, clock, applied=True)[1]
-    paced = _paced(desired, observed)[0] if observed.conflicts else Desired(desired.verdict)
+    paced = _paced(desired, observed, clock)[0] if observed.conflicts else Desired(desired.verdict)
     held = [wait for _, _, wait in _drifted(paced, observed, clock) if wait]
     return min([*waits, *held, *([wait] if wait else [])], default=None)
 
@@ -187,24 +196,43 @@ def _status(verdict: Verdict, observed: Observed, clock: Clock, *, applied: bool
     return wanted, due(wanted, live, age=age, seconds=clock.status_seconds)
 
 
-def _paced(desired: Desired, observed: Observed) -> tuple[Desired, bool]:
+def _paced(desired: Desired, observed: Observed, clock: Clock) -> tuple[Desired, bool]:
     """``desired`` with its Deployment paused or not, and which; where none is applied, as the live one is."""
     live = observed.deployment
-    paused = rollout.is_paused(live)
+    paused, last, keeps = rollout.is_paused(live), None, False
     made = []
     for manifest in desired.apply:
         if manifest["kind"] == "Deployment":
             state = rollout.rollout_of(rollout.marked(manifest), live, observed.observations.pods)
-            paused, quiet = rollout.pause(state), _keeps_pods(observed) and rollout.rests(state)
-            made.append(rollout.marked(manifest, paused=paused or quiet))
+            paused, last = rollout.pause(state), rollout.last_applied(manifest, live)
+            keeps = _keeps_pods(last, state, observed, clock)
+            made.append(rollout.marked(manifest, paused=paused or keeps))
         else:
             made.append(manifest)
-    return replace(desired, apply=tuple(made)), paused
+    return replace(desired, apply=tuple(made), last=last, keeps_pods=keeps), paused
 
 
-def _keeps_pods(observed: Observed) -> bool:
-    """Whether no pod is to be replaced by what somebody else writes again and again."""
-    return any(each.contested and each.of_template for each in observed.conflicts.values())
+def _keeps_pods(last: Manifest, state: Rollout, observed: Observed, clock: Clock) -> bool:
+    """Whether the Deployment is paused for what somebody else writes into its pods: from the same request on that sets
+    it back, and while no rollout of the pool's own is under way.
+    """
+    live, ref = observed.deployment, Ref.of(last)
+    conflict = observed.conflicts.get(ref)
+    if live is not None and (edit := foreign_edit(last, live)):
+        return after(conflict, ref, edit, clock.time).keeps_pods and not state.old_ready
+    return conflict is not None and conflict.keeps_pods and rollout.rests(state) and _can_pause(observed)
+
+
+def _can_pause(observed: Observed) -> bool:
+    live, there = observed.deployment, observed.replica_sets
+    return live is None or there is None or can_pause(live, there)
+
+
+def _outdated(desired: Desired, observed: Observed) -> list[Scale]:
+    """What a pause for another writer left over: ReplicaSets with pods of another template than the pool's."""
+    live, last = observed.deployment, desired.last
+    there = desired.keeps_pods and live and last and rollout.is_paused(live) and is_as_applied(last, live)
+    return [Scale(dict(each)) for each in outdated(observed.replica_sets or ())] if there else []
 
 
 def _contested(observed: Observed) -> str:
@@ -277,7 +305,8 @@ def _drifted(desired: Desired, observed: Observed, clock: Clock) -> Iterator[tup
         ref, live = Ref.of(manifest), observed.children.get(Ref.of(manifest))
         if (ref, applied(manifest)) in observed.in_vain or (live is not None and is_as_applied(manifest, live)):
             continue
-        edit = foreign_edit(manifest, live) if live is not None else None
+        before = desired.last if desired.last and manifest["kind"] == "Deployment" else manifest
+        edit = foreign_edit(before, live) if live is not None else None
         conflict = observed.conflicts.get(ref)
         still = rollout.is_paused(live)
         yield manifest, edit, conflict.wait(edit, clock.time, paused=still) if edit and conflict else 0.0

@@ -42,6 +42,7 @@ from cachefleet_operator.reconcile.plan import (
     report,
 )
 from cachefleet_operator.reconcile.released_pods import UNLABELLED
+from cachefleet_operator.reconcile.replica_sets import ReplicaSet, replica_sets_of
 from cachefleet_operator.reconcile.rollout import deadline, is_paused, may_surge
 from cachefleet_operator.reconcile.volume_events import volume_failures
 from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
@@ -166,6 +167,8 @@ class Reconciler:
             pod_manifests=pods,
             conflicts=self._conflicts.among(children, now),
         )
+        if any(each.keeps_pods for each in observed.conflicts.values()):
+            observed = replace(observed, replica_sets=await self._replica_sets(observed))
         if any(each.of_autoscaler for each in observed.conflicts.values()):
             observed = replace(observed, autoscaler=await self._autoscaler(namespace, names.deployment(name)))
         late = deadline(observed.deployment)
@@ -177,6 +180,17 @@ class Reconciler:
         how = ended(there, now, seconds=late)
         paused, strangers = is_paused(observed.deployment), foreign_pods(labelled, name)
         return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))
+
+    async def _replica_sets(self, observed: Observed) -> tuple[ReplicaSet, ...] | None:
+        """Those of the pool's Deployment, None where there is none or none may be seen."""
+        live, selector = observed.deployment, names.selector(observed.pool["metadata"]["name"])
+        try:
+            found = await self._api.list(
+                "ReplicaSet", observed.namespace, page=self._settings.list_page, selector=selector
+            )
+        except RefusedError:
+            return None
+        return replica_sets_of(live, found or ()) if live else None
 
     async def _autoscaler(self, namespace: str, deployment: str) -> str:
         """Words for the autoscaler of a Deployment, "" where there is none or none may be seen."""

@@ -15,10 +15,9 @@ from cachefleet_operator import names
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Annotate, Emit
+from cachefleet_operator.reconcile.replica_sets import HASH
 from cachefleet_operator.status.events import Subject, event_of
 
-HASH: Final = "pod-template-hash"
-"""The label by which a Deployment tells its ReplicaSets' pods apart."""
 UNLABELLED: Final = f"{names.MANAGED_BY}={names.OPERATOR},!{names.POOL_LABEL}"
 """Label selector of pods of ours that are of no pool any more."""
 

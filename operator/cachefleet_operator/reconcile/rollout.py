@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachefleet_operator import names
-from cachefleet_operator.kube.drift import stamped
+from cachefleet_operator.kube.drift import DIGEST, stamped
 from cachefleet_operator.status.pods import Pod, worst
 
 Manifest = dict[str, Any]
@@ -104,6 +104,16 @@ def marked(deployment: Mapping[str, Any], *, paused: bool = False) -> Manifest:
     mark = {names.TEMPLATE: _digest(plain)}
     template = {**plain, "metadata": {**metadata, "annotations": annotations | mark}}
     return stamped({**deployment, "spec": {**spec, "paused": paused, "template": template}})
+
+
+def last_applied(deployment: Mapping[str, Any], live: Mapping[str, Any] | None) -> Manifest:
+    """The marked Deployment, paused or not as it was when it was applied last; as the live one where it never was."""
+    marks = [marked(deployment, paused=each) for each in (is_paused(live), not is_paused(live))]
+    return next((each for each in marks if live and _stamp(each) == _stamp(live)), marks[0])
+
+
+def _stamp(deployment: Mapping[str, Any]) -> str:
+    return str((deployment["metadata"].get("annotations") or {}).get(DIGEST, ""))
 
 
 def digest_of(deployment: Mapping[str, Any]) -> str:

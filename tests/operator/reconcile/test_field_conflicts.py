@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.field_conflicts import AT_ONCE, QUIET_SECONDS, Conflict, autoscaler_of
-from tests.operator.test_lifecycle import DEPLOYMENT, NOW, POOL, World
+from cachefleet_runtime.kubernetes import RefusedError
+from tests.operator.test_lifecycle import DEPLOYMENT, LABELS, NOW, POOL, World
 
 SCALED = Edit(("spec", "replicas"), "kubectl", "scale", scales=True)
 HPA = Edit(("spec", "replicas"), "kube-controller-manager", "scale", scales=True)
@@ -51,6 +53,32 @@ class Fought(World):
         found = {each["type"]: each for each in self.store.objects[POOL]["status"]["conditions"]}
         return str(found["Degraded"]["message"])
 
+    def replica_set(self, name: str, *, replicas: int, ready: int = 0, image: str = "") -> None:
+        """One of the Deployment, with its present template or that with another image."""
+        live = self.store.objects[DEPLOYMENT]
+        template = deepcopy(live["spec"]["template"])
+        template["metadata"]["labels"]["pod-template-hash"] = name
+        if image:
+            template["spec"]["containers"][0]["image"] = image
+        ref = Ref("ReplicaSet", "serving", name)
+        owners = [{"kind": "Deployment", "name": "demo-workers", "uid": live["metadata"]["uid"], "controller": True}]
+        about = {"name": name, "namespace": "serving", "uid": name, "labels": LABELS, "ownerReferences": owners}
+        spec, status = {"replicas": replicas, "template": template}, {"readyReplicas": ready}
+        self.store.objects[ref] = {**ref.manifest(), "metadata": about, "spec": spec, "status": status}
+
+    def replicas(self, name: str) -> int:
+        return int(self.store.objects[Ref("ReplicaSet", "serving", name)]["spec"]["replicas"])
+
+
+async def fought(write: Callable[[dict[str, Any]], None]) -> Fought:
+    """One whose workers, a and b, are ready."""
+    world = Fought(write)
+    await world.settled()
+    for name in "ab":
+        world.pod(name)
+    world.replica_set("own", replicas=2, ready=2)
+    return world
+
 
 def scaled(spec: dict[str, Any]) -> None:
     spec["replicas"] = 5
@@ -58,6 +86,12 @@ def scaled(spec: dict[str, Any]) -> None:
 
 def other_image(spec: dict[str, Any]) -> None:
     spec["template"]["spec"]["containers"][0]["image"] = "example.org/other:1"
+
+
+def other_template(spec: dict[str, Any]) -> None:
+    """As a manifest with only what its writer knows."""
+    other_image(spec)
+    spec["template"]["metadata"]["annotations"].clear()
 
 
 def other_image_and_no_pause(spec: dict[str, Any]) -> None:
@@ -105,6 +139,90 @@ async def test_what_another_writes_into_the_pods_rolls_none_of_them() -> None:
     world.edit(replicas=2, engine={"maxModelLen": 1024})
     await world.reconcile()
     assert not world.deployment["spec"]["paused"], "the pool's own rollouts go on"
+
+
+async def test_the_request_that_sets_back_the_third_edit_pauses() -> None:
+    """Between two requests another edit would start a rollout."""
+    world = await fought(other_image)
+    await world.fight(seconds=AT_ONCE - 1)
+    world.edited()
+    world.store.writes.clear()
+    await world.reconcile()
+    assert [ref for verb, ref in world.store.writes if ref == DEPLOYMENT] == [DEPLOYMENT]
+    assert world.deployment["spec"]["paused"]
+
+
+async def test_who_takes_off_the_template_s_digest_is_undone_as_seldom() -> None:
+    world = await fought(other_template)
+    await world.fight(seconds=300)
+    assert world.undone <= AT_ONCE + 300 / 5
+    assert world.deployment["spec"]["paused"]
+    assert "changes spec.template" in world.words
+
+
+async def test_pods_that_another_template_started_are_ended_during_the_pause() -> None:
+    world = await fought(other_image)
+    world.replica_set("own", replicas=1, ready=1)
+    world.replica_set("theirs", replicas=2, image="example.org/other:1")
+    await world.fight(seconds=AT_ONCE)
+    assert world.replicas("theirs") == 2, "without a pause the Deployment's controller ends them"
+    await world.settled()
+    assert world.deployment["spec"]["paused"]
+    assert (world.replicas("own"), world.replicas("theirs")) == (1, 0)
+
+
+async def test_pods_of_another_template_that_serve_go_once_enough_of_the_pool_s_own_do() -> None:
+    """Until then the Deployment's controller replaces them, as in any rollout."""
+    world = await fought(other_image)
+    world.replica_set("own", replicas=1, ready=1)
+    world.replica_set("theirs", replicas=1, ready=1, image="example.org/other:1")
+    await world.fight(seconds=AT_ONCE)
+    await world.settled()
+    assert not world.deployment["spec"]["paused"]
+    assert world.replicas("theirs") == 1
+    world.replica_set("own", replicas=2, ready=2)
+    await world.settled()
+    assert world.deployment["spec"]["paused"]
+    assert world.replicas("theirs") == 0
+
+
+async def test_nothing_is_paused_before_there_is_a_replica_set_of_the_pool_s_template() -> None:
+    """During a pause none would be made, and no pod would be started."""
+    world = await fought(other_image)
+    world.replica_set("own", replicas=2, image="example.org/other:2")
+    await world.fight(seconds=AT_ONCE)
+    await world.settled()
+    assert not world.deployment["spec"]["paused"]
+
+
+async def test_a_failing_rollout_of_the_pool_s_own_keeps_its_old_pods_whoever_else_writes() -> None:
+    world = await fought(other_image)
+    await world.fight(seconds=AT_ONCE)
+    world.replica_set("old", replicas=2, ready=2, image="example.org/vllm:0")
+    for name in "ab":
+        world.pod(name, template="old")
+    world.pod("c", ready=False, waiting="CrashLoopBackOff")
+    world.replica_set("own", replicas=1)
+    await world.settled()
+    assert world.deployment["spec"]["paused"]
+    assert world.replicas("old") == 2
+
+
+@pytest.mark.parametrize("refused", ["list", "scale"])
+async def test_without_the_rights_it_only_pauses(refused: str) -> None:
+    """Of a chart of an earlier version."""
+    world = await fought(other_image)
+    world.replica_set("theirs", replicas=1, image="example.org/other:1")
+
+    def before(verb: str, ref: Ref) -> None:
+        if (verb, ref.kind) == (refused, "ReplicaSet"):
+            raise RefusedError(403, "Forbidden", "replicasets is forbidden")
+
+    world.store.before = before
+    await world.fight(seconds=30)
+    assert world.deployment["spec"]["paused"]
+    assert world.replicas("theirs") == 1
+    assert world.condition("Degraded") == ("True", "FieldConflict")
 
 
 async def test_who_also_ends_the_pause_is_undone_soon() -> None:
