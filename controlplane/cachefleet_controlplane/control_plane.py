@@ -51,6 +51,7 @@ from cachefleet_controlplane.wiring import (
     audit_log,
     authority,
     backend_of,
+    cluster_marker_of,
     database_of,
     gateway_bounds,
     gateway_context,
@@ -92,7 +93,8 @@ class ControlPlane:
         self._leaving = False
         self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
-        database = database_of(settings)
+        self._cluster_marker = cluster_marker_of(settings)
+        database = database_of(settings, self._cluster_marker)
         self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
         self.transport = transport_of(settings, self.metrics)
@@ -186,7 +188,10 @@ class ControlPlane:
 
     async def _open(self) -> None:
         settings = self._settings
-        api = await self._kubernetes() if "kubernetes" in {settings.pool_source, settings.auth} else None
+        in_cluster = self._cluster_marker or "kubernetes" in {settings.pool_source, settings.auth}
+        api = await self._kubernetes() if in_cluster else None
+        if self._cluster_marker and api:
+            self._cluster_marker.connect(api, asyncio.get_running_loop())
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
         poll = self.bounds.pool_file_poll_seconds
         self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced, poll_seconds=poll)

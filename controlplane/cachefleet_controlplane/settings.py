@@ -181,6 +181,8 @@ class Settings(BaseSettings):
     access_marker_copy: Path | None = None
     """A file outside of the data folder that says that keys were made, should that folder be lost. Set by
     a fleet on one machine."""
+    access_config_map: str = Field("", pattern=r"^([a-z0-9.-]+/[a-z0-9.-]+)?$")
+    """NAMESPACE/NAME of a ConfigMap that says so in the cluster; empty for none. Set by the chart."""
     database_url: SecretStr = SecretStr("")
     """SQLAlchemy URL; empty means SQLite in the data folder. Set it to PostgreSQL for more than one replica."""
     ephemeral_store: bool = False

@@ -53,6 +53,7 @@ from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
 from cachefleet_controlplane.store.audit_repository import SqlAudit
+from cachefleet_controlplane.store.config_map_mark import ConfigMapMark
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
@@ -106,13 +107,20 @@ def hot_prefix_parts(
     )
 
 
-def database_of(settings: Settings) -> Database:
+def cluster_marker_of(settings: Settings) -> ConfigMapMark | None:
+    """What remembers in the cluster that API keys were made; None where nothing does."""
+    namespace, _, name = settings.access_config_map.partition("/")
+    return ConfigMapMark(namespace, name) if name else None
+
+
+def database_of(settings: Settings, cluster_marker: ConfigMapMark | None) -> Database:
     """The store that the settings name."""
     return Database(
         settings.url,
         timeout_seconds=settings.database_timeout_seconds,
         folder=settings.data_dir,
         marker_copy=settings.access_marker_copy,
+        cluster_marker=cluster_marker,
     )
 
 

@@ -50,10 +50,15 @@ def grant(kube: Kube, identity: Identity, namespace: str = "") -> None:
     wait_for_right(kube, identity.name, "cachefleet.io", "prefixcachepools", "list", namespace=namespace)
 
 
-def allowed(kube: Kube, user: str, group: str, resource: str, verb: str, *, namespace: str = "") -> bool:
-    """Whether the API server lets a user do this, in one namespace or (empty) in all; parts as "resource/part"."""
+def allowed(
+    kube: Kube, user: str, group: str, resource: str, verb: str, *, namespace: str = "", name: str = ""
+) -> bool:
+    """Whether the API server lets a user do this, in one namespace or (empty) in all, to the object of this name or
+    (empty) to any; parts as "resource/part".
+    """
     resource, _, part = resource.partition("/")
     asked = {"group": group, "resource": resource, "subresource": part, "verb": verb, "namespace": namespace}
+    asked |= {"name": name}
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

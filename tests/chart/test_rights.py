@@ -115,6 +115,28 @@ def test_the_control_plane_reads_and_asks() -> None:
     }
 
 
+@pytest.mark.parametrize("values", ["persistent", "database"])
+def test_the_control_plane_has_one_config_map_for_what_must_outlive_its_store(values: str) -> None:
+    objects = template(MATRIX[values])
+    made = objects.one("ConfigMap", "-access")["metadata"]
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [made["name"]], "verbs": ["get", "patch"]}
+
+    assert objects.one("Role", "-controlplane-home")["rules"] == [rule]
+    assert made["annotations"] == {"helm.sh/resource-policy": "keep"}
+    env = {each["name"]: each.get("value") for each in objects.container("controlplane")["env"]}
+    assert env["CACHEFLEET_ACCESS_CONFIG_MAP"] == f"{NAMESPACE}/{made['name']}"
+
+
+@pytest.mark.parametrize("values", [{}, {**MATRIX["persistent"], "rbac": {"create": False}}])
+def test_no_config_map_is_named_that_cannot_be_read_or_has_no_use(values: Object) -> None:
+    objects = template(values)
+    names = [each["metadata"]["name"] for each in objects]
+
+    assert not [name for name in names if name.endswith(("-access", "-controlplane-home"))]
+    env = [each["name"] for each in objects.container("controlplane")["env"]]
+    assert "CACHEFLEET_ACCESS_CONFIG_MAP" not in env
+
+
 @pytest.mark.parametrize("values", ["defaults", "namespaced", "placed"])
 def test_tokens_are_reviewed_by_the_cluster_s_own_role(values: str) -> None:
     [binding] = [o for o in template(MATRIX[values]).of("ClusterRoleBinding") if "delegator" in o["metadata"]["name"]]

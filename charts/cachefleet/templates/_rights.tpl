@@ -86,6 +86,24 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [list, watch]
 {{- end }}
 
+{{/* What says that keys were made, by name: see persistence.yaml. */}}
+{{- define "cachefleet.controlPlaneHomeRules" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [{{ include "cachefleet.accessMarker" . }}]
+  verbs: [get, patch]
+{{- end }}
+
+{{/*
+The ConfigMap that says that keys were made; "" where it cannot be read and written, or the store ends with its pod.
+*/}}
+{{- define "cachefleet.accessMarker" -}}
+{{- $own := .Values.controlPlane }}
+{{- if and .Values.rbac.create (or $own.persistence.enabled $own.databaseUrlSecretRef.name) }}
+{{- include "cachefleet.fullname" . }}-access
+{{- end }}
+{{- end }}
+
 {{/* One subject of a binding: an account of this release. */}}
 {{- define "cachefleet.subject" -}}
 - kind: ServiceAccount

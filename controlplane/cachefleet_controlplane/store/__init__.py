@@ -1,6 +1,7 @@
 """The database: decision records, tenants, API keys, usage. Losing it never stops routing.
 
 access_marker         whether a store without API keys serves everybody, and the file beside it that outlives it
+config_map_mark       the marker's copy in a ConfigMap, which outlives volumes and databases
 database              SQLite or PostgreSQL: opening, migrating, transactions, recovery from corruption
 audit_log             bounded queue in front of the audit log
 audit_records         the record of one request that changes something

@@ -1,8 +1,8 @@
 """Whether a store without API keys serves everybody: what it says itself, and the file beside it that outlives it.
 
 A store that was lost and made anew is empty, as is one in which nobody ever made a key. The store says in its row of
-``tenancy`` whether keys were made in it; the marker says so where that row is gone, and its copy in another folder
-where that folder was emptied.
+``tenancy`` whether keys were made in it; the marker says so where that row is gone, and its copies in another folder
+and in the cluster where that folder was emptied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cachefleet_controlplane.store.store_errors import StoreError
 
@@ -58,29 +58,55 @@ _OPEN: Final = frozenset({Mark.ABSENT, Mark.UNKEYED})
 """Marks by which nobody is kept out."""
 
 
+class MarkCopy(Protocol):
+    """A copy of a marker that is no file. Calls block; StoreError where it cannot be read or written."""
+
+    def read(self) -> Mark: ...
+    def write(self, mark: Mark) -> None: ...
+
+
 class AccessMarker:
-    """One marker file, and a copy of it elsewhere, which is there only while it keeps somebody out. Calls block.
+    """One marker file, and copies of it elsewhere, which say something only while it keeps somebody out. Calls block.
 
     Without paths there are none.
     """
 
-    def __init__(self, file: Path | None, copy: Path | None = None) -> None:
+    def __init__(self, file: Path | None, copy: Path | None = None, cluster: MarkCopy | None = None) -> None:
         self._file = file
         self._copy = copy
+        self._cluster = cluster
 
     def read(self) -> Mark:
-        """What it says, or its copy where that alone keeps somebody out; UNREADABLE where that cannot be told."""
+        """What it says, or a copy where that alone keeps somebody out; UNREADABLE where that cannot be told.
+
+        StoreError where there is no file and the cluster's copy cannot be read.
+        """
         own, copied = _read(self._file), _read(self._copy)
-        return copied if own in _OPEN and copied not in _OPEN else own
+        if own not in _OPEN:
+            return own
+        return copied if copied not in _OPEN else self._read_cluster(own)
+
+    def _read_cluster(self, own: Mark) -> Mark:
+        if self._cluster is None:
+            return own
+        try:
+            copied = self._cluster.read()
+        except StoreError:
+            if own is Mark.ABSENT:
+                raise
+            return own
+        return own if copied in _OPEN else copied
 
     def says(self, mark: Mark) -> bool:
-        """Whether both say ``mark``."""
-        copied = _read(self._copy)
-        alike = self._copy is None or copied is mark or {copied, mark} <= _OPEN
-        return alike and _read(self._file) is mark
+        """Whether all say ``mark``. StoreError."""
+        copies = [] if self._copy is None else [_read(self._copy)]
+        copies += [] if self._cluster is None else [self._cluster.read()]
+        return _read(self._file) is mark and all(each is mark or {each, mark} <= _OPEN for each in copies)
 
     def write(self, mark: Mark) -> None:
-        """Replace what both say, on the disk before this returns; one writer at a time. StoreError."""
+        """Replace what all say, on the disk before this returns; one writer at a time. StoreError."""
+        if self._cluster is not None:
+            self._cluster.write(Mark.ABSENT if mark in _OPEN else mark)
         if self._copy is not None:
             _write(self._copy, None if mark in _OPEN else mark)
         if self._file is not None:

@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cachefleet_controlplane.store.access_marker import SUFFIX, AccessMarker, Mark
+from cachefleet_controlplane.store.access_marker import SUFFIX, AccessMarker, Mark, MarkCopy
 from cachefleet_controlplane.store.migrations import migrate
 from cachefleet_controlplane.store.store_errors import StoreError, store_error
 
@@ -37,7 +37,7 @@ class Database:
     """One database by URL, shared by repositories. All calls block; failures are StoreErrors.
 
     ``folder`` is where the marker of a database without a file of its own is kept; ``marker_copy`` a file elsewhere,
-    which outlives that folder.
+    which outlives that folder, and ``cluster_marker`` a copy in the cluster.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class Database:
         timeout_seconds: float,
         folder: Path | None = None,
         marker_copy: Path | None = None,
+        cluster_marker: MarkCopy | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._url = usable_url(url)
         file = self._file or (None if folder is None else folder / "database")
-        self.marker = AccessMarker(None if file is None else file.with_name(file.name + SUFFIX), marker_copy)
+        marker_file = None if file is None else file.with_name(file.name + SUFFIX)
+        self.marker = AccessMarker(marker_file, marker_copy, cluster_marker)
         self.never_made = self._never_made()
         """Whether there certainly was none before: a SQLite file that was not there, nor any moved aside."""
         self._timeout_seconds = timeout_seconds

@@ -61,9 +61,13 @@ class SqlTenants:
 
     def never_keyed(self) -> bool:
         """Whether this database, which cannot be read, certainly has no key and never had one."""
-        mark = self._database.marker.read()
-        unkeyed = mark is Mark.ABSENT and self._database.never_made
-        return self._database.local and (unkeyed or mark is Mark.UNKEYED)
+        if not self._database.local:
+            return False
+        try:
+            mark = self._database.marker.read()
+        except StoreError:
+            return False
+        return mark is Mark.UNKEYED or (mark is Mark.ABSENT and self._database.never_made)
 
     def load(self, known: Tenancy | None) -> Tenancy | None:
         """All tenants and keys; None where that is ``known``. A new, empty database is filled from ``known``.
@@ -85,7 +89,9 @@ class SqlTenants:
         """Say whether it is closed. The marker tells of keys before they are committed: a store that seems to have lost
         them is read once more, when whoever is making some is done.
         """
-        why = closed(found.access, self._database.marker.read(), had_keys=had_keys)
+        # What the store says itself needs no marker, which may be out of reach.
+        mark = Mark.ABSENT if found.access else self._database.marker.read()
+        why = closed(found.access, mark, had_keys=had_keys)
         if why is Closed.LOST and not had_keys and self._database.local:
             with suppress(StoreError), self._database.transaction(write=True) as connection:
                 found = _all(connection, *_state(connection))
@@ -213,9 +219,8 @@ class SqlTenants:
 
     def _mark(self, mark: Mark) -> None:
         marker = self._database.marker
-        there = marker.read()
         try:
-            told = marker.says(mark)
+            there, told = marker.read(), marker.says(mark)
             if not told and (self._database.local or {there, mark} != {Mark.ABSENT, Mark.UNKEYED}):
                 marker.write(mark)
         except StoreError as error:
