@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 import pytest
@@ -28,21 +28,22 @@ LASTING: Final = "ConfigMap immutable"
 
 @pytest.mark.timeout(600)
 def test_each_edit_by_hand_is_undone(bench: Bench) -> None:
-    """Of each pool a few of each object: more in a row are those of another writer, and undone less often."""
+    """Of each pool a few of each object: more in a row are those of another writer, and undone less often. One at a
+    time of each pool, of all pools at once.
+    """
     bench.operator()
-    refused = set()
-    for number, edits in enumerate(_few_of_each()):
-        name = f"demo-{number}"
+    edits = {f"demo-{number}": each for number, each in enumerate(_shared_out())}
+    for name in edits:
         bench.create(name)
-        bench.settled(name)
-        wanted = {kind: _meaning(bench.child(kind, name)) for kind in CHILDREN}
-        for edit in edits:
-            if not _edit(bench, edit, name):
-                refused.add(str(edit))
-                continue
-            until(partial(_undone, bench, edit, wanted[edit.kind], name), every=0.05)
-        assert bench.conditions(name)["ConfigValid"]["status"] == "True"
-        bench.kube.delete("PrefixCachePool", bench.namespace, name)
+    wanted = {name: _settled(bench, name) for name in edits}
+    refused = set()
+    for step in zip_longest(*edits.values()):
+        at_once = {name: edit for name, edit in zip(edits, step, strict=True) if edit}
+        taken = {name: edit for name, edit in at_once.items() if _edit(bench, edit, name)}
+        refused |= {str(edit) for name, edit in at_once.items() if name not in taken}
+        for name, edit in taken.items():
+            until(partial(_undone, bench, edit, wanted[name][edit.kind], name), every=0.05)
+    assert {bench.conditions(name)["ConfigValid"]["status"] for name in edits} == {"True"}
     assert refused == REFUSED
 
 
@@ -83,13 +84,19 @@ def test_what_is_not_ours_stays(bench: Bench) -> None:
     assert bench.kube.read("Deployment", bench.namespace, "demo-workers")["spec"] == after["spec"]
 
 
-def _few_of_each() -> Iterator[list[HandEdit]]:
+def _shared_out() -> list[list[HandEdit]]:
     """All edits, in groups of which none has more than are undone at once of one object."""
     edits = [each for each in (*ADDITIONS, *CHANGES) if str(each) != LASTING]
     by_kind = [[each for each in edits if each.kind == kind] for kind in CHILDREN]
-    most = max(map(len, by_kind))
-    for first in range(0, most, AT_ONCE):
-        yield [each for listed in by_kind for each in listed[first : first + AT_ONCE]]
+    groups = -(-max(map(len, by_kind)) // AT_ONCE)
+    ordered = list(chain.from_iterable(by_kind))
+    return [ordered[number::groups] for number in range(groups)]
+
+
+def _settled(bench: Bench, name: str) -> dict[str, Object]:
+    """What a pool's objects say once they are made, by kind."""
+    bench.settled(name)
+    return {kind: _meaning(bench.child(kind, name)) for kind in CHILDREN}
 
 
 def _edit(bench: Bench, edit: HandEdit, name: str) -> bool:
