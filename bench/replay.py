@@ -7,17 +7,18 @@ The Mooncake conversation trace scaled 1:32, on four workers of 5,000 blocks eac
 sessions scaled 1:4, all begun within ten minutes, on four of 10,000; at last one prefix of 8,192 tokens that 200
 requests a second ask for, on eight with full caches. Every policy sees the same requests at the same moments.
 
-Real: the Fleet, the index and the choice (native where installed), block keys, the frames and their encoding, and of
-the worker's agent what reads the engine's events, holds its blocks and measures its load. Modelled: the engine, which
-is the block pool and the scheduler of the protocol-true fake one with a fixed prefill rate and inter-token latency;
-and time, so that an hour passes in half a minute. Not there: HTTP, sockets, tokenizers and the gateway. Answers are as
-many tokens as the trace says, scaled too, and no trace says which: what a later prompt repeats of an answer is
-computed again, under every policy and in the ideal.
+It is the simulation of `cachefleet simulate`, with policies of others beside the control plane's. Real: the Fleet, the
+index and the choice (native where installed), the frames and their encoding, and of the worker's agent what measures
+the engine's rates. Modelled: the engine, as a block pool and a scheduler by block keys with a fixed prefill rate and
+inter-token latency, which the tests hold to the protocol-true fake one step by step; and time, so that an hour passes
+in seconds. Not there: HTTP, sockets, tokenizers and the gateway. Answers are as many tokens as the trace says, scaled
+too, and no trace says which: what a later prompt repeats of an answer is computed again, under every policy and in the
+ideal.
 
-Before anything is reported, it is checked that each request was answered once and whole, that the blocks served from
-cache had been stored and not removed as the engine's events tell it, and that at the end the index, the agent and the
-engine's own pool have one digest for every worker. A bar missed does not fail the command; a check does. Rows go to
-bench/results/replay.json: ``ours`` is the cache-aware policy, ``peer`` the one a row names.
+Before anything is reported, it is checked that each request was answered once and whole, that the control plane never
+had to ask an agent for what it had missed, and that at the end the index and the engine's pool have one digest for
+every worker. A bar missed does not fail the command; a check does. Rows go to bench/results/replay.json: ``ours`` is
+the cache-aware policy, ``peer`` the one a row names.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from bench.bars import Bar
 from bench.replay_policies import ideal_hits
 from bench.replay_result import PolicyResult
 from bench.replay_run import PLAIN, POLICIES, Replay
-from bench.replay_work import Request, blocks, mooncake, sessions, stampede
+from bench.replay_work import blocks, mooncake, sessions, sharing, stampede
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError
+from cachefleet_controlplane.simulation.workload import Request
 from cachefleet_core.native import choose
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay.json"
@@ -95,7 +97,7 @@ STAMPEDE_BARS: Final = (Bar("replay", rf"stampede: .*, beside {SPREAD}", "ratio"
 HITS: Final = Metric("block hit ratio", "share", lambda run: run.hit_ratio)
 METRICS: Final = (
     HITS,
-    Metric("queue met, p99", "s", lambda run: percentile(run.queues, 99)),
+    Metric("queue met, p99", "s", lambda run: percentile(run.backlogs, 99)),
     Metric("fullest queue of each second, p99", "s", lambda run: percentile(run.worst, 99)),
     Metric("time to first token, mean", "s", lambda run: fmean(run.first_tokens)),
     Metric("time to first token, p99", "s", lambda run: percentile(run.first_tokens, 99)),
@@ -110,8 +112,8 @@ def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[PolicyResult
         run = Replay(requests, trace.setup, policy).run()
         _, met, fullest, first, late = (metric.of(run) for metric in METRICS)
         print(
-            f"  {policy:<12}{run.hit_ratio:>7.3f}{percentile(run.queues, 50):>13.2f} s{met:>5.1f} s{fullest:>11.1f} s"
-            f"{first:>11.2f} s{late:>5.1f} s   served by each {run.served}, waited {run.waited}",
+            f"  {policy:<12}{run.hit_ratio:>7.3f}{percentile(run.backlogs, 50):>13.2f} s{met:>5.1f} s{fullest:>11.1f} s"
+            f"{first:>11.2f} s{late:>5.1f} s   served by each {run.served}, waited {len(run.waited)}",
             flush=True,
         )
         yield run
@@ -143,9 +145,9 @@ def later_rows(
     ideal = ideal_hits(requests, size, since=since) / asked
     hits = sum(ours.hits[request.number] for request in requests[since:]) / asked
     yield row(f"second half: {HITS.name}, beside {IDEAL}", hits, ideal, unit=HITS.unit)
-    met = percentile(ours.queues[since:], 99)
+    met = percentile(ours.backlogs[since:], 99)
     for other in others:
-        theirs = percentile(other.queues[since:], 99)
+        theirs = percentile(other.backlogs[since:], 99)
         yield row(f"second half: queue met, p99, beside {other.policy}", met, theirs, unit="s")
 
 
@@ -179,7 +181,7 @@ def measured(limit: int | None) -> Iterator[Row]:
 def stampede_row() -> Row:
     """How long those wait who all of a sudden ask for one prefix, beside an even spread of them."""
     requests = stampede()
-    hot = [request.number for request in requests if request.blocks[0] == 0]
+    hot = sharing(requests)
     waits = {}
     for policy in ("cacheAware", PLAIN, SPREAD):
         run = Replay(requests, STAMPEDE, policy).run()
@@ -214,7 +216,7 @@ def main() -> None:
 
 
 def _predicted(run: PolicyResult) -> tuple[float, float]:
-    return float(run.predicted_blocks), float(run.hit_blocks)
+    return float(sum(run.predicted.values())), float(run.hit_blocks)
 
 
 if __name__ == "__main__":

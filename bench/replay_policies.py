@@ -16,55 +16,21 @@ import random
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from bench.replay_work import BLOCK, Request, chains
-from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
+from bench.replay_work import usable
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_controlplane.simulation.placement import Placed
 from cachefleet_controlplane.simulation.run_result import SimulationError
-from cachefleet_controlplane.simulation.virtual_run import Placed
+from cachefleet_controlplane.simulation.workload import Request
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
-MODEL: Final = "replay"
 POINTS: Final = 256
 """Of each worker on the ring."""
 MEAN_LOAD: Final = 1.25
 HASHED_BLOCKS: Final = 2
 """Of a prompt's beginning; of Mooncake's prompts the first one is the same in all."""
-
-
-class Policy(Protocol):
-    def place(self, request: Request, tokens: list[int]) -> Placed | None:
-        """Where a request goes now; None where it has to wait."""
-        ...
-
-
-class FleetPolicy:
-    """One of the control plane's own, over the live picture."""
-
-    def __init__(self, fleet: Fleet, policy: RoutingPolicy) -> None:
-        self._fleet = fleet
-        self._policy = policy
-
-    def place(self, request: Request, tokens: list[int]) -> Placed | None:
-        keyer = self._fleet.keyer(MODEL)
-        if keyer is None:
-            raise SimulationError("no worker has said hello")
-        prompt = Prompt(
-            tokens=len(tokens),
-            keys=keyer.packed_keys(tokens),
-            block_size=BLOCK,
-            max_tokens=request.outputs,
-            knowledge=Knowledge.EXACT,
-        )
-        decision = self._fleet.route(MODEL, prompt, policy=self._policy)
-        if decision.verdict is Verdict.QUEUE:
-            return None
-        if decision.verdict is not Verdict.ROUTE:
-            raise SimulationError(f"request {request.number} was refused: {decision.reason}")
-        return Placed(decision.worker, self._fleet.begin(decision, prompt), decision.predicted_tokens)
 
 
 class Plain(PoolWorth):
@@ -86,8 +52,8 @@ class RandomPolicy:
         self._workers = workers
         self._chance = chance
 
-    def place(self, _request: Request, _tokens: list[int]) -> Placed | None:
-        return Placed(self._chance.choice(self._workers), _Under(lambda: None))
+    def place(self, _: Request) -> Placed:
+        return Placed(self._chance.choice(self._workers), _InFlight(lambda: None))
 
 
 class BoundedHashPolicy:
@@ -99,10 +65,10 @@ class BoundedHashPolicy:
         self._ring = sorted((_place(f"{worker}/{point}"), worker) for worker in workers for point in range(POINTS))
         self._requests: Counter[str] = Counter()
 
-    def place(self, request: Request, _tokens: list[int]) -> Placed | None:
-        worker = self._first_below(_place(repr(request.blocks[: self._hashed])))
+    def place(self, request: Request) -> Placed:
+        worker = self._first_below(_place(repr(request.keys[: self._hashed])))
         self._requests[worker] += 1
-        return Placed(worker, _Under(lambda: self._requests.subtract((worker,))))
+        return Placed(worker, _InFlight(lambda: self._requests.subtract((worker,))))
 
     def _first_below(self, place: int) -> str:
         bound = math.ceil((self._requests.total() + 1) / len(self._workers) * MEAN_LOAD)
@@ -121,18 +87,18 @@ def ideal_hits(requests: Sequence[Request], blocks: int, *, since: int = 0) -> i
     """
     held: OrderedDict[int, None] = OrderedDict()
     hits = 0
-    for request, chain in zip(requests, chains(requests), strict=True):
-        found = next((place for place, block in enumerate(chain) if block not in held), len(chain))
-        hits += min(found, request.usable) if request.number >= since else 0
-        for block in reversed(chain):
-            held[block] = None
-            held.move_to_end(block)
+    for request in requests:
+        cached = next((place for place, key in enumerate(request.keys) if key not in held), len(request.keys))
+        hits += min(cached, usable(request)) if request.number >= since else 0
+        for key in reversed(request.keys):
+            held[key] = None
+            held.move_to_end(key)
         while len(held) > blocks:
             held.popitem(last=False)
     return hits
 
 
-class _Under:
+class _InFlight:
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from cachefleet_controlplane.simulation.run_result import Result
@@ -9,21 +10,19 @@ from cachefleet_controlplane.simulation.run_result import Result
 
 @dataclass(slots=True, kw_only=True)
 class PolicyResult(Result):
-    """``queues`` has one for each request, ``worst`` for each second; ``served`` and ``computed`` for each worker."""
+    """``backlogs`` has one for each request, in the order in which they were sent, ``worst`` one for each second."""
 
     policy: str
     blocks: int
-    predicted_blocks: int = 0
-    queues: list[float] = field(default_factory=list)
+    backlogs: list[float] = field(default_factory=list)
     """Work that a request met on its worker, as seconds of prefill."""
     worst: list[float] = field(default_factory=list)
     """The most that any worker had."""
-    served: list[int] = field(default_factory=list)
-    """How many each worker answered."""
-    computed: list[int] = field(default_factory=list)
-    """Prompt tokens that each worker computed."""
-    waited: int = 0
-    """Requests that had to wait for room."""
+
+    @property
+    def served(self) -> list[int]:
+        """How many each worker answered, in the order of their names."""
+        return [count for _, count in sorted(Counter(self.workers.values()).items())]
 
     @property
     def first_tokens(self) -> list[float]:

@@ -21,9 +21,10 @@ from bench.replay import TRACES, Trace
 from bench.replay_policies import ideal_hits
 from bench.replay_result import PolicyResult
 from bench.replay_run import Replay
-from bench.replay_work import Request, blocks
+from bench.replay_work import blocks
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.routing.worth import Worth
+from cachefleet_controlplane.simulation.workload import Request
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
@@ -67,14 +68,14 @@ def rows(trace: Trace) -> Iterator[Row]:
     whole = trace.load()
     requests = whole[: len(whole) // 2]
     ideal = ideal_hits(requests, trace.setup.workers * trace.setup.blocks) / blocks(requests)
-    queue = percentile(Replay(requests, trace.setup, "leastLoaded").run().queues, 99)
+    queue = percentile(Replay(requests, trace.setup, "leastLoaded").run().backlogs, 99)
     for what in (SHARE, DELAY, PAID):
         for factor in FACTORS:
             run = measured(trace, requests, what, factor)
             name = f"{trace.name}: {what} times {factor:g}"
             facts = {"trace": trace.name, "what": what, "factor": factor}
             yield {**row(f"{name}: hits", run.hit_ratio, ideal, unit="share"), **facts, "metric": "hits"}
-            met = percentile(run.queues, 99)
+            met = percentile(run.backlogs, 99)
             yield {**row(f"{name}: queue met, p99", met, queue, unit="s"), **facts, "metric": "queue"}
 
 

@@ -1,7 +1,7 @@
 """The replay benchmark on made-up workloads: what must hold of any run, and that an unsound one is no result."""
 
 from collections import Counter
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,24 +10,15 @@ import pytest
 from bench import replay, replay_sensitivity
 from bench.replay_policies import MEAN_LOAD, BoundedHashPolicy, NeverPaid, ideal_hits
 from bench.replay_result import PolicyResult
-from bench.replay_run import POLICIES, Replay
-from bench.replay_work import (
-    BLOCK,
-    Request,
-    block_tokens,
-    blocks,
-    chains,
-    mooncake,
-    scaled,
-    sessions,
-    stampede,
-    synthetic,
-)
-from bench.replay_worker import SimWorker
+from bench.replay_run import CONTRACT, POLICIES, POOL, Replay
+from bench.replay_work import BLOCK, blocks, line, mooncake, requests, scaled, sessions, sharing, stampede, synthetic
+from bench.replay_worker import MeasuredWorker
 from bench.rows import percentile
 from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.simulation.fleet_setup import Setup
-from cachefleet_controlplane.simulation.run_result import SimulationError
+from cachefleet_controlplane.simulation.run_result import SimulationError, WorkBudget
+from cachefleet_controlplane.simulation.simulated_scheduler import Generation
+from cachefleet_controlplane.simulation.workload import Request, TraceLine
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.native import lacking
 
@@ -46,36 +37,35 @@ def runs() -> dict[str, PolicyResult]:
 
 
 def test_a_block_of_the_trace_becomes_one_of_ours() -> None:
-    request = scaled(0, 1.5, RECORD, block=512, names=NAMES)
-    assert astuple(request) == (0, 1.5, tuple(range(13)), 4, 16)
-    assert len(request.tokens()) == request.length == 13 * BLOCK + 4
+    request = scaled(1.5, RECORD, block=512, names=NAMES)
+    assert request == TraceLine(
+        timestamp=1500.0, input_length=13 * BLOCK + 4, output_length=16, hash_ids=tuple(range(13))
+    )
+    assert len(requests([request])[0].keys) == 13
 
 
 @pytest.mark.parametrize(("length", "full", "tail"), [(512, 1, 0), (1, 0, 1), (1023, 1, 15), (513, 1, 1)])
 def test_a_tail_never_is_a_block(length: int, full: int, tail: int) -> None:
-    request = scaled(0, 0.0, {**RECORD, "input_length": length, "output_length": 0}, block=512, names=NAMES)
-    assert (len(request.blocks), request.tail, request.outputs) == (full, tail, 1)
+    request = scaled(0.0, {**RECORD, "input_length": length, "output_length": 0}, block=512, names=NAMES)
+    assert (len(request.hash_ids), request.input_length % BLOCK, request.output_length) == (full, tail, 1)
 
 
-def test_equal_numbers_are_equal_tokens_and_others_are_not() -> None:
-    prompts = [Request(number, 0.0, (7, number + 8), 3, 1).tokens() for number in range(2)]
-    assert prompts[0][:BLOCK] == prompts[1][:BLOCK]
-    assert prompts[0][BLOCK : 2 * BLOCK] != prompts[1][BLOCK : 2 * BLOCK]
-    assert prompts[0][-3:] != prompts[1][-3:]
-    assert all(0 <= token < 1 << 16 for token in block_tokens(7))
-
-
-def test_a_chain_commits_to_all_before_it() -> None:
-    a, b = chains([Request(0, 0.0, (1, 2, 3), 1, 1), Request(1, 0.0, (1, 4, 3), 1, 1)])
-    assert a[0] == b[0]
-    assert a[2] != b[2]
+def test_those_who_ask_for_the_one_prefix_are_told_from_the_others() -> None:
+    work = stampede(prefix=4, rate=50.0, seconds=2.0, cold=5.0, before=4.0)
+    hot = sharing(work)
+    assert {len(work[number].keys) for number in hot} == {4 + 2}
+    assert len(work) - len(hot) == 30
 
 
 # Policies.
 
 
+def prompts(*blocks: tuple[int, ...], tail: int = 1) -> list[Request]:
+    return requests(line(0.0, one, tail, 1) for one in blocks)
+
+
 def test_the_ideal_keeps_what_was_used_last() -> None:
-    one, two = (Request(number, 0.0, (10 * number, 10 * number + 1), 1, 1) for number in range(2))
+    one, two = prompts((0, 1), (10, 11))
     assert ideal_hits([one, one], 4) == 2
     assert ideal_hits([one, two, one], 4) == 2
     assert ideal_hits([one, two, one], 3) == 1  # the tail of the first went before its head
@@ -83,23 +73,54 @@ def test_the_ideal_keeps_what_was_used_last() -> None:
 
 
 def test_the_ideal_computes_the_last_token_of_a_prompt() -> None:
-    whole = Request(0, 0.0, (1, 2), 0, 1)
-    assert ideal_hits([whole, whole], 8) == 1
+    assert ideal_hits(prompts((1, 2), (1, 2), tail=0), 8) == 1
 
 
 def test_the_bounded_hash_goes_by_the_beginning_within_its_bound() -> None:
     policy = BoundedHashPolicy(["a", "b", "c"])
-    first = policy.place(Request(0, 0.0, (1, 2, 3), 1, 1), [])
-    assert first is not None
-    first.under.finish()
+    work = prompts(*((1, 2, number) for number in range(60)))
+    first = policy.place(work[3])
+    first.in_flight.finish()
     under: Counter[str] = Counter()
-    for number in range(60):
-        placed = policy.place(Request(number, 0.0, (1, 2, number), 1, 1), [])
-        assert placed is not None
-        assert number or placed.worker == first.worker
+    for request in work:
+        placed = policy.place(request)
+        assert request.number or placed.worker == first.worker
         under[placed.worker] += 1
         assert max(under.values()) <= MEAN_LOAD * under.total() / 3 + 1
     assert len(under) == 3
+
+
+# Workers.
+
+
+def test_a_worker_reports_what_its_agent_measures() -> None:
+    """Prefill in three steps of 0.1, 0.1 and 0.05 s; then ten tokens, each 0.02 s after the one before."""
+    setup = Setup(prefill_tokens_per_second=100.0, batched_tokens=10, inter_token_seconds=0.02)
+    worker, now = MeasuredWorker("a", POOL, CONTRACT, setup, WorkBudget()), 0.0
+    reported = [worker.rates()]
+    for number in range(3):
+        worker.add(Generation([100 * number + 1, 100 * number + 2], 25, 11))
+        while worker.busy:
+            step, seconds = worker.begin(now)
+            now += seconds
+            worker.end(step)
+        reported.append(worker.rates())
+    assert reported[:3] == [(None, None)] * 3  # an agent's rates take three intervals
+    assert reported[3] == pytest.approx((100.0, 0.02))
+
+
+def test_steps_shared_with_others_make_a_measured_prefill_longer() -> None:
+    setup = Setup(prefill_tokens_per_second=100.0, batched_tokens=30)
+    worker, now = MeasuredWorker("a", POOL, CONTRACT, setup, WorkBudget()), 0.0
+    worker.rates()
+    for number in range(3):
+        worker.add(Generation([100 * number + 1], 15, 1))
+        worker.add(Generation([100 * number + 2], 15, 1))
+        step, seconds = worker.begin(now)
+        now += seconds
+        worker.end(step)
+        worker.rates()
+    assert worker.rates()[0] == pytest.approx(50.0)
 
 
 # Runs.
@@ -108,12 +129,11 @@ def test_the_bounded_hash_goes_by_the_beginning_within_its_bound() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_request_is_answered_and_counted_once(runs: dict[str, PolicyResult], policy: str) -> None:
     run = runs[policy]
-    assert sum(run.served) == len(run.first_tokens) == len(run.queues) == len(WORK)
+    assert sum(run.served) == len(run.first_tokens) == len(run.backlogs) == len(run.hits) == len(WORK)
     assert run.blocks == blocks(WORK)
-    computed = sum(request.length for request in WORK) - BLOCK * run.hit_blocks
-    assert sum(run.computed) == computed
     assert min(run.first_tokens) > 0
-    assert min(run.queues) >= 0
+    assert min(run.backlogs) >= 0
+    assert max(run.worst) > 0
 
 
 def test_caches_help_where_they_are_known(runs: dict[str, PolicyResult]) -> None:
@@ -134,7 +154,7 @@ def test_a_prefix_that_all_ask_for_at_once_is_spread() -> None:
     """On full caches: whoever holds it is not waited for while others idle, as would be where waiting pays nothing."""
     setup = replace(replay.STAMPEDE, workers=4, blocks=600, prefill_tokens_per_second=2000.0, batched_tokens=512)
     work = stampede(prefix=128, rate=50.0, seconds=30.0, cold=5.0, before=70.0)
-    hot = [request.number for request in work if request.blocks[0] == 0]
+    hot = sharing(work)
 
     def late(policy: str, paid: PaidWaiting) -> float:
         replayed = Replay(work, setup, policy)
@@ -155,49 +175,15 @@ def test_the_plain_rule_learns_nothing() -> None:
 
 
 def test_what_has_no_room_waits_and_is_served() -> None:
-    at_once = [Request(one.number, 2.0, one.blocks, one.tail, one.outputs) for one in WORK]
+    at_once = [replace(one, at=2.0) for one in WORK]
     run = Replay(at_once, SETUP, "cacheAware").run()
-    assert run.waited > 0
+    assert run.waited
     assert sum(run.served) == len(WORK)
 
 
-# What is not sound is no result.
-
-
-def test_a_frame_that_is_lost_is_noticed() -> None:
-    class Lossy(Replay):
-        lost = False
-
-        def _deliver(self, worker: SimWorker, data: bytes) -> None:
-            if not self.lost and self._now > 1000.5 and b"delta" in data:
-                self.lost = True
-                return
-            super()._deliver(worker, data)
-
-    with pytest.raises(SimulationError, match="asked for something"):
-        Lossy(WORK, SETUP, "cacheAware").run()
-
-
-def test_an_index_that_is_wrong_at_the_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimWorker, "digest", lambda _: 1)
-    with pytest.raises(SimulationError, match="the index is wrong about replay-0"):
-        Replay(WORK, SETUP, "random").run()
-
-
-def test_a_hit_on_what_is_not_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimWorker, "_follow", lambda *_: None)
-    with pytest.raises(SimulationError, match="served from a block that is not there"):
-        Replay(WORK, SETUP, "cacheAware").run()
-
-
-def test_a_request_answered_short_is_noticed() -> None:
-    class Hasty(Replay):
-        def _send(self, request: Request, *given: Any) -> None:
-            super()._send(request, *given)
-            next(reversed(self._open)).max_tokens = 1
-
-    with pytest.raises(SimulationError, match="not answered once and whole"):
-        Hasty(WORK, SETUP, "random").run()
+def test_a_request_that_no_worker_takes_is_no_result() -> None:
+    with pytest.raises(SimulationError, match="request 1 was refused"):
+        Replay(requests([line(0.0, (1,), 1, 1), line(0.0, range(64), 1, 1)]), SETUP, "random").run()
 
 
 def test_what_is_learnt_can_be_scaled_and_plotted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -16,7 +17,7 @@ class TooMuchWorkError(RuntimeError):
 class WorkBudget:
     """What all runs of a simulation may do: steps of requests, blocks, reports and looks at a worker, one each."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         self._left = limit
 
     def spend(self, work: int) -> None:
@@ -28,10 +29,20 @@ class WorkBudget:
 
 @dataclass(slots=True)
 class Result:
-    """What a run gave; times are in seconds."""
+    """What a run gave, by the number of a request; times are in seconds."""
 
+    workers: dict[int, str] = field(default_factory=dict)
+    """The worker that it was sent to."""
+    queues: dict[int, float] = field(default_factory=dict)
+    """The time that it waited at the gateway, and its worker's queue as the decision predicted it."""
     first_token: dict[int, float] = field(default_factory=dict)
-    """From a request's arrival to its first token, by its number."""
+    """From its arrival to its first token."""
     hits: dict[int, int] = field(default_factory=dict)
-    """Blocks served from cache, by the request's number."""
-    preemptions: int = 0
+    """Blocks served from cache."""
+    predicted: dict[int, int] = field(default_factory=dict)
+    """Blocks that the index predicted to be."""
+    preemptions: dict[int, int] = field(default_factory=dict)
+    waited: set[int] = field(default_factory=set)
+    """Those that waited at the gateway."""
+    refused: set[int] = field(default_factory=set)
+    """Those that no worker takes."""

@@ -21,7 +21,7 @@ def simulate(job: Job) -> list[Figures]:
     budget = WorkBudget(job.most_work)
     for scenario in job.scenarios:
         if scenario not in found:
-            run = SimulatedRun(requests, pool, contract, scenario, budget)
+            run = SimulatedRun(requests, pool, contract, scenario, budget=budget)
             run.run()
             found[scenario] = run.figures(job.warm_up)
     return [found[scenario] for scenario in job.scenarios]

@@ -1,30 +1,45 @@
-"""Requests played through one scenario: the real Fleet, index and decisions over modelled workers, in virtual time."""
+"""Requests played through one scenario in virtual time: a heap of events over the real Fleet and modelled workers.
+
+Frames reach the control plane ``report_lag`` after their step, in order; a State is sent each ``state_every``, each
+worker at its own moment, except in long pauses. Requests of one instant come one after the other, before any worker
+begins a step on them. One that has to wait for room is tried again, first come first served, whenever anything has
+happened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from cachefleet_controlplane.fleet.backend import backend
-from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.protocol import worker_id
-from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
-from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.fleet.backend import Backend, backend
+from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Placement, Unplaced
 from cachefleet_controlplane.simulation.run_result import Result, SimulationError, WorkBudget
-from cachefleet_controlplane.simulation.simulated_scheduler import Generation
+from cachefleet_controlplane.simulation.simulated_fleet import MakeWorker, SimulatedFleet
+from cachefleet_controlplane.simulation.simulated_scheduler import Generation, Step
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario, percentile
-from cachefleet_controlplane.simulation.virtual_run import START, Opened, Placed, Unplaced, VirtualRun
 from cachefleet_controlplane.simulation.workload import Request
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
 
-_INDEX_KEY: Final = bytes(32)
-"""Seeds no key: requests bring theirs."""
+START: Final = 1000.0
+"""Virtual time at which the workload begins, in seconds."""
+IDLE_REPORTS: Final = 10
+"""Of each worker before a request that comes when nothing is under way; before these none are made while it is so."""
 
 
-class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
-    """One run; ``run`` once, then ``figures``."""
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    request: Request
+    placed: Placed
+
+
+class SimulatedRun:
+    """One run; ``run`` once, then ``figures``. Without a ``placement`` the control plane decides, by the scenario."""
 
     def __init__(
         self,
@@ -32,95 +47,164 @@ class SimulatedRun(VirtualRun[Request, Generation, SimulatedWorker]):
         pool: PrefixCachePool,
         contract: IndexContract,
         scenario: Scenario,
-        budget: WorkBudget,
+        *,
+        budget: WorkBudget | None = None,
+        placement: Placement | None = None,
+        parts: Backend | None = None,
+        worker: MakeWorker = SimulatedWorker,
     ) -> None:
-        super().__init__(requests, scenario.setup)
-        self._budget = budget
+        self._requests = requests
+        self._setup = scenario.setup
         self._size = contract.block_size
-        self._pool = pool
-        self._model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
-        parts = backend()
-        self._index = parts.index()
-        fleet = Fleet(
-            self._index,
-            index_key=_INDEX_KEY,
-            selector=parts.selector,
-            clock=lambda: self._now,
-            wall=lambda: self._now,
-            policy=RoutingPolicy(scenario.policy),
-        )
-        names = [f"simulated-{number}" for number in range(scenario.setup.workers)]
-        endpoints = tuple(WorkerEndpoint(name, f"http://{name}", ready=True) for name in names)
-        fleet.update_pools([PoolView(pool, endpoints)])
-        self.join(fleet, {name: SimulatedWorker(name, pool.key, contract, scenario.setup, budget) for name in names})
+        self._budget = budget or WorkBudget()
+        self._now = START
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events = 0
+        self._arrivals = sorted(request.at for request in requests)
+        self._came = 0
+        self._arrived: deque[Request] = deque()
+        self._open: dict[Generation, _Sent] = {}
+        self._over: set[int] = set()
         self.result = Result()
-        self._queues: dict[int, float] = {}
-        self._refused: set[int] = set()
-        self._preemptions: dict[int, int] = {}
+        self._fleet = SimulatedFleet(
+            pool,
+            contract,
+            scenario.setup,
+            clock=lambda: self._now,
+            budget=self._budget,
+            backend=parts or backend(),
+            worker=worker,
+        )
+        model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
+        self._placement = placement or FleetPlacement(
+            self._fleet.fleet, model, self._size, RoutingPolicy(scenario.policy)
+        )
+
+    def run(self) -> Result:
+        """SimulationError where anything is not as it must be, TooMuchWorkError."""
+        for request in self._requests:
+            self._at(START + request.at, self._arrive, request)
+        workers = self._fleet.workers.values()
+        for place, worker in enumerate(workers):
+            for frame in worker.opening():
+                self._fleet.deliver(worker, frame)
+            self._at(START + place * self._setup.state_every / len(workers), self._report, worker)
+        while self._heap:
+            self._now, _, act, arguments = heapq.heappop(self._heap)
+            act(*arguments)
+            self._place()
+        if not self._finished or self._open or self._arrived:
+            raise SimulationError(f"{len(self._over)} of {len(self._requests)} requests were answered")
+        self._fleet.check()
+        return self.result
 
     def figures(self, since: int = 0) -> Figures:
         """Of the requests from number ``since`` on."""
-        counted = [one for one in self._requests if one.number >= since and one.number not in self._refused]
+        result = self.result
+        counted = [one for one in self._requests if one.number >= since and one.number not in result.refused]
         prompt = sum(request.tokens for request in counted)
-        queues = [self._queues[request.number] for request in counted]
-        firsts = [self.result.first_token[request.number] for request in counted]
+        queues = [result.queues[request.number] for request in counted]
+        firsts = [result.first_token[request.number] for request in counted]
         return Figures(
             requests=len(counted),
             prompt_tokens=prompt,
-            recomputed_tokens=prompt - self._size * sum(self.result.hits[request.number] for request in counted),
+            recomputed_tokens=prompt - self._size * sum(result.hits[request.number] for request in counted),
             queue_p50_seconds=percentile(queues, 50),
             queue_p99_seconds=percentile(queues, 99),
             ttft_p50_seconds=percentile(firsts, 50),
             ttft_p95_seconds=percentile(firsts, 95),
-            refused=sum(number >= since for number in self._refused),
-            preemptions=sum(self._preemptions[request.number] for request in counted),
+            refused=sum(number >= since for number in result.refused),
+            preemptions=sum(result.preemptions[request.number] for request in counted),
         )
 
-    def _placed(self, request: Request) -> tuple[Placed, Generation] | Unplaced:
-        if not self._servable(request):
-            return self._refuse(request)
-        self._budget.spend(len(self._workers) + len(request.keys))
-        prompt = Prompt(
-            tokens=request.tokens,
-            keys=request.packed,
-            block_size=self._size,
-            max_tokens=request.outputs,
-            knowledge=Knowledge.EXACT if request.keys else Knowledge.LOAD,
-        )
-        decision = self._fleet.route(self._model, prompt)
-        if decision.verdict is Verdict.QUEUE:
-            return Unplaced.WAITS
-        if decision.verdict is not Verdict.ROUTE:
-            return self._refuse(request)
-        waited = max(0.0, self._now - (START + request.at))
-        self._queues[request.number] = waited + decision.queue_seconds
-        inflight = self._fleet.begin(decision, prompt)
-        return Placed(decision.worker, inflight, decision.predicted_tokens), self._generation(request)
+    @property
+    def _finished(self) -> bool:
+        return len(self._over) == len(self._requests)
 
-    def _servable(self, request: Request) -> bool:
-        """Whether an engine takes it when it has nothing else."""
-        return request.tokens + request.outputs <= self._setup.longest(self._size)
+    def _at(self, moment: float, act: Callable[..., None], *arguments: Any) -> None:
+        self._events += 1
+        heapq.heappush(self._heap, (moment, self._events, act, arguments))
 
-    def _refuse(self, request: Request) -> Unplaced:
-        self._refused.add(request.number)
-        return Unplaced.REFUSED
+    def _arrive(self, request: Request) -> None:
+        self._arrived.append(request)
+        self._came += 1
+        self._place()
+        if self._arrived:
+            self.result.waited.add(request.number)
 
-    def _generation(self, request: Request) -> Generation:
-        return Generation(request.all_keys(self._size), request.tokens, request.outputs)
+    def _place(self) -> None:
+        while self._arrived:
+            request = self._arrived[0]
+            placed = self._placed(request)
+            if placed is Unplaced.WAITS:
+                return
+            self._arrived.popleft()
+            if isinstance(placed, Placed):
+                self._send(request, placed)
+            else:
+                self.result.refused.add(request.number)
+                self._over.add(request.number)
 
-    def _began(self, generation: Generation) -> bool:
-        return generation.said == 1
+    def _placed(self, request: Request) -> Placed | Unplaced:
+        """REFUSED where no engine takes it when it has nothing else."""
+        if request.tokens + request.outputs > self._setup.longest(self._size):
+            return Unplaced.REFUSED
+        self._budget.spend(len(self._fleet.workers) + len(request.keys))
+        return self._placement.place(request)
 
-    def _ended(self, _: SimulatedWorker, generation: Generation, opened: Opened[Request]) -> bool:
-        if not generation.over:
-            return False
-        opened.placed.under.finish(cached_tokens=generation.cached_tokens)
-        self.result.hits[opened.request.number] = generation.cached_tokens // self._size
-        self._preemptions[opened.request.number] = generation.preemptions
-        return True
+    def _send(self, request: Request, placed: Placed) -> None:
+        number, worker = request.number, self._fleet.workers[placed.worker]
+        self.result.workers[number] = worker.name
+        self.result.queues[number] = max(0.0, self._now - (START + request.at)) + placed.queue_seconds
+        self.result.predicted[number] = placed.predicted_tokens // self._size
+        generation = Generation(request.all_keys(self._size), request.tokens, request.outputs)
+        self._open[generation] = _Sent(request, placed)
+        worker.add(generation)
+        if not worker.stepping:
+            worker.stepping = True
+            self._at(self._now, self._begin, worker)
 
-    def _check(self) -> None:
-        for worker in self._workers.values():
-            if self._index.digest(worker_id(self._pool.key, worker.name)) != worker.pool.digest:
-                raise SimulationError(f"the index is wrong about {worker.name}")
-        self.result.preemptions = sum(one.scheduler.counters.preemptions for one in self._workers.values())
+    def _begin(self, worker: SimulatedWorker) -> None:
+        step, seconds = worker.begin(self._now)
+        self._at(self._now + seconds, self._end, worker, step)
+
+    def _end(self, worker: SimulatedWorker, step: Step) -> None:
+        advanced, frames = worker.end(step)
+        for frame in frames:
+            self._at(self._now + self._setup.report_lag, self._fleet.deliver, worker, frame)
+        for generation in advanced:
+            self._advanced(generation)
+        if worker.busy:
+            self._begin(worker)
+
+    def _advanced(self, generation: Generation) -> None:
+        sent = self._open[generation]
+        if generation.said == 1:
+            sent.placed.in_flight.first_token()
+            self.result.first_token[sent.request.number] = self._now - (START + sent.request.at)
+        if generation.over:
+            del self._open[generation]
+            self._answered(generation, sent)
+
+    def _answered(self, generation: Generation, sent: _Sent) -> None:
+        number = sent.request.number
+        if number in self._over or generation.said != sent.request.outputs:
+            raise SimulationError(f"request {number} was not answered once and whole")
+        sent.placed.in_flight.finish(cached_tokens=generation.cached_tokens)
+        self.result.hits[number] = generation.cached_tokens // self._size
+        self.result.preemptions[number] = generation.preemptions
+        self._over.add(number)
+
+    def _report(self, worker: SimulatedWorker) -> None:
+        self._at(self._now + self._setup.report_lag, self._fleet.deliver, worker, worker.state())
+        if not self._finished:
+            self._at(self._next_report(), self._report, worker)
+
+    def _next_report(self) -> float:
+        """A period from now; where nothing is under way, shortly before the next request."""
+        every = self._setup.state_every
+        later = self._now + every
+        if self._open or self._arrived:
+            return later
+        periods = int((START + self._arrivals[self._came] - later) / every)
+        return later + every * max(0, periods - IDLE_REPORTS)

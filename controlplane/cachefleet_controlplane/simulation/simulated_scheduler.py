@@ -82,6 +82,11 @@ class SimulatedScheduler:
         """What is cached of it now: never its last token."""
         return self.pool.lookup(generation.keys, (generation.tokens - 1) // self._block_size)
 
+    def uncomputed_tokens(self) -> int:
+        """Tokens to compute before every request says something, as far as nothing is evicted."""
+        running = sum(max(0, one.prompt_tokens - one.computed) for one in self.running)
+        return running + sum(one.tokens - self._block_size * len(self.hits(one)) for one in self.waiting)
+
     def schedule(self) -> Step:
         """The next step."""
         step, before = Step(), self.counters.preemptions

@@ -18,11 +18,13 @@ MAX_OPERATIONS: Final = 8192
 
 
 class SimulatedWorker:
-    """One engine with its agent; see ``ModelledWorker``."""
+    """One engine with its agent. Its caller alternates ``begin`` and ``end``, the returned seconds apart."""
 
     def __init__(self, name: str, pool: str, contract: IndexContract, setup: Setup, budget: WorkBudget) -> None:
         self.name = name
         self.stepping = False
+        self.step_ends = 0.0
+        """When the step under way is over, or the last one was."""
         self._budget = budget
         self.pool = SimulatedBlocks(setup.blocks, setup.budget_blocks)
         self.scheduler = SimulatedScheduler(
@@ -57,24 +59,32 @@ class SimulatedWorker:
         """Take a request."""
         self.scheduler.waiting.append(generation)
 
-    def begin(self, _: float) -> tuple[Step, float]:
+    def begin(self, now: float) -> tuple[Step, float]:
         """The next step, and how long it takes."""
         self.stepping = True
         step = self.scheduler.schedule()
         self._budget.spend(1 + len(step.work))
         seconds = step.prefill_tokens / self._setup.prefill_tokens_per_second
         seconds += self._setup.inter_token_seconds if step.decoding else 0.0
+        self.step_ends = now + seconds
         return step, seconds
 
-    def end(self, step: Step, _: float) -> tuple[list[Generation], list[bytes]]:
+    def end(self, step: Step) -> tuple[list[Generation], list[bytes]]:
         """A step is over: the requests that got a token, and the frames that tell of its blocks."""
         self.stepping = False
         return self.scheduler.update(step), self._deltas(self.pool.take())
+
+    def backlog(self, now: float) -> float:
+        """Seconds until the prompts that it has are prefilled, without what is cached of them."""
+        tokens = self.scheduler.uncomputed_tokens()
+        rest = max(0.0, self.step_ends - now) if self.stepping else 0.0
+        return tokens / self._setup.prefill_tokens_per_second + rest
 
     def state(self) -> bytes:
         """The report of this moment, as a frame."""
         self._budget.spend(1)
         scheduler, pool, setup = self.scheduler, self.pool, self._setup
+        prefill, inter_token = self.rates()
         return encode(
             State(
                 sequence=self._sequence,
@@ -87,12 +97,16 @@ class SimulatedWorker:
                 blocks_free=pool.free,
                 blocks_idle=pool.idle,
                 preemptions=scheduler.counters.preemptions,
-                prefill_tokens_per_second=setup.prefill_tokens_per_second,
-                inter_token_seconds=setup.inter_token_seconds,
+                prefill_tokens_per_second=prefill,
+                inter_token_seconds=inter_token,
                 prefix_queries=scheduler.counters.queries,
                 prefix_hits=scheduler.counters.hits,
             )
         )
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Prefilled tokens per second and seconds between tokens, as they are reported; None where unknown."""
+        return self._setup.prefill_tokens_per_second, self._setup.inter_token_seconds
 
     def _deltas(self, operations: list[Operation]) -> list[bytes]:
         frames = []

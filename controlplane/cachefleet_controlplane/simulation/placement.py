@@ -1,0 +1,70 @@
+"""Which worker a simulated request is sent to: by the control plane's decisions, or by another policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.simulation.workload import Request
+
+
+class InFlight(Protocol):
+    """A request in flight, as an ``InFlightRequest`` is."""
+
+    def first_token(self) -> None: ...
+    def finish(self, *, cached_tokens: int | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request's worker."""
+
+    worker: str
+    in_flight: InFlight
+    predicted_tokens: int = 0
+    """Tokens of its prompt that are cached there, as far as the index knows."""
+    queue_seconds: float = 0.0
+    """Of the worker's queue, as the decision predicts it."""
+
+
+class Unplaced(Enum):
+    """Why a request is sent to no worker: not yet, or never."""
+
+    WAITS = "waits"
+    REFUSED = "refused"
+
+
+class Placement(Protocol):
+    """A routing policy."""
+
+    def place(self, request: Request) -> Placed | Unplaced:
+        """Where a request is sent now."""
+        ...
+
+
+class FleetPlacement:
+    """The control plane's own decisions, by one of its policies."""
+
+    def __init__(self, fleet: Fleet, model: str, block_size: int, policy: RoutingPolicy) -> None:
+        self._fleet = fleet
+        self._model = model
+        self._block_size = block_size
+        self._policy = policy
+
+    def place(self, request: Request) -> Placed | Unplaced:
+        """See ``Placement``."""
+        prompt = Prompt(
+            tokens=request.tokens,
+            keys=request.packed,
+            block_size=self._block_size,
+            max_tokens=request.outputs,
+            knowledge=Knowledge.EXACT if request.keys else Knowledge.LOAD,
+        )
+        decision = self._fleet.route(self._model, prompt, policy=self._policy)
+        if decision.verdict is Verdict.ROUTE:
+            in_flight = self._fleet.begin(decision, prompt)
+            return Placed(decision.worker, in_flight, decision.predicted_tokens, decision.queue_seconds)
+        return Unplaced.WAITS if decision.verdict is Verdict.QUEUE else Unplaced.REFUSED
