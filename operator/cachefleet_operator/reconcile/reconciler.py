@@ -185,9 +185,7 @@ class Reconciler:
         """Those of the pool's Deployment, None where there is none or none may be seen."""
         live, selector = observed.deployment, names.selector(observed.pool["metadata"]["name"])
         try:
-            found = await self._api.list(
-                "ReplicaSet", observed.namespace, page=self._settings.list_page, selector=selector
-            )
+            found = await self._api.list("ReplicaSet", observed.namespace, page=LIST_PAGE, selector=selector)
         except RefusedError:
             return None
         return replica_sets_of(live, found or ()) if live else None
