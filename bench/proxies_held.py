@@ -79,7 +79,7 @@ def _row(name: str, spent: Spent) -> Row:
 
 
 async def _measured(planes: dict[str, Running], shape: Shape, *, rounds: int) -> Spent:
-    bodies = shape.bodies()
+    bodies = (body[:-1] + b',"ignore_eos":true}' for body in shape.bodies())  # else answers end by themselves
     await _check(planes, next(bodies))
     spent: Spent = {way: [] for way in planes}
     for number in range(rounds):
