@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,12 @@ from tests.chart.matrix import MATRIX
 from tests.controlplane import waiting
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.tenants.test_tenancy import admin, ask, new_tenant
-from tests.controlplane.test_control_plane import Plane, running
+from tests.controlplane.test_control_plane import BOUNDS, Plane, running
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.cluster
+
+QUICK = replace(BOUNDS, tenants_poll_seconds=0.1)
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Release:
     def running(self, worker: FakeEngine, *, ready: bool = True) -> AbstractAsyncContextManager[Plane]:
         env = self.objects.container("controlplane")["env"]
         named = next(each["value"] for each in env if each["name"] == "CACHEFLEET_ACCESS_CONFIG_MAP")
-        own = {"kubeconfig": self.kubeconfig, "access_config_map": named, "tenants_poll_seconds": 0.1}
-        return running(self.folder, worker, ready=ready, **own)
+        own = {"kubeconfig": self.kubeconfig, "access_config_map": named}
+        return running(self.folder, worker, ready=ready, bounds=QUICK, **own)
 
     def lose_the_volume(self) -> None:
         shutil.rmtree(self.folder / "data")
