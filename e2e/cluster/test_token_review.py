@@ -11,7 +11,7 @@ import pytest
 from kubernetes import client
 
 from cachefleet_controlplane.internal_auth.admin_rights import asked
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
@@ -138,14 +138,14 @@ async def test_roles_on_pools_open_the_admin_api(
 ) -> None:
     token = accounts.token()
     question = Asked("get", namespace, "demo")
-    assert await authorizer.admin(token, question) is Access.FORBIDDEN
+    assert await authorizer.admin(token, question) is Authorization.FORBIDDEN
     accounts.allow("get", "list")
-    assert await authorizer.admin(token, question) is Access.ALLOWED
-    assert await authorizer.admin(token, Asked("update", namespace, "demo")) is Access.FORBIDDEN
-    assert await authorizer.admin(token, Asked("list")) is Access.FORBIDDEN, "a role is for its namespace"
-    assert await authorizer.admin("x", question) is Access.UNAUTHENTICATED
+    assert await authorizer.admin(token, question) is Authorization.ALLOWED
+    assert await authorizer.admin(token, Asked("update", namespace, "demo")) is Authorization.FORBIDDEN
+    assert await authorizer.admin(token, Asked("list")) is Authorization.FORBIDDEN, "a role is for its namespace"
+    assert await authorizer.admin("x", question) is Authorization.UNAUTHENTICATED
     other = accounts.token(audience="https://kubernetes.default.svc.cluster.local")
-    assert await authorizer.admin(other, question) is Access.UNAUTHENTICATED
+    assert await authorizer.admin(other, question) is Authorization.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ async def test_roles_name_parts_of_pools_and_what_does_not_exist(  # noqa: PLR09
     authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
     accounts.allow(mine.verb, resource=resource)
     token = accounts.token()
-    assert await authorizer.admin(token, mine) is Access.ALLOWED
-    assert await authorizer.admin(token, not_mine) is Access.FORBIDDEN
-    assert await authorizer.admin(token, Asked("list")) is Access.FORBIDDEN
+    assert await authorizer.admin(token, mine) is Authorization.ALLOWED
+    assert await authorizer.admin(token, not_mine) is Authorization.FORBIDDEN
+    assert await authorizer.admin(token, Asked("list")) is Authorization.FORBIDDEN
     await api.close()
 
 
@@ -180,7 +180,7 @@ async def test_one_namespace_is_enough_where_one_is_served(
     accounts.allow("list")
     api = await KubernetesClient.connect(cluster.kubeconfig_for(reviewer))
     authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
-    assert await authorizer.admin(accounts.token(), Asked("list")) is Access.ALLOWED
+    assert await authorizer.admin(accounts.token(), Asked("list")) is Authorization.ALLOWED
     await api.close()
 
 

@@ -13,7 +13,7 @@ import aiohttp
 from starlette.routing import Mount
 
 from cachefleet_controlplane.console.console_app import Console
-from cachefleet_controlplane.internal_auth.authorizer import Access
+from cachefleet_controlplane.internal_auth.authorizer import Authorization
 from cachefleet_controlplane.store.database import Database
 from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.fleet.test_worker_churn import fleet
@@ -88,8 +88,8 @@ def _agent_settings(folder: Path) -> dict[str, Any]:
 class _Anybody:
     """Lets the right token do everything."""
 
-    async def __call__(self, token: str, _asked: object) -> Access:
-        return Access.ALLOWED if token == TOKEN else Access.UNAUTHENTICATED
+    async def __call__(self, token: str, _asked: object) -> Authorization:
+        return Authorization.ALLOWED if token == TOKEN else Authorization.UNAUTHENTICATED
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ import pytest
 import zmq
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.handles.unseen_text import MARKERS, Place, question
+from cachefleet_controlplane.gateway.handles.unseen_text import MARKERS, TextPlace, question
 from e2e.engine.comparison import summary
 from e2e.engine.requests import ANSWERED, CHAT, COMPLETION, MESSAGES, REFUSED, RESPONSES, Sent
 from e2e.engine.side import Batch, Exchange, Held, Side
@@ -333,7 +333,7 @@ async def test_the_same_events_with_other_settings(sides: tuple[Side, Side]) -> 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
 async def test_both_leave_out_of_a_prompt_what_claude_code_says_anew_each_time(
-    sides: tuple[Side, Side], place: Place
+    sides: tuple[Side, Side], place: TextPlace
 ) -> None:
     """What the gateway asks renderers, asked of this vLLM: its answer is not taken from a list of versions.
 

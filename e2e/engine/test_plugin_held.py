@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
 from cachefleet_core.prompt_keys import decode
 from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet
@@ -31,14 +31,16 @@ async def upstream() -> AsyncIterator[Upstream]:
         yield made
 
 
-async def hold(client: Upstream, server: VllmServer, api: str, body: dict[str, Any], *, seconds: float = 30) -> Opened:
+async def hold(
+    client: Upstream, server: VllmServer, api: str, body: dict[str, Any], *, seconds: float = 30
+) -> AttemptResult:
     sent = json.dumps(body).encode()
     asked = Hold(length=len(sent), contract=CONTRACT, block_size=16, model="tiny")
     headers = [(HOLD_HEADER, asked.header()), ("content-type", "application/json"), *server.headers.items()]
     return await client.hold(server.url, f"/v1/{api}", sent, headers=headers, seconds=seconds)
 
 
-async def text(opened: Opened) -> bytes:
+async def text(opened: AttemptResult) -> bytes:
     if opened.answer is not None:
         return opened.answer.body
     assert opened.stream is not None

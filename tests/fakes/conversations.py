@@ -12,7 +12,7 @@ from aiohttp import web
 from cachefleet_core.continuation import CONVERSATION_HEADER, REF_MEMBER, RefusalCode, prefix_hash
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.conversations.conversation_body import (
-    Asked,
+    ConversationRequest,
     followed,
     joined,
     kept,
@@ -73,7 +73,7 @@ class KeptConversations:
         answer[REF_MEMBER] = None if ref is None else msgspec.to_builtins(ref)
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
-    def _turn(self, asked: Asked) -> Turn | None:
+    def _turn(self, asked: ConversationRequest) -> Turn | None:
         if asked.ref is None:
             return None
         turn = self.store.find(asked.ref.handle, api=asked.api, salt=asked.salt)

@@ -28,6 +28,9 @@ PACKAGES: Final[Mapping[str, str]] = {
 }
 _SIGN: Final = "__init__.py"
 _BROAD: Final = frozenset({"Exception", "BaseException"})
+_OURS: Final = "cachefleet_"
+_OF_API: Final = "Schema"
+"""Base of classes whose names are those of the admin API's documents."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -54,6 +57,17 @@ class Module:
     @property
     def folder(self) -> Path:
         return self.path.parent
+
+    @property
+    def imports(self) -> int:
+        """Modules of ours that it imports from."""
+        return len({name for name in _imported(self) if name.startswith(_OURS)})
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of its public classes, but for those that the admin API has named."""
+        found = [node for node in self.tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+        return [node.name for node in found if _OF_API not in {name for base in node.bases for name in _names(base)}]
 
     def public(self) -> Iterator[Function | ast.ClassDef]:
         """Functions, methods and classes of the module that others may name."""
@@ -84,6 +98,16 @@ class Package:
     @cached_property
     def module_lengths(self) -> list[int]:
         return sorted(module.lines for module in self.modules if module.path.name != _SIGN)
+
+    @property
+    def most_imports(self) -> int:
+        """Modules of ours that one module imports from, at most."""
+        return max(module.imports for module in self.modules if module.path.name != _SIGN)
+
+    @property
+    def most_parameters(self) -> int:
+        """Parameters of one function, at most."""
+        return max(_parameters(function) for module in self.modules for function in module.functions)
 
     @property
     def fullest_folder(self) -> tuple[int, str]:
@@ -139,6 +163,7 @@ def findings(packages: Sequence[Package], limits: Mapping[str, Any]) -> list[str
         count, folder = package.fullest_folder
         found.most("folder_files", count, f"files in {folder}")
         found.lines += [f"{package.name} has several files called {name}" for name in _repeated(package)]
+        found.lines += [f"{package.name} has several classes called {name}" for name in _named_again(package)]
         found.lines += _cycle(package)
         found.lines += _unlisted(package)
     return found.lines
@@ -146,8 +171,12 @@ def findings(packages: Sequence[Package], limits: Mapping[str, Any]) -> list[str
 
 def _judge(module: Module, found: Findings) -> None:
     found.most("module_longest", module.lines, str(module.path))
+    if not _is_sign(module):
+        found.most("module_imports", module.imports, f"modules of ours that {module.path} imports from")
     for function in module.functions:
-        found.most("function_longest", _length(function), f"{module.path}:{function.lineno} {function.name}")
+        where = f"{module.path}:{function.lineno} {function.name}"
+        found.most("parameters", _parameters(function), f"parameters of {where}")
+        found.most("function_longest", _length(function), where)
     for handler in module.broad_excepts():
         if not module.has_reason(handler):
             found.lines.append(f"{module.path}:{handler.lineno}: a broad except without its reason")
@@ -156,6 +185,18 @@ def _judge(module: Module, found: Findings) -> None:
 def _repeated(package: Package) -> list[str]:
     counted = Counter(module.path.name for module in package.modules)
     return sorted(name for name, count in counted.items() if count > 1 and not name.startswith("__"))
+
+
+def _named_again(package: Package) -> list[str]:
+    counted = Counter(name for module in package.modules for name in module.classes)
+    return sorted(name for name, count in counted.items() if count > 1)
+
+
+def _parameters(function: Function) -> int:
+    """How many there are, but for ``self`` and ``cls``."""
+    given = function.args
+    names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
 def _unlisted(package: Package) -> Iterator[str]:
@@ -184,6 +225,11 @@ def _cycle(package: Package) -> list[str]:
     except CycleError as error:
         return [f"imports go round: {' -> '.join(error.args[1])}"]
     return []
+
+
+def _imported(module: Module) -> Iterator[str]:
+    """The modules, or packages, that it imports names from."""
+    return (node.module for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom) and node.module)
 
 
 def _imports(module: Module) -> Iterator[str]:
@@ -222,14 +268,20 @@ def _p90(lengths: Sequence[int]) -> int:
     return lengths[int(0.9 * len(lengths))]
 
 
+_COLUMNS: Final = (
+    "modules  lines  median  most  imports  functions  median  p90  most  parameters  files/folder  broad  documented"
+)
+
+
 def table(packages: Sequence[Package]) -> str:
     """The figures, a row for each package and one for all."""
-    rows = [f"{'':14}modules  lines  median  most  functions  median  p90  most  files/folder  broad  documented"]
+    rows = [f"{'':14}{_COLUMNS}"]
     for each in [*packages, Package("all", [module for package in packages for module in package.modules])]:
         modules, functions = each.module_lengths, each.function_lengths
         rows.append(
-            f"{each.name:14}{len(modules):7} {sum(modules):6} {median(modules):7g} {modules[-1]:5} {len(functions):10}"
-            f" {median(functions):7g} {_p90(functions):4} {functions[-1]:5} {each.fullest_folder[0]:13}"
+            f"{each.name:14}{len(modules):7} {sum(modules):6} {median(modules):7g} {modules[-1]:5}"
+            f" {each.most_imports:8} {len(functions):10} {median(functions):7g} {_p90(functions):4} {functions[-1]:5}"
+            f" {each.most_parameters:11} {each.fullest_folder[0]:13}"
             f" {len(each.broad):6} {each.documented:11.1%}"
         )
     return "\n".join(rows)

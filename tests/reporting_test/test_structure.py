@@ -13,6 +13,8 @@ LIMITS: dict[str, Any] = {
     "function_longest": 3,
     "module_median": [1, 160],
     "module_longest": 12,
+    "module_imports": 1,
+    "parameters": 2,
     "folder_files": 2,
     "broad_excepts": 1,
     "documented": 0.5,
@@ -66,6 +68,16 @@ def test_good_source_has_no_findings_and_a_table(source: Path) -> None:
         ("deep.py", "def f():\n" + "    x = 1\n" * 4, "top/package/deep.py:1 f: 4, at most 3 (function_longest)"),
         ("room/good.py", GOOD, "package has several files called good.py"),
         ("bare.py", "def a(): ...\ndef b(): ...\n", "public docstrings: 33.3%, at least 50%"),
+        (
+            "deep.py",
+            "class _A:\n    def f(self, a, *, b, c): ...\n",
+            "parameters of top/package/deep.py:2 f: 3, at most 2 (parameters)",
+        ),
+        (
+            "deep.py",
+            "from cachefleet_a import a\nfrom cachefleet_b import b, c\nfrom other import d\n",
+            "modules of ours that top/package/deep.py imports from: 2, at most 1 (module_imports)",
+        ),
     ],
 )
 def test_what_crosses_a_limit_is_named(source: Path, name: str, text: str, finding: str) -> None:
@@ -102,3 +114,12 @@ def test_a_crowded_folder_is_named(source: Path) -> None:
     for name in ("one", "two", "three"):
         (source / "room" / f"{name}.py").write_text("x = 1\n")
     assert found(source) == ["files in top/package/room: 3, at most 2 (folder_files)"]
+
+
+def test_a_class_is_named_once_but_for_those_of_the_admin_api(source: Path) -> None:
+    first, second = source / "long.py", source / "room" / "a.py"
+    first.write_text('class _A: ...\nclass B:\n    """It."""\n')
+    second.write_text('class _A: ...\nclass B(Schema):\n    """It."""\n')
+    assert found(source) == []
+    second.write_text('class B:\n    """It."""\n')
+    assert found(source) == ["package has several classes called B"]

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from cachefleet_controlplane.admin import tenant_schemas as told
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.tenants.directory import Directory
 
 
@@ -33,6 +33,6 @@ def shown_access(directory: Directory) -> told.Access:
         return told.Access(open=True, reason=told.AccessReason.OPEN)
     if directory.keys:
         return told.Access(open=False, reason=told.AccessReason.KEYS)
-    if directory.closed is not Closed.NO:
+    if directory.closed is not ClosedReason.NO:
         return told.Access(open=False, reason=told.AccessReason(directory.closed))
     return told.Access(open=False, reason=told.AccessReason.REQUIRED)

@@ -65,7 +65,7 @@ _POOL = "/pools/{namespace}/{name}"
 _FOUND_OR_NOT = refusals(404) | UNCHANGED
 
 
-class LiveFleet(Protocol):
+class AdminFleet(Protocol):
     """What the admin API needs of ``fleet.Fleet``."""
 
     policy: RoutingPolicy
@@ -76,7 +76,7 @@ class LiveFleet(Protocol):
 
 
 def admin_app(
-    fleet: LiveFleet,
+    fleet: AdminFleet,
     decisions: DecisionLog,
     *,
     service: TenantService,
@@ -129,7 +129,7 @@ def admin_app(
 # The handlers are coroutines, so that they run in the event loop that owns the fleet.
 
 
-def _fleet_routes(fleet: LiveFleet) -> APIRouter:
+def _fleet_routes(fleet: AdminFleet) -> APIRouter:
     router = APIRouter(tags=["fleet"], responses=ERRORS)
 
     @router.get("/pools", summary="All pools", responses=answers(PoolList) | UNCHANGED)
@@ -164,7 +164,7 @@ def _fleet_routes(fleet: LiveFleet) -> APIRouter:
     return router
 
 
-def _routing_routes(fleet: LiveFleet) -> APIRouter:
+def _routing_routes(fleet: AdminFleet) -> APIRouter:
     router = APIRouter(tags=["routing"], responses=ERRORS)
 
     @router.get("/routing", summary="The routing policy in force", response_model=schemas.Routing, responses=UNCHANGED)

@@ -15,10 +15,10 @@ from cachefleet_controlplane.admin.audit.audit_middleware import identified
 from cachefleet_controlplane.admin.problem_responses import problem, unavailable
 from cachefleet_controlplane.internal_auth.admin_rights import asked
 from cachefleet_controlplane.internal_auth.authorizer import (
-    Access,
     AccessUnavailableError,
     AdminAuthorizer,
     Asked,
+    Authorization,
     bearer,
 )
 from cachefleet_core.pool.spec import GROUP
@@ -62,14 +62,14 @@ class Guard:
             access = await self._authorize(token, question)
         except AccessUnavailableError as error:
             return unavailable(str(error))
-        if access is not Access.UNAUTHENTICATED:
+        if access is not Authorization.UNAUTHENTICATED:
             identified(scope, self._user_of(token), question)
             scope["state"][_STILL] = partial(self._still, token, question)
         return _REFUSALS[access](question)
 
     async def _still(self, token: str, question: Asked) -> bool:
         try:
-            return await self._authorize(token, question) is Access.ALLOWED
+            return await self._authorize(token, question) is Authorization.ALLOWED
         except AccessUnavailableError:
             return True
 
@@ -98,4 +98,8 @@ def _forbidden(asked: Asked) -> ASGIApp:
     return problem(403, f"the token's user may not {asked}; such rights are of the API group {GROUP}")
 
 
-_REFUSALS = {Access.ALLOWED: lambda _: None, Access.UNAUTHENTICATED: _unauthenticated, Access.FORBIDDEN: _forbidden}
+_REFUSALS = {
+    Authorization.ALLOWED: lambda _: None,
+    Authorization.UNAUTHENTICATED: _unauthenticated,
+    Authorization.FORBIDDEN: _forbidden,
+}

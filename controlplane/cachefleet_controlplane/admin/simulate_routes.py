@@ -15,7 +15,7 @@ from cachefleet_controlplane.admin.schemas import Ratio, Schema
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.simulation_job import MAX_REQUESTS
-from cachefleet_controlplane.simulation.simulator import Played, Simulated, Wanted
+from cachefleet_controlplane.simulation.simulator import Played, Simulated, WantedSimulation
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS
 from cachefleet_core.pool.section import MAX_MIB
@@ -139,7 +139,7 @@ class Simulation(Schema):
 class Simulate(Protocol):
     """Simulates; ApiError where that cannot be."""
 
-    async def __call__(self, wanted: Wanted) -> Simulated: ...
+    async def __call__(self, wanted: WantedSimulation) -> Simulated: ...
 
 
 def simulate_routes(simulate: Simulate) -> APIRouter:
@@ -168,9 +168,9 @@ def simulate_routes(simulate: Simulate) -> APIRouter:
     return router
 
 
-def _wanted(wanted: SimulationRequest) -> Wanted:
+def _wanted(wanted: SimulationRequest) -> WantedSimulation:
     source, changes = wanted.source, wanted.changes
-    return Wanted(
+    return WantedSimulation(
         pool=wanted.pool,
         recorded=source.recorded or 0,
         trace=tuple(TraceLine(**dict(line)) for line in source.trace or ()),

@@ -17,7 +17,7 @@ ANSWER_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminAnswer:
     """An answer of the admin API: its status, its JSON, None where it has none, and its ETag, "" without one."""
 
     status: int
@@ -61,7 +61,7 @@ class AdminCalls:
         body: Any = None,
         if_match: str = "",
         client: tuple[str, int] | None = None,
-    ) -> Answer:
+    ) -> AdminAnswer:
         """The answer to a request for a path below the API's root, by the bearer of ``token`` at ``client``.
 
         ``if_match``: an ETag, where only what still has it may be changed.
@@ -79,7 +79,7 @@ class AdminCalls:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._app(scope, exchange.receive, exchange.send)
         except TimeoutError:
-            return Answer(503, {"detail": "the admin API did not answer in time"})
+            return AdminAnswer(503, {"detail": "the admin API did not answer in time"})
         return exchange.answer()
 
 
@@ -106,12 +106,12 @@ class _Exchange:
         else:
             self._pieces.append(message.get("body", b""))
 
-    def answer(self) -> Answer:
+    def answer(self) -> AdminAnswer:
         body = b"".join(self._pieces)
         try:
-            return Answer(self._status, msgspec.json.decode(body) if body else None, self._etag)
+            return AdminAnswer(self._status, msgspec.json.decode(body) if body else None, self._etag)
         except msgspec.DecodeError:
-            return Answer(self._status)
+            return AdminAnswer(self._status)
 
 
 def _scope(method: str, path: str, query: Mapping[str, str], client: tuple[str, int] | None) -> Scope:

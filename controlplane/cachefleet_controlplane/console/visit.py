@@ -11,17 +11,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from cachefleet_controlplane.console.admin_calls import AdminCalls, Answer
+from cachefleet_controlplane.console.admin_calls import AdminAnswer, AdminCalls
 from cachefleet_controlplane.console.doc_pages import DocPages
 from cachefleet_controlplane.console.live.live_fleet import LiveFleet
 from cachefleet_controlplane.console.sign_in.failed_sign_ins import FailedSignIns
 from cachefleet_controlplane.console.sign_in.form_checks import form_of
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
-from cachefleet_controlplane.console.sign_in.visitor_sessions import Session, Sessions, session_id
+from cachefleet_controlplane.console.sign_in.visitor_sessions import Sessions, VisitorSession, session_id
 from cachefleet_controlplane.console.static_files import StaticFiles
 from cachefleet_controlplane.console.templating import Templates
 from cachefleet_controlplane.internal_auth.admin_rights import asked
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, AdminAuthorizer
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, AdminAuthorizer, Authorization
 
 
 class SignedOutError(Exception):
@@ -50,12 +50,12 @@ class Visit:
     """A request with its session."""
 
     request: Request
-    session: Session
+    session: VisitorSession
     parts: ConsoleParts
 
     async def ask(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None, *, if_match: str = ""
-    ) -> Answer:
+    ) -> AdminAnswer:
         """The admin API's answer, as the visitor. SignedOutError where the token is not good any more."""
         client = self.request.client
         answer = await self.parts.admin.ask(
@@ -74,11 +74,11 @@ class Visit:
     async def may(self, method: str, path: str) -> bool:
         """Whether the visitor may ask that of the admin API; False where that cannot be checked."""
         try:
-            return await self.access(method, path) is Access.ALLOWED
+            return await self.access(method, path) is Authorization.ALLOWED
         except AccessUnavailableError:
             return False
 
-    async def access(self, method: str, path: str) -> Access:
+    async def access(self, method: str, path: str) -> Authorization:
         """The answer of the admin API's authorizer. AccessUnavailableError."""
         return await self.parts.authorize(self.session.token, asked(method, path))
 
@@ -88,9 +88,9 @@ class Visit:
             access = await self.access(method, path)
         except AccessUnavailableError as error:
             raise HTTPException(503, f"Your rights cannot be checked now: {error}.") from error
-        if access is Access.UNAUTHENTICATED:
+        if access is Authorization.UNAUTHENTICATED:
             raise SignedOutError("refused")
-        if access is Access.FORBIDDEN:
+        if access is Authorization.FORBIDDEN:
             raise HTTPException(403, "Your token's user may not see this.")
 
     async def form(self) -> dict[str, str]:

@@ -13,15 +13,15 @@ from cachefleet_controlplane.pools.block_bounds import excess, most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
-    Closed,
+    ConnectionClosed,
+    ConnectionOpened,
     Count,
     Drop,
     Effect,
-    Opened,
     Received,
     Replace,
+    ReportStream,
     RequestResync,
-    Stream,
     StreamEvent,
     StreamInput,
     StreamState,
@@ -87,7 +87,7 @@ class AgentConnections:
         worker.announced(hello, pod=connection.pod)
         worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
-        events = self._step(worker, Opened(connection.number, hello), now)
+        events = self._step(worker, ConnectionOpened(connection.number, hello), now)
         if pool.told is not None:
             connection.link.send(pool.told)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
@@ -110,7 +110,7 @@ class AgentConnections:
         """Remove a closed connection; blocks of its streams stay until they are too old."""
         self._connections.pop(connection.number, None)
         for worker in connection.ranks.values():
-            self._step(worker, Closed(connection.number), now)
+            self._step(worker, ConnectionClosed(connection.number), now)
 
     def expire(self, now: float) -> None:
         """Apply report timeouts; at most every TICK_SECONDS, so cheap to call at any time."""
@@ -199,7 +199,7 @@ class AgentConnections:
         self.events.update(events)
         return events
 
-    def _withdraw(self, worker: Worker, before: Stream, now: float, *, whole: bool) -> None:
+    def _withdraw(self, worker: Worker, before: ReportStream, now: float, *, whole: bool) -> None:
         """Undo the step of a refused frame; where a part of it was applied, drop all blocks instead."""
         if whole:
             worker.follow(before)

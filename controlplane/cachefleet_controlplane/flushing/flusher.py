@@ -18,7 +18,7 @@ from cachefleet_controlplane.flushing.flush_scope import Scope, models_meant
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -158,7 +158,7 @@ class Flusher:
         logger.info("cached blocks flushed", extra={"blocks": blocks, "workers": len(told), "failed": failed})
 
 
-def read(target: Target, opened: Opened) -> WorkerFlush:
+def read(target: Target, opened: AttemptResult) -> WorkerFlush:
     """A worker's answer, or why there is none."""
     status = opened.answer.status if opened.answer is not None else 0
     if status == 200 and opened.answer is not None:
@@ -175,7 +175,7 @@ def _summed(target: Target, ranks: Sequence[Flushed]) -> WorkerFlush:
     return WorkerFlush(worker=target.worker, pool=target.pool, blocks=blocks, tokens=tokens, busy=busy)
 
 
-def _told(opened: Opened) -> str:
+def _told(opened: AttemptResult) -> str:
     """The message of an error answer, by the plugin or by vLLM; "" for none."""
     if opened.answer is None:
         return ""

@@ -16,7 +16,7 @@ from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
-from cachefleet_controlplane.hot_prefixes.hot_prefix import Line, Wanted
+from cachefleet_controlplane.hot_prefixes.hot_prefix import Line, WantedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.cache_salts import Salter
@@ -109,7 +109,7 @@ class HotObserver:
         contract = self._fleet.render_facts(model.name).contract
         return Line(f"{model.namespace}/{model.upstream}", contract, tenant, routing_input.salt)
 
-    async def _fetch(self, wanted: Wanted, routing_input: RoutingInput) -> None:
+    async def _fetch(self, wanted: WantedPrefix, routing_input: RoutingInput) -> None:
         try:
             again = await self._input_builder.place(routing_input.info, routing_input.tenant, keep_ids=True)
         except ApiError:
@@ -117,11 +117,11 @@ class HotObserver:
             return
         self._learn(wanted, self._ids(wanted, routing_input, again))
 
-    def _learn(self, wanted: Wanted, ids: bytes) -> None:
+    def _learn(self, wanted: WantedPrefix, ids: bytes) -> None:
         self._fetches.labels("learnt" if ids else "failed").inc()
         self._hot.learn(wanted.key, ids)
 
-    def _ids(self, wanted: Wanted, routing_input: RoutingInput, again: RoutingInput) -> bytes:
+    def _ids(self, wanted: WantedPrefix, routing_input: RoutingInput, again: RoutingInput) -> bytes:
         """The prefix's ids as little-endian u32, with those that its last key looks ahead to.
 
         b"" where the second rendering has other keys, or too few ids.

@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.placement.decision_trace import NO_BASIS, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.store.decision_records import AttemptRecord
-from cachefleet_controlplane.tracing.request_span import Leg, RequestSpan
+from cachefleet_controlplane.tracing.request_span import AttemptSpan, RequestSpan
 from cachefleet_controlplane.tracing.span import Attributes, Kind, Span, SpanEvent
 
 PROVIDER: Final = "vllm"
@@ -152,7 +152,7 @@ def _attempts(trace: DecisionTrace, span: RequestSpan) -> Iterator[Span]:
         )
 
 
-def _sent(number: int, leg: Leg, record: AttemptRecord, *, failed: bool) -> Attributes:
+def _sent(number: int, leg: AttemptSpan, record: AttemptRecord, *, failed: bool) -> Attributes:
     parts = urlsplit(leg.url)
     told: dict[str, str | int | None] = {
         "http.request.method": "POST",

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.apis.responses import not_stored
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.health import Handler
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
+from cachefleet_controlplane.gateway.rendering.rendering_result import RenderFailure, Rendering
 from cachefleet_controlplane.gateway.tenant_admission import admitted_request
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
@@ -54,7 +54,7 @@ async def refuse_compaction(_: Scope, __: Receive, ___: Reply) -> None:
 
 def counted(rendering: Rendering) -> bytes:
     """Return OpenAI's answer with a prompt's count of tokens. ApiError 400, 503 where it is not known exactly."""
-    if rendering.reason is Reason.REFUSED:
+    if rendering.reason is RenderFailure.REFUSED:
         raise ApiError(400, _INVALID.format(Endpoint.RESPONSES))
     if rendering.rung not in _COUNTED or not rendering.prompt.tokens:
         headers = {"retry-after": str(_RETRY_SECONDS)}

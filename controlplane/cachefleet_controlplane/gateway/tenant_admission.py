@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTra
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
-from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, Load
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
@@ -61,7 +61,9 @@ class AdmittedRequest:
 
     __slots__ = ("_admission", "_counted", "_load", "tenant")
 
-    def __init__(self, admission: AdmissionMiddleware, tenant: TenantRecord, load: Load, *, limited: bool) -> None:
+    def __init__(
+        self, admission: AdmissionMiddleware, tenant: TenantRecord, load: TenantLoad, *, limited: bool
+    ) -> None:
         self._admission = admission
         self._load = load
         self._counted = int(limited)
@@ -117,7 +119,7 @@ class AdmissionMiddleware:
         self._record = record
         self._clock = clock
         self._wall_clock = wall_clock
-        self._loads: dict[TenantId, Load] = {}
+        self._loads: dict[TenantId, TenantLoad] = {}
 
     def salt_version(self, tenant: TenantId) -> int:
         """Return the present version of a tenant's salt."""
@@ -148,13 +150,13 @@ class AdmissionMiddleware:
         tenant = self._tenant(headers)
         load = self._loads.get(tenant.name)
         if load is None:
-            load = self._loads[tenant.name] = Load()
+            load = self._loads[tenant.name] = TenantLoad()
         if limited:
             self._check(tenant, load)
         load.requests += limited
         return AdmittedRequest(self, tenant, load, limited=limited)
 
-    def left(self, tenant: TenantRecord, load: Load) -> None:
+    def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept."""
         if not load.requests and load.idle(self._clock()):
             self._loads.pop(tenant.name, None)
@@ -178,7 +180,7 @@ class AdmissionMiddleware:
             raise ApiError(503, _MESSAGES[owner], code=KEYS_LOST if owner is Unknown.LOST else None, headers=headers)
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
-    def _check(self, tenant: TenantRecord, load: Load) -> None:
+    def _check(self, tenant: TenantRecord, load: TenantLoad) -> None:
         if tenant.requests_at_once is None and tenant.tokens_per_minute is None:
             return
         over = load.over(tenant, self._clock())
@@ -190,7 +192,7 @@ class AdmissionMiddleware:
         message = f"{_OVER[limit].format(tenant)} Try again in {seconds} s."
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
-    def check_more(self, tenant: TenantRecord, load: Load, sequences: int) -> None:
+    def check_more(self, tenant: TenantRecord, load: TenantLoad, sequences: int) -> None:
         """Check that a request, which counts as one so far, may have so many sequences. ApiError 400 or 429."""
         most = tenant.requests_at_once
         if most is None or load.requests - 1 + sequences <= most:
@@ -202,7 +204,7 @@ class AdmissionMiddleware:
         headers = {"retry-after": str(RETRY_SECONDS)}
         raise ApiError(429, f"{message} Try again in {RETRY_SECONDS} s.", code=Limit.REQUESTS_AT_ONCE, headers=headers)
 
-    def settle(self, tenant: TenantRecord, load: Load, trace: DecisionTrace) -> None:
+    def settle(self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace) -> None:
         """Count the worker's usage; where it told none, what is known: of an answer cut short what was produced, and of
         the prompt what the decision predicted to be cached.
         """

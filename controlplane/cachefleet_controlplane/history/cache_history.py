@@ -51,7 +51,7 @@ class Gauges:
 
 
 @dataclass(slots=True)
-class Step:
+class HistoryStep:
     """What happened in one step; ``at`` is its beginning in Unix seconds."""
 
     at: int
@@ -89,20 +89,20 @@ class _Ring:
     __slots__ = ("_steps", "heard")
 
     def __init__(self) -> None:
-        self._steps: list[Step | None] = [None] * HOUR_STEPS
+        self._steps: list[HistoryStep | None] = [None] * HOUR_STEPS
         self.heard = 0
 
-    def at(self, now: float) -> Step:
+    def at(self, now: float) -> HistoryStep:
         """The step of this time."""
         begins = int(now // STEP_SECONDS) * STEP_SECONDS
         place = begins // STEP_SECONDS % HOUR_STEPS
         step = self._steps[place]
         if step is None or step.at != begins:
-            step = self._steps[place] = Step(begins)
+            step = self._steps[place] = HistoryStep(begins)
         self.heard = begins
         return step
 
-    def steps(self, now: float) -> list[Step]:
+    def steps(self, now: float) -> list[HistoryStep]:
         """The steps of the last hour, first to last."""
         last = int(now // STEP_SECONDS) * STEP_SECONDS
         oldest = last - (HOUR_STEPS - 1) * STEP_SECONDS
@@ -135,7 +135,7 @@ class CacheHistory:
                 ring.at(now).gauges = told
         self._forget(now)
 
-    def steps(self, pool: str, now: float) -> list[Step]:
+    def steps(self, pool: str, now: float) -> list[HistoryStep]:
         """The last hour of a pool, or of the FLEET, first to last; empty for a pool of which nothing is known."""
         ring = self._rings.get(pool)
         return [] if ring is None else ring.steps(now)

@@ -31,7 +31,7 @@ class HotBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPrefix:
     """A hot prefix without ids: its last key, and its length in blocks."""
 
     key: bytes

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, Wanted
+from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, WantedPrefix
 from cachefleet_controlplane.routing.reservations import KEY_BYTES, shared_blocks
 from cachefleet_runtime.lru import LruMap
 
@@ -81,7 +81,7 @@ class HotPrefixes:
         """Bytes of ids and keys together."""
         return self._key_bytes + self._id_bytes
 
-    def note(self, line: Line, keys: bytes, now: float, *, fetch: bool = True) -> Wanted | None:
+    def note(self, line: Line, keys: bytes, now: float, *, fetch: bool = True) -> WantedPrefix | None:
         """Count a request whose prompt has these packed keys.
 
         Returns its hottest prefix whose ids are to be fetched, if any, and only where it may ``fetch`` ids.
@@ -226,7 +226,7 @@ class HotPrefixes:
         for key in list(oldest.known):
             self._drop(key)
 
-    def _wanted(self, keys: list[bytes], now: float) -> Wanted | None:
+    def _wanted(self, keys: list[bytes], now: float) -> WantedPrefix | None:
         open_ones = [
             key
             for key in keys
@@ -238,7 +238,7 @@ class HotPrefixes:
         if key is None:
             return None
         self._entries[key].asked_at = now
-        return Wanted(key, self._entries[key].blocks)
+        return WantedPrefix(key, self._entries[key].blocks)
 
 
 def _size(prompt: bytes) -> int:

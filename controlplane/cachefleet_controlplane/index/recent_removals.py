@@ -15,7 +15,7 @@ MAX_BYTES: Final = 64 * 1024
 _KEY_BYTES: Final = 8
 
 
-class History:
+class RemovalHistory:
     """The last Delta frames of one worker; times in seconds on one clock. Frames are decoded only by ``lost``."""
 
     __slots__ = ("_bytes", "_deltas", "began")

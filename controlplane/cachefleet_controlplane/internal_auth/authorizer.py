@@ -11,7 +11,7 @@ from cachefleet_core.pool.spec import PLURAL
 MAX_TOKEN: Final = 16 * 1024
 
 
-class Access(StrEnum):
+class Authorization(StrEnum):
     """The answer to a question; the value is a metric's label."""
 
     ALLOWED = "allowed"
@@ -50,7 +50,7 @@ class Reporter:
 class AdminAuthorizer(Protocol):
     """Decides whether the bearer of ``token`` ("" without one) may; AccessUnavailableError where that is not known."""
 
-    async def __call__(self, token: str, asked: Asked, /) -> Access: ...
+    async def __call__(self, token: str, asked: Asked, /) -> Authorization: ...
 
 
 def bearer(header: str) -> str:

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Asked, Authorization, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.report_frames import Hello
 from cachefleet_core.tenancy import FleetKey
@@ -66,18 +66,18 @@ class FileAuthorizer:
         self._admin = TokenFile(admin_file)
         self._metrics = metrics
 
-    async def agent(self, token: str) -> Access:
+    async def agent(self, token: str) -> Authorization:
         """Whether the token is that of an agent, whatever worker it is of."""
         known = bool(self._fleet_key.reporter(token)) or self._is_shared(token)
-        return Access.ALLOWED if known else Access.UNAUTHENTICATED
+        return Authorization.ALLOWED if known else Authorization.UNAUTHENTICATED
 
     async def reports(self, token: str, hello: Hello) -> Reporter | None:
         """A reporter where the token is that of the worker named in the Hello, or of all agents."""
         own = self._fleet_key.reporter(token) == f"{hello.pool}/{hello.worker}"
         access = self._answer("reports", allowed=own or self._is_shared(token))
-        return Reporter() if access is Access.ALLOWED else None
+        return Reporter() if access is Authorization.ALLOWED else None
 
-    async def admin(self, token: str, _asked: Asked) -> Access:
+    async def admin(self, token: str, _asked: Asked) -> Authorization:
         """Whether the token is that of the admin API; it may do whatever is asked."""
         return self._answer("admin", allowed=self._admin.matches(token))
 
@@ -88,7 +88,7 @@ class FileAuthorizer:
     def _is_shared(self, token: str) -> bool:
         return self._reports is not None and self._reports.matches(token)
 
-    def _answer(self, check: str, *, allowed: bool) -> Access:
-        access = Access.ALLOWED if allowed else Access.UNAUTHENTICATED
+    def _answer(self, check: str, *, allowed: bool) -> Authorization:
+        access = Authorization.ALLOWED if allowed else Authorization.UNAUTHENTICATED
         self._metrics.auth(check=check, outcome=access)
         return access

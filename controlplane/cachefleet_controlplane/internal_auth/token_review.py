@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.pool.spec import GROUP
 from cachefleet_core.pool.worker_pods import is_of_pool
@@ -101,20 +101,20 @@ class TokenReviewAuthorizer:
         self._namespaces = tuple(namespaces) or ("",)
         self._bounds = bounds or ReviewBounds()
         self._slots = asyncio.Semaphore(self._bounds.at_once)
-        self._identities: Expiring[bytes, Identity | Access] = Expiring(self._bounds.size, clock)
+        self._identities: Expiring[bytes, Identity | Authorization] = Expiring(self._bounds.size, clock)
         self._judged: LruMap[bytes, str] = LruMap(self._bounds.size)
-        self._answers: Expiring[tuple[bytes, Asked], Access] = Expiring(self._bounds.size, clock)
+        self._answers: Expiring[tuple[bytes, Asked], Authorization] = Expiring(self._bounds.size, clock)
 
-    async def agent(self, token: str) -> Access:
+    async def agent(self, token: str) -> Authorization:
         """Whether the token is that of a pod in a namespace served, whatever worker it is.
 
         AccessUnavailableError where the API server does not answer.
         """
         identity = await self._identity(token)
         if identity is None:
-            return Access.UNAUTHENTICATED
+            return Authorization.UNAUTHENTICATED
         served = "" in self._namespaces or identity.namespace in self._namespaces
-        return Access.ALLOWED if identity.pod and identity.namespace and served else Access.FORBIDDEN
+        return Authorization.ALLOWED if identity.pod and identity.namespace and served else Authorization.FORBIDDEN
 
     async def reports(self, token: str, hello: Hello) -> Reporter | None:
         """A reporter where the token is that of the worker's own pod, which is of the pool it names.
@@ -126,17 +126,17 @@ class TokenReviewAuthorizer:
         except AccessUnavailableError:
             self._metrics.auth(check="reports", outcome="unavailable")
             raise
-        access = Access.UNAUTHENTICATED
+        access = Authorization.UNAUTHENTICATED
         if identity is not None:
-            access = Access.ALLOWED if _is_own(identity, hello) else Access.FORBIDDEN
+            access = Authorization.ALLOWED if _is_own(identity, hello) else Authorization.FORBIDDEN
         self._metrics.auth(check="reports", outcome=access)
-        return Reporter(identity.pod_uid) if identity is not None and access is Access.ALLOWED else None
+        return Reporter(identity.pod_uid) if identity is not None and access is Authorization.ALLOWED else None
 
-    async def admin(self, token: str, asked: Asked) -> Access:
+    async def admin(self, token: str, asked: Asked) -> Authorization:
         """An AdminAuthorizer: asks SubjectAccessReview in each namespace concerned."""
         try:
             identity = await self._identity(token)
-            access = Access.UNAUTHENTICATED if identity is None else await self._may(token, identity, asked)
+            access = Authorization.UNAUTHENTICATED if identity is None else await self._may(token, identity, asked)
         except AccessUnavailableError:
             self._metrics.auth(check="admin", outcome="unavailable")
             raise
@@ -164,24 +164,24 @@ class TokenReviewAuthorizer:
             self._identities.put(key, known, seconds=seconds)
         return known if isinstance(known, Identity) else None
 
-    async def _may(self, token: str, identity: Identity, asked: Asked) -> Access:
+    async def _may(self, token: str, identity: Identity, asked: Asked) -> Authorization:
         """For all namespaces, it must be allowed in each that is served."""
         spaces = [asked.namespace] if asked.namespace else self._namespaces
         for namespace in spaces:
             access = await self._may_there(token, identity, replace(asked, namespace=namespace))
-            if access is not Access.ALLOWED:
+            if access is not Authorization.ALLOWED:
                 return access
-        return Access.ALLOWED
+        return Authorization.ALLOWED
 
-    async def _may_there(self, token: str, identity: Identity, asked: Asked) -> Access:
+    async def _may_there(self, token: str, identity: Identity, asked: Asked) -> Authorization:
         key = (_digest(token), asked)
         if (known := self._answers.get(key)) is not None:
             return known
         status = await self._ask(_ACCESS_REVIEWS, _access_review(identity, asked))
         allowed = status.get("allowed") is True
         seconds = self._bounds.allow_seconds if allowed else self._bounds.deny_seconds
-        self._answers.put(key, Access.ALLOWED if allowed else Access.FORBIDDEN, seconds=seconds)
-        return Access.ALLOWED if allowed else Access.FORBIDDEN
+        self._answers.put(key, Authorization.ALLOWED if allowed else Authorization.FORBIDDEN, seconds=seconds)
+        return Authorization.ALLOWED if allowed else Authorization.FORBIDDEN
 
     async def _ask(self, path: str, spec: Object) -> Object:
         """The status of a review."""
@@ -201,15 +201,15 @@ def _is_own(identity: Identity, hello: Hello) -> bool:
     return own and is_of_pool(identity.pod, pool)
 
 
-def _identity_of(status: Object) -> Identity | Access:
+def _identity_of(status: Object) -> Identity | Authorization:
     """The user, where the server is sure of it and has checked the audience."""
     try:
         found = msgspec.convert(status, _Status)
     except msgspec.ValidationError:
-        return Access.UNAUTHENTICATED
+        return Authorization.UNAUTHENTICATED
     if found.authenticated is not True or AUDIENCE not in (found.audiences or ()):
-        return Access.UNAUTHENTICATED
-    return found.user or Access.UNAUTHENTICATED
+        return Authorization.UNAUTHENTICATED
+    return found.user or Authorization.UNAUTHENTICATED
 
 
 def _access_review(identity: Identity, asked: Asked) -> Object:

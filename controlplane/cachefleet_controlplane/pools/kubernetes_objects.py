@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cachefleet_controlplane.pools.source import Endpoint, PoolView, pool_views
+from cachefleet_controlplane.pools.source import EndpointEntry, PoolView, pool_views
 from cachefleet_core.pool.admitted import InForce, in_force
 from cachefleet_core.pool.spec import API_VERSION, KIND, PLURAL
 from cachefleet_core.pool.validation_problems import PoolError
@@ -180,7 +180,7 @@ class PoolEndpoints:
     """The workers of one pool in one EndpointSlice."""
 
     pool: str
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[EndpointEntry, ...]
 
 
 def parse_pool(item: Object) -> InForce:
@@ -221,7 +221,7 @@ def merge(
     """
     found = list(pools)
     foreign = {one.pool.key: frozenset(one.pool.status.foreign_pods or ()) for one in found if one.pool.status}
-    workers: dict[str, dict[str, Endpoint]] = {}
+    workers: dict[str, dict[str, EndpointEntry]] = {}
     for part in slices:
         known = workers.setdefault(part.pool, {})
         others = foreign.get(part.pool, frozenset())
@@ -234,7 +234,7 @@ def merge(
     return tuple(replace(view, admitted=False) if view.key in doubtful else view for view in views)
 
 
-def _preference(endpoint: Endpoint) -> tuple[bool, bool, str]:
+def _preference(endpoint: EndpointEntry) -> tuple[bool, bool, str]:
     return not endpoint.ready, "[" in endpoint.url, endpoint.url
 
 
@@ -243,12 +243,12 @@ def _is_worker(endpoint: _Endpoint, pool: str) -> bool:
     return bool(endpoint.addresses) and target is not None and target.kind == "Pod" and is_of_pool(target.name, pool)
 
 
-def _worker(endpoint: _Endpoint, found: _EndpointSlice) -> Endpoint:
+def _worker(endpoint: _Endpoint, found: _EndpointSlice) -> EndpointEntry:
     address = endpoint.addresses[0] if found.address_type == "IPv4" else f"[{endpoint.addresses[0]}]"
     target = endpoint.target_ref or _Target()
     ready = endpoint.conditions is None or endpoint.conditions.ready is not False  # the API counts unknown as ready
     base = f"{found.scheme}://{address}"
-    return Endpoint(target.name, f"{base}:{ENGINE_PORT}", f"{base}:{AGENT_PORT}", ready, target.uid)
+    return EndpointEntry(target.name, f"{base}:{ENGINE_PORT}", f"{base}:{AGENT_PORT}", ready, target.uid)
 
 
 def _mapping(value: Any) -> Object:

@@ -79,7 +79,7 @@ class PoolSource(Protocol):
         ...
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class EndpointEntry(msgspec.Struct, frozen=True):
     """One worker in the endpoints file."""
 
     name: str
@@ -89,7 +89,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     pod: str = ""
 
 
-Endpoints = dict[str, list[Endpoint]]
+Endpoints = dict[str, list[EndpointEntry]]
 Announced = Callable[[str], Sequence[Hello]]
 Stamp = tuple[int, int, int]
 
@@ -212,7 +212,7 @@ def parse_endpoints(text: bytes) -> Endpoints:
 
 
 def pool_views(
-    pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[Endpoint]], *, ordered: bool = False
+    pools: Sequence[PrefixCachePool], endpoints: Mapping[str, Sequence[EndpointEntry]], *, ordered: bool = False
 ) -> tuple[PoolView, ...]:
     """Pools with their workers, sorted; endpoints of an undeclared pool are left out.
 

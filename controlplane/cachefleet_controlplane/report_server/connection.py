@@ -23,7 +23,7 @@ from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, e
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class ConnectionClose:
     """Why the connection is closed: a code of CLOSE_CODES, and a sentence for the agent's log."""
 
     code: str
@@ -35,7 +35,7 @@ class Outbox:
 
     def __init__(self, frames: int) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(frames)
-        self.farewell: asyncio.Future[Farewell] = asyncio.get_running_loop().create_future()
+        self.farewell: asyncio.Future[ConnectionClose] = asyncio.get_running_loop().create_future()
 
     def send(self, frame: DownFrame) -> None:
         """Queue a frame; a full queue closes the connection as slow. Never waits."""
@@ -49,7 +49,7 @@ class Outbox:
     def close(self, code: str, reason: str) -> None:
         """Set the farewell; only the first one counts."""
         if not self.farewell.done():
-            self.farewell.set_result(Farewell(code, reason))
+            self.farewell.set_result(ConnectionClose(code, reason))
 
     async def take(self) -> bytes:
         """The next frame as bytes; waits for one."""
@@ -67,7 +67,7 @@ _RESYNCS: Final = frozenset(
 )
 
 
-class Session:
+class ReportSession:
     """Reads frames until the agent disconnects, is silent too long, or violates the protocol."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Session:
         if self._outbox.farewell.done():
             await self._say(self._outbox.farewell.result())
 
-    async def _say(self, farewell: Farewell) -> None:
+    async def _say(self, farewell: ConnectionClose) -> None:
         self._metrics.report_rejected(farewell.code)
         extra = {"worker": self._who, "code": farewell.code, "reason": farewell.reason}
         if (omitted := self._log.omitted(self._address, farewell.code)) is not None:

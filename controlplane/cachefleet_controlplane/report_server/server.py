@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Reporter, bearer
-from cachefleet_controlplane.report_server.connection import Session
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization, Reporter, bearer
+from cachefleet_controlplane.report_server.connection import ReportSession
 from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class Authorizer(Protocol):
     """Decides who may report; both methods raise AccessUnavailableError where that cannot be known now."""
 
-    async def agent(self, token: str) -> Access:
+    async def agent(self, token: str) -> Authorization:
         """Whether the bearer of this token is an agent at all."""
         ...
 
@@ -53,8 +53,8 @@ _UPGRADE: Final = b"this is a WebSocket endpoint\n"
 _BUSY: Final = _Denial("busy", 503, "too many agents: try again later")
 _NOT_READY: Final = _Denial("not_ready", 503, "nobody can say now whose token this is: try again later")
 _DENIALS: Final = {
-    Access.UNAUTHENTICATED: _Denial("unauthenticated", 401, "a valid bearer token of an agent is needed"),
-    Access.FORBIDDEN: _Denial("forbidden", 403, "the token is not that of a worker's pod in a namespace served"),
+    Authorization.UNAUTHENTICATED: _Denial("unauthenticated", 401, "a valid bearer token of an agent is needed"),
+    Authorization.FORBIDDEN: _Denial("forbidden", 403, "the token is not that of a worker's pod in a namespace served"),
 }
 
 
@@ -103,7 +103,7 @@ class ReportsServer:
     async def _checked(self, token: str) -> _Denial | None:
         """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""
         if not token:
-            return _DENIALS[Access.UNAUTHENTICATED]
+            return _DENIALS[Authorization.UNAUTHENTICATED]
         if self.connections + self.handshakes >= self._limits.connections or self.handshakes >= self._limits.handshakes:
             return _BUSY
         self.handshakes += 1
@@ -118,7 +118,7 @@ class ReportsServer:
         return _DENIALS.get(access)
 
     async def _serve(self, token: str, address: str, receive: Receive, send: Send) -> None:
-        session = Session(
+        session = ReportSession(
             self._fleet,
             self._authorizer.reports,
             self._metrics,

@@ -40,7 +40,7 @@ class StreamEvent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ConnectionOpened:
     """Input: a Hello arrived on a connection; later connections have greater numbers."""
 
     connection: int
@@ -56,7 +56,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ConnectionClosed:
     """Input: a connection is closed."""
 
     connection: int
@@ -67,7 +67,7 @@ class Tick:
     """Input: time has passed."""
 
 
-StreamInput = Opened | Received | Closed | Tick
+StreamInput = ConnectionOpened | Received | ConnectionClosed | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ _FRESHNESS: Final = ("stream_state", "reported", "heard_at", "out_of_step_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class ReportStream:
     """One worker rank's report stream."""
 
     rank: int = 0
@@ -161,7 +161,7 @@ class Stream:
         if self.out_of_step_at is not None:
             yield self.out_of_step_at + STALE_SECONDS
 
-    def as_fresh_as(self, other: Stream) -> bool:
+    def as_fresh_as(self, other: ReportStream) -> bool:
         """Whether ``stale`` gives the same for both at every time."""
         return all(getattr(self, name) == getattr(other, name) for name in _FRESHNESS)
 

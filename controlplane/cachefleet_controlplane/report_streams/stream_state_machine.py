@@ -48,15 +48,15 @@ from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
     Assembly,
-    Closed,
+    ConnectionClosed,
+    ConnectionOpened,
     Count,
     Drop,
     Effect,
-    Opened,
     Received,
     Replace,
+    ReportStream,
     RequestResync,
-    Stream,
     StreamEvent,
     StreamInput,
     StreamState,
@@ -77,10 +77,10 @@ MAX_PARTS: Final = 4096
 MAX_HELD_BACK: Final = 4096
 """Deltas held back behind one snapshot."""
 
-Step = tuple[Stream, tuple[Effect, ...]]
+Step = tuple[ReportStream, tuple[Effect, ...]]
 
 
-def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0, others: int = 0) -> Step:
+def step(stream: ReportStream, event: StreamInput, now: float, *, digest: int = 0, others: int = 0) -> Step:
     """The stream after an input, and the effects; ``digest`` is the index's own for this stream, before the input.
 
     ``others`` are the bytes of unfinished snapshots on the other streams of its connection.
@@ -88,15 +88,15 @@ def step(stream: Stream, event: StreamInput, now: float, *, digest: int = 0, oth
     match event:
         case Received():
             return _receive(stream, event, now, digest, others)
-        case Opened():
+        case ConnectionOpened():
             return _open(stream, event, now)
-        case Closed():
+        case ConnectionClosed():
             return _close(stream, event)
         case Tick():
             return _tick(stream, now)
 
 
-def spoil(stream: Stream, now: float) -> Stream:
+def spoil(stream: ReportStream, now: float) -> ReportStream:
     """The stream after only some effects of a step could be applied: no blocks are held until a snapshot comes."""
     since = _since(stream, now)
     return replace(
@@ -104,7 +104,7 @@ def spoil(stream: Stream, now: float) -> Stream:
     )
 
 
-def _receive(stream: Stream, event: Received, now: float, digest: int, others: int) -> Step:
+def _receive(stream: ReportStream, event: Received, now: float, digest: int, others: int) -> Step:
     if event.connection != stream.connection or stream.stream_state in _DEAF:
         return stream, (Count(StreamEvent.FOREIGN),)
     match event.frame:
@@ -116,7 +116,7 @@ def _receive(stream: Stream, event: Received, now: float, digest: int, others: i
             return _DELTAS[stream.stream_state](stream, delta, now, others)
 
 
-def _open(stream: Stream, event: Opened, now: float) -> Step:
+def _open(stream: ReportStream, event: ConnectionOpened, now: float) -> Step:
     if event.connection < stream.connection:
         return stream, (Count(StreamEvent.FOREIGN),)
     hello = event.hello
@@ -139,13 +139,13 @@ def _open(stream: Stream, event: Opened, now: float) -> Step:
     return opened, (Drop(), Count(StreamEvent.EPOCH)) if fresh else ()
 
 
-def _close(stream: Stream, event: Closed) -> Step:
+def _close(stream: ReportStream, event: ConnectionClosed) -> Step:
     if event.connection != stream.connection or stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
         return stream, ()
     return replace(stream, stream_state=StreamState.ADRIFT, assembly=None), ()
 
 
-def _tick(stream: Stream, now: float) -> Step:
+def _tick(stream: ReportStream, now: float) -> Step:
     if stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
         return stream, ()
     if now - stream.heard_at > FORGET_SECONDS:
@@ -156,7 +156,7 @@ def _tick(stream: Stream, now: float) -> Step:
     return stream, ()
 
 
-def _since(stream: Stream, now: float) -> float:
+def _since(stream: ReportStream, now: float) -> float:
     """Since when it has been out of step."""
     return now if stream.out_of_step_at is None else stream.out_of_step_at
 
@@ -164,13 +164,13 @@ def _since(stream: Stream, now: float) -> float:
 # States.
 
 
-def _state(stream: Stream, state: State, now: float, digest: int) -> Step:
+def _state(stream: ReportStream, state: State, now: float, digest: int) -> Step:
     heard = replace(stream, heard_at=now, reported=True)
     after, effects = _STATES[stream.stream_state](heard, state, now, digest)
     return after, (Accept(state), *effects)
 
 
-def _check(stream: Stream, state: State, now: float, digest: int) -> Step:
+def _check(stream: ReportStream, state: State, now: float, digest: int) -> Step:
     if state.sequence > stream.sequence:
         return _resync(stream, now, StreamEvent.GAP)
     if state.sequence < stream.sequence:
@@ -180,22 +180,22 @@ def _check(stream: Stream, state: State, now: float, digest: int) -> Step:
     return (replace(stream, attempts=0) if stream.attempts else stream), ()
 
 
-def _remind(stream: Stream, _state: State, now: float, _digest: int) -> Step:
+def _remind(stream: ReportStream, _state: State, now: float, _digest: int) -> Step:
     if now - stream.asked_at < _retry_after(stream):
         return stream, ()
     return _resync(stream, now, StreamEvent.OVERDUE)
 
 
-def _revive(stream: Stream, _state: State, now: float, _digest: int) -> Step:
+def _revive(stream: ReportStream, _state: State, now: float, _digest: int) -> Step:
     """A State after its blocks were dropped for silence, on a connection that never closed."""
     return _resync(stream, now, StreamEvent.GAP)
 
 
-def _retry_after(stream: Stream) -> float:
+def _retry_after(stream: ReportStream) -> float:
     return backoff(stream.attempts, first=RETRY_SECONDS, longest=MAX_RETRY_SECONDS)
 
 
-def _resync(stream: Stream, now: float, event: StreamEvent) -> Step:
+def _resync(stream: ReportStream, now: float, event: StreamEvent) -> Step:
     """Await a snapshot; ask for it at once, or when the last request is overdue."""
     awaiting = replace(stream, stream_state=StreamState.AWAITING, assembly=None, out_of_step_at=_since(stream, now))
     if stream.attempts and now - stream.asked_at < _retry_after(stream):
@@ -207,7 +207,7 @@ def _resync(stream: Stream, now: float, event: StreamEvent) -> Step:
 # Snapshots.
 
 
-def _begin(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Step:
+def _begin(stream: ReportStream, part: SnapshotFrame, now: float, others: int) -> Step:
     if part.part != 0:
         return _resync(stream, now, StreamEvent.BROKEN_SNAPSHOT)
     assembly = Assembly(sequence=part.sequence)
@@ -215,7 +215,7 @@ def _begin(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Step
     return _extend(opened, part, now, others)
 
 
-def _extend(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Step:
+def _extend(stream: ReportStream, part: SnapshotFrame, now: float, others: int) -> Step:
     assembly = stream.assembly
     if assembly is None or part.part == 0 < len(assembly.parts):
         return _begin(stream, part, now, others)  # the agent starts over
@@ -229,7 +229,7 @@ def _extend(stream: Stream, part: SnapshotFrame, now: float, others: int) -> Ste
     return _complete(stream, grown) if part.last else (replace(stream, assembly=grown, asked_at=now), ())
 
 
-def _complete(stream: Stream, assembly: Assembly) -> Step:
+def _complete(stream: ReportStream, assembly: Assembly) -> Step:
     sequence = assembly.held_back[-1].sequence if assembly.held_back else assembly.sequence
     live = replace(
         stream, stream_state=StreamState.LIVE, assembly=None, sequence=sequence, out_of_step_at=None, dropped=False
@@ -240,7 +240,7 @@ def _complete(stream: Stream, assembly: Assembly) -> Step:
 # Deltas.
 
 
-def _take(stream: Stream, delta: DeltaFrame, now: float, _others: int) -> Step:
+def _take(stream: ReportStream, delta: DeltaFrame, now: float, _others: int) -> Step:
     if delta.sequence <= stream.sequence:
         return stream, (Count(StreamEvent.DUPLICATE),)
     if delta.sequence > stream.sequence + 1:
@@ -248,7 +248,7 @@ def _take(stream: Stream, delta: DeltaFrame, now: float, _others: int) -> Step:
     return replace(stream, sequence=delta.sequence), (Apply(delta),)
 
 
-def _hold_back(stream: Stream, delta: DeltaFrame, now: float, others: int) -> Step:
+def _hold_back(stream: ReportStream, delta: DeltaFrame, now: float, others: int) -> Step:
     assembly = stream.assembly or Assembly(sequence=stream.sequence)
     expected = assembly.sequence + len(assembly.held_back) + 1
     if delta.sequence < expected:
@@ -261,25 +261,25 @@ def _hold_back(stream: Stream, delta: DeltaFrame, now: float, others: int) -> St
     return replace(stream, assembly=replace(assembly, held_back=(*assembly.held_back, delta), size=size)), ()
 
 
-def _ignore(stream: Stream, _delta: DeltaFrame, _now: float, _others: int) -> Step:
+def _ignore(stream: ReportStream, _delta: DeltaFrame, _now: float, _others: int) -> Step:
     return stream, ()
 
 
 _DEAF: Final = frozenset({StreamState.UNKNOWN, StreamState.ADRIFT})
 """States in which no connection is the stream's."""
-_SNAPSHOTS: Final[Mapping[StreamState, Callable[[Stream, SnapshotFrame, float, int], Step]]] = {
+_SNAPSHOTS: Final[Mapping[StreamState, Callable[[ReportStream, SnapshotFrame, float, int], Step]]] = {
     StreamState.AWAITING: _begin,
     StreamState.ASSEMBLING: _extend,
     StreamState.LIVE: _begin,
     StreamState.FORGOTTEN: _begin,
 }
-_DELTAS: Final[Mapping[StreamState, Callable[[Stream, DeltaFrame, float, int], Step]]] = {
+_DELTAS: Final[Mapping[StreamState, Callable[[ReportStream, DeltaFrame, float, int], Step]]] = {
     StreamState.AWAITING: _ignore,
     StreamState.ASSEMBLING: _hold_back,
     StreamState.LIVE: _take,
     StreamState.FORGOTTEN: _ignore,
 }
-_STATES: Final[Mapping[StreamState, Callable[[Stream, State, float, int], Step]]] = {
+_STATES: Final[Mapping[StreamState, Callable[[ReportStream, State, float, int], Step]]] = {
     StreamState.AWAITING: _remind,
     StreamState.ASSEMBLING: _remind,
     StreamState.LIVE: _check,

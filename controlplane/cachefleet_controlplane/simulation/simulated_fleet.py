@@ -28,7 +28,7 @@ def worker_names(setup: Setup) -> list[str]:
     return [f"simulated-{number}" for number in range(setup.workers)]
 
 
-class SimulatedFleet:
+class SimulatedWorkers:
     """A pool's workers, ready and connected; ``clock`` gives virtual time."""
 
     def __init__(

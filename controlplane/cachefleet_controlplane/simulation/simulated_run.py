@@ -18,7 +18,7 @@ from cachefleet_controlplane.fleet.backend import Backend, backend
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Placement, Unplaced
 from cachefleet_controlplane.simulation.run_result import Result, SimulationError, WorkBudget
-from cachefleet_controlplane.simulation.simulated_fleet import MakeWorker, SimulatedFleet
+from cachefleet_controlplane.simulation.simulated_fleet import MakeWorker, SimulatedWorkers
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, Step
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario, percentile
@@ -66,7 +66,7 @@ class SimulatedRun:
         self._open: dict[Generation, _Sent] = {}
         self._over: set[int] = set()
         self.result = Result()
-        self._fleet = SimulatedFleet(
+        self._fleet = SimulatedWorkers(
             pool,
             contract,
             scenario.setup,

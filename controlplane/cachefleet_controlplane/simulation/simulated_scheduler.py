@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Counters:
+class SchedulerCounters:
     """Since the engine's start."""
 
     preemptions: int = 0
@@ -66,7 +66,7 @@ class SimulatedScheduler:
 
     def __init__(self, pool: SimulatedBlocks, *, block_size: int, running: int, batched_tokens: int) -> None:
         self.pool = pool
-        self.counters = Counters()
+        self.counters = SchedulerCounters()
         self.running: list[Generation] = []
         self.waiting: deque[Generation] = deque()
         self._block_size = block_size

@@ -50,7 +50,7 @@ _NO_MEMORY: Final = {NO_MEMORY, -signal.SIGABRT, -signal.SIGKILL}
 """How a process ends for want of memory: by itself, in native code, by the system."""
 
 
-class LiveFleet(Protocol):
+class FleetToSimulate(Protocol):
     """What it needs of ``Fleet``."""
 
     policy: RoutingPolicy
@@ -61,7 +61,7 @@ class LiveFleet(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedSimulation:
     """What to simulate: the last ``recorded`` requests of a pool, or a ``trace``; and what is to be otherwise."""
 
     pool: str | None = None
@@ -101,7 +101,7 @@ class Simulator:
 
     def __init__(
         self,
-        fleet: LiveFleet,
+        fleet: FleetToSimulate,
         recorded: RecordedRequests,
         *,
         memory: int,
@@ -116,7 +116,7 @@ class Simulator:
         self._command = (*command, str(math.ceil(seconds)), str(memory))
         self._busy = False
 
-    async def __call__(self, wanted: Wanted) -> Simulated:
+    async def __call__(self, wanted: WantedSimulation) -> Simulated:
         """The figures; the process ends with this call, however that ends. ApiError."""
         if self._busy:
             raise ApiError(409, "another simulation is running: try again when it is over")
@@ -126,7 +126,7 @@ class Simulator:
         finally:
             self._busy = False
 
-    async def _simulated(self, wanted: Wanted) -> Simulated:
+    async def _simulated(self, wanted: WantedSimulation) -> Simulated:
         began = time.monotonic()
         model = self._model(self._pool(wanted.pool))
         records: Sequence[RecordedRequest] = () if wanted.trace else self._records(model.pool.key, wanted.recorded)
@@ -218,7 +218,7 @@ def _too_large(bound: str) -> ApiError:
     return ApiError(422, f"the simulation takes more than {bound}: simulate fewer requests")
 
 
-def _check_trace(wanted: Wanted, block_size: int) -> None:
+def _check_trace(wanted: WantedSimulation, block_size: int) -> None:
     if wanted.trace and wanted.trace_block % block_size:
         message = f"got {wanted.trace_block}, allowed: a multiple of the pool's blocks of {block_size} tokens"
         raise ApiError(422, message, param="source.blockTokens")

@@ -21,7 +21,7 @@ SUFFIX: Final = ".access"
 _MAX_BYTES: Final = 64
 
 
-class Access(StrEnum):
+class StoreAccess(StrEnum):
     """What a store says of itself."""
 
     UNSAID = ""
@@ -43,7 +43,7 @@ class Mark(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Closed(StrEnum):
+class ClosedReason(StrEnum):
     """Why nobody is served without a key although there is none."""
 
     NO = ""
@@ -146,20 +146,20 @@ def _write(path: Path, mark: Mark | None) -> None:
         raise StoreError("unavailable", f"{path.name} cannot be written: {error.strerror or error}") from error
 
 
-def closed(access: Access, mark: Mark, *, had_keys: bool) -> Closed:
+def closed(access: StoreAccess, mark: Mark, *, had_keys: bool) -> ClosedReason:
     """Why a store that says ``access`` is closed while it has no key; ``had_keys``: this process has seen it closed."""
-    if access is Access.OPEN:
-        return Closed.NO
-    if access is Access.KEYED:
-        return Closed.KEYED
-    return Closed.LOST if had_keys or mark not in {Mark.ABSENT, Mark.UNKEYED} else Closed.NO
+    if access is StoreAccess.OPEN:
+        return ClosedReason.NO
+    if access is StoreAccess.KEYED:
+        return ClosedReason.KEYED
+    return ClosedReason.LOST if had_keys or mark not in {Mark.ABSENT, Mark.UNKEYED} else ClosedReason.NO
 
 
-def mark_of(access: Access, why: Closed) -> Mark:
+def mark_of(access: StoreAccess, why: ClosedReason) -> Mark:
     """What the marker has to say of such a store."""
-    if why is Closed.LOST:
+    if why is ClosedReason.LOST:
         return Mark.LOST
-    return Mark.KEYED if access is Access.KEYED else Mark.UNKEYED
+    return Mark.KEYED if access is StoreAccess.KEYED else Mark.UNKEYED
 
 
 @contextmanager

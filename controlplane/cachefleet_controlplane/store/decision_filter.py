@@ -9,7 +9,7 @@ from typing import Final
 from cachefleet_controlplane.store.decision_records import DecisionRecord, EndedBy
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """What became of a request, by the status that its client got, and by who ended its answer."""
 
     ANSWERED = "answered"
@@ -27,19 +27,19 @@ class Outcome(StrEnum):
 
 
 STATUSES: Final = {
-    Outcome.ANSWERED: (1, 399),
-    Outcome.REFUSED: (400, 498),
-    Outcome.GONE: (1, 499),
-    Outcome.FAILED: (500, 999),
-    Outcome.STOPPED: (1, 399),
-    Outcome.BROKEN: (1, 399),
+    RequestOutcome.ANSWERED: (1, 399),
+    RequestOutcome.REFUSED: (400, 498),
+    RequestOutcome.GONE: (1, 499),
+    RequestOutcome.FAILED: (500, 999),
+    RequestOutcome.STOPPED: (1, 399),
+    RequestOutcome.BROKEN: (1, 399),
 }
 """The lowest and the highest status; 0, of decisions without an answer, is in none."""
 ENDED_BY: Final = {
-    Outcome.ANSWERED: None,
-    Outcome.GONE: EndedBy.CLIENT,
-    Outcome.STOPPED: EndedBy.GATEWAY,
-    Outcome.BROKEN: EndedBy.WORKER,
+    RequestOutcome.ANSWERED: None,
+    RequestOutcome.GONE: EndedBy.CLIENT,
+    RequestOutcome.STOPPED: EndedBy.GATEWAY,
+    RequestOutcome.BROKEN: EndedBy.WORKER,
 }
 """Who ended the answer, for outcomes that depend on it. Older records of clients that left have the status alone."""
 ANY: Final = "any"
@@ -53,7 +53,7 @@ class DecisionFilter:
     model: str | None = None
     request_id: str | None = None
     tenant: str | None = None
-    outcome: Outcome | None = None
+    outcome: RequestOutcome | None = None
     shortfall: str | None = None
     """A cause, or ANY."""
     pool: str | None = None
@@ -76,7 +76,7 @@ class DecisionFilter:
         if self.outcome is None:
             return True
         lowest, highest = STATUSES[self.outcome]
-        if self.outcome is Outcome.GONE and record.status == highest:
+        if self.outcome is RequestOutcome.GONE and record.status == highest:
             return True
         by = self.outcome not in ENDED_BY or record.ended_by is ENDED_BY[self.outcome]
         return by and lowest <= record.status <= highest

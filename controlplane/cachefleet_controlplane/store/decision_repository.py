@@ -13,7 +13,7 @@ from sqlalchemy import JSON, ColumnElement, Dialect, Table, and_, bindparam, cas
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database, encoded
-from cachefleet_controlplane.store.decision_filter import ANY, ENDED_BY, EVERY, STATUSES, DecisionFilter, Outcome
+from cachefleet_controlplane.store.decision_filter import ANY, ENDED_BY, EVERY, STATUSES, DecisionFilter, RequestOutcome
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -153,12 +153,12 @@ def _conditions(wanted: DecisionFilter) -> list[ColumnElement[bool]]:
 _columns = _decisions.c
 
 
-def _with_outcome(outcome: Outcome) -> ColumnElement[bool]:
+def _with_outcome(outcome: RequestOutcome) -> ColumnElement[bool]:
     lowest, highest = STATUSES[outcome]
     condition: ColumnElement[bool] = _columns.status.between(lowest, highest)
     if outcome in ENDED_BY:
         condition = and_(condition, _columns.ended_by.is_not_distinct_from(ENDED_BY[outcome]))
-    return or_(condition, _columns.status == highest) if outcome is Outcome.GONE else condition
+    return or_(condition, _columns.status == highest) if outcome is RequestOutcome.GONE else condition
 
 
 _CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
-from cachefleet_controlplane.store.access_marker import Access, Closed, Mark, closed, mark_of
+from cachefleet_controlplane.store.access_marker import ClosedReason, Mark, StoreAccess, closed, mark_of
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
 from cachefleet_controlplane.store.schema.tables import KeyRow, TenancyRow, TenantRow
@@ -92,7 +92,7 @@ class SqlTenants:
         # What the store says itself needs no marker, which may be out of reach.
         mark = Mark.ABSENT if found.access else self._database.marker.read()
         why = closed(found.access, mark, had_keys=had_keys)
-        if why is Closed.LOST and not had_keys and self._database.local:
+        if why is ClosedReason.LOST and not had_keys and self._database.local:
             with suppress(StoreError), self._database.transaction(write=True) as connection:
                 found = _all(connection, *_state(connection))
                 why = closed(found.access, self._database.marker.read(), had_keys=had_keys)
@@ -161,7 +161,7 @@ class SqlTenants:
         with self._changing() as connection:
             if (count := len(_key_records(connection))) > 0:
                 raise TenantConflictError(f"there are {count} API keys: delete their tenants first")
-            _say(connection, Access.OPEN)
+            _say(connection, StoreAccess.OPEN)
 
     def revoke(self, tenant: TenantId, key_id: str, *, now: float) -> KeyRecord:
         """Revoke a key; its record, unchanged where it was revoked before. TenantNotFoundError."""
@@ -202,12 +202,12 @@ class SqlTenants:
         with suppress(StoreError):
             with self._database.transaction() as connection:
                 found = _all(connection, *_state(connection))
-            if found.access is not Access.KEYED:
+            if found.access is not StoreAccess.KEYED:
                 lost = before not in {Mark.ABSENT, Mark.UNKEYED}
                 self._database.marker.write(Mark.LOST if lost else Mark.UNKEYED)
 
     def _restore(self, known: Tenancy) -> Tenancy:
-        changing = self._keying if known.access is Access.KEYED else self._changing
+        changing = self._keying if known.access is StoreAccess.KEYED else self._changing
         with changing() as connection:
             if not _tenant_records(connection):
                 if known.tenants:
@@ -233,25 +233,25 @@ class SqlTenants:
 
 def _made_anew(found: Tenancy, known: Tenancy) -> bool:
     """Whether ``found`` is a new, empty store, and what was known before is not in it."""
-    empty = not found.tenants and found.access is Access.UNSAID
+    empty = not found.tenants and found.access is StoreAccess.UNSAID
     return found.store != known.store and empty and bool(known.tenants or known.access)
 
 
-def _state(connection: Connection) -> tuple[str, int, Access]:
+def _state(connection: Connection) -> tuple[str, int, StoreAccess]:
     row = connection.execute(select(_tenancy.c.store, _tenancy.c.revision, _tenancy.c.access)).first()
     if row is None:
         raise StoreError("unreadable", "the store does not say which it is")
-    return row[0], row[1], Access(row[2]) if row[2] in set(Access) else Access.KEYED
+    return row[0], row[1], StoreAccess(row[2]) if row[2] in set(StoreAccess) else StoreAccess.KEYED
 
 
-def _say(connection: Connection, access: Access) -> None:
+def _say(connection: Connection, access: StoreAccess) -> None:
     connection.execute(update(_tenancy).values(access=access))
 
 
-def _all(connection: Connection, store: str, revision: int, access: Access) -> Tenancy:
+def _all(connection: Connection, store: str, revision: int, access: StoreAccess) -> Tenancy:
     keys = tuple(_key_records(connection))
     # A replica of a version that knows no ``access`` may have made them.
-    access = Access.KEYED if keys else access
+    access = StoreAccess.KEYED if keys else access
     return Tenancy(store, revision, tuple(_tenant_records(connection)), keys, access)
 
 
@@ -283,7 +283,7 @@ def _add(connection: Connection, key: KeyRecord) -> None:
     if surplus > 0:
         connection.execute(delete(_keys).where(_keys.c.id.in_(ended[:surplus])))
     connection.execute(insert(_keys), _row(key))
-    _say(connection, Access.KEYED)
+    _say(connection, StoreAccess.KEYED)
 
 
 def _row(record: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cachefleet_controlplane.store.access_marker import Access, Closed
+from cachefleet_controlplane.store.access_marker import ClosedReason, StoreAccess
 from cachefleet_core.tenancy import TenantId
 
 DEFAULT_PRIORITY: Final = 50
@@ -71,8 +71,8 @@ class Tenancy:
     revision: int
     tenants: tuple[TenantRecord, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
-    access: Access = Access.UNSAID
-    closed: Closed = Closed.NO
+    access: StoreAccess = StoreAccess.UNSAID
+    closed: ClosedReason = ClosedReason.NO
     """Why nobody is served without a key when there is none."""
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.sql_tenants import TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
@@ -82,7 +82,7 @@ class Directory:
     required: bool = False
     read: bool = True
     """The store has been read at least once."""
-    closed: Closed = Closed.NO
+    closed: ClosedReason = ClosedReason.NO
 
     @classmethod
     def of(cls, tenancy: Tenancy, *, required: bool) -> Directory:
@@ -93,7 +93,7 @@ class Directory:
     @property
     def open(self) -> bool:
         """Whether every request is the default tenant's."""
-        return not self.keys and not self.required and self.closed is Closed.NO
+        return not self.keys and not self.required and self.closed is ClosedReason.NO
 
     @property
     def unread(self) -> bool:
@@ -103,7 +103,7 @@ class Directory:
     @property
     def lost(self) -> bool:
         """Whether there is no key, and the store that may have had some was lost."""
-        return not self.keys and self.closed is Closed.LOST
+        return not self.keys and self.closed is ClosedReason.LOST
 
     @property
     def keyless(self) -> bool:
@@ -158,7 +158,7 @@ class Tenants:
         self._listeners: list[Callable[[], None]] = []
         self._failure = _NOT_READ
         self.revocations = Revocations()
-        self.directory = Directory(required=required, read=False, closed=Closed.UNREAD)
+        self.directory = Directory(required=required, read=False, closed=ClosedReason.UNREAD)
         self.informed = asyncio.Event()
         """Set once the store was read, or failed, for the first time."""
 
@@ -198,7 +198,7 @@ class Tenants:
         except StoreError as error:
             self._failed(error)
             if not self.directory.read and await asyncio.to_thread(self._repository.never_keyed):
-                self.directory = replace(self.directory, closed=Closed.NO)
+                self.directory = replace(self.directory, closed=ClosedReason.NO)
         finally:
             self.informed.set()
 
@@ -264,7 +264,7 @@ class Tenants:
             return  # a poll that overlapped a change finds it once more
         self._known = tenancy
         self.revocations.settle(tenancy)
-        if self.directory.closed is not tenancy.closed and tenancy.closed is Closed.LOST:
+        if self.directory.closed is not tenancy.closed and tenancy.closed is ClosedReason.LOST:
             logger.error(_LOST)
         self._publish()
 

@@ -60,7 +60,7 @@ class Spent:
         return ceil(until - now)
 
 
-class Load:
+class TenantLoad:
     """One tenant's requests in flight and tokens spent."""
 
     __slots__ = ("requests", "spent")

@@ -21,7 +21,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class AttemptSpan:
     """One attempt that was sent to a worker at ``url``; its worker continues ``span_id``."""
 
     span_id: int
@@ -45,7 +45,7 @@ class RequestSpan:
     server: tuple[str, int] | None = None
     """Where the request came in: host and port."""
     phases: list[Phase] = field(default_factory=list)
-    legs: list[Leg] = field(default_factory=list)
+    legs: list[AttemptSpan] = field(default_factory=list)
     upcoming: int = 0
     """Id of the next attempt's span."""
 
@@ -59,7 +59,7 @@ class RequestSpan:
 
     def leg(self, headers: Sequence[Header], began: float, url: str) -> list[Header]:
         """Note an attempt that begins; return its headers."""
-        self.legs.append(Leg(self.upcoming, began, url))
+        self.legs.append(AttemptSpan(self.upcoming, began, url))
         told = continued(headers, self.next_context(), state=True)
         self.upcoming = self.new_id()
         return told

@@ -9,7 +9,7 @@ from cachefleet_core.report_frames import State
 
 
 @dataclass(slots=True)
-class Load:
+class WorkerLoad:
     """A worker's last State, and the part of its waiting work that other senders caused."""
 
     state: State
@@ -18,7 +18,7 @@ class Load:
     others_requests: int
 
 
-def blank_blocks(load: Load | None, own: InFlightRequests) -> int | None:
+def blank_blocks(load: WorkerLoad | None, own: InFlightRequests) -> int | None:
     """Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them."""
     if load is None or not load.state.blocks_total:
         return None

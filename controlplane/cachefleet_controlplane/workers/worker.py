@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.index.protocol import WorkerId, worker_id
-from cachefleet_controlplane.index.recent_removals import History
+from cachefleet_controlplane.index.recent_removals import RemovalHistory
 from cachefleet_controlplane.pools.source import WorkerEndpoint
-from cachefleet_controlplane.report_streams.report_stream import Stream
+from cachefleet_controlplane.report_streams.report_stream import ReportStream
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.capacity import Capacity
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, Prompt, full_name
@@ -19,7 +19,7 @@ from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
 from cachefleet_controlplane.workers.hit_window import Counters
 from cachefleet_controlplane.workers.inflight import InFlightRequests
-from cachefleet_controlplane.workers.load import Load, blank_blocks
+from cachefleet_controlplane.workers.load import WorkerLoad, blank_blocks
 from cachefleet_controlplane.workers.unindexed_hits import NONE as NO_HITS
 from cachefleet_controlplane.workers.unindexed_hits import UnindexedHits, expects_blocks
 from cachefleet_core.hit_rule import PLAIN, HitRule
@@ -51,8 +51,8 @@ class Worker:
     hello: Hello | None = None
     pod: str | None = None
     """The uid of the pod whose agent has announced it, "" outside of Kubernetes; None before."""
-    stream: Stream = field(default_factory=Stream)
-    load: Load | None = None
+    stream: ReportStream = field(default_factory=ReportStream)
+    load: WorkerLoad | None = None
     lost_since: float | None = None
     """Since when its agent has said that its engine has ended; None where the last report does not."""
     unlisted_since: float | None = None
@@ -66,7 +66,7 @@ class Worker:
     adapters: AdapterSlots = field(default_factory=AdapterSlots)
     counters: Counters = field(default_factory=Counters)
     inflight_requests: InFlightRequests = field(init=False)
-    history: History = field(default_factory=History)
+    history: RemovalHistory = field(default_factory=RemovalHistory)
     last_used: int = 0
     evidence: HitEvidence = NO_EVIDENCE
     """What its answers showed of its claims; a new epoch does not undo it."""
@@ -190,7 +190,7 @@ class Worker:
             self.key_retry_at = now + KEY_RETRY_SECONDS
         self._touch() if adapter or self.key_refused else self._move()
 
-    def follow(self, stream: Stream) -> None:
+    def follow(self, stream: ReportStream) -> None:
         """Set the new state of its stream."""
         if not stream.as_fresh_as(self.stream):
             self._touch()
@@ -260,7 +260,7 @@ class Worker:
         lost = ENGINE_LOST in state.reason.split(",")
         self.lost_since = (now if self.lost_since is None else self.lost_since) if lost else None
         self.adapters.reported(state.adapters)
-        self.load = Load(state, now, tokens, requests)
+        self.load = WorkerLoad(state, now, tokens, requests)
         self.samples += bool(state.prefill_tokens_per_second)
 
     def look_for_unindexed_hits(self, spec: PoolSpec, hits: int, state: State, now: float) -> None:
@@ -328,6 +328,6 @@ class Worker:
             adapter_seconds=self.adapters.seconds(prompt.adapter) if prompt.adapter else 0.0,
         )
 
-    def known_load(self, now: float) -> Load | None:
+    def known_load(self, now: float) -> WorkerLoad | None:
         """Its last report, unless that is too old to say anything."""
         return self.load if self.load and now - self.load.at <= FORGET_SECONDS else None

@@ -17,7 +17,7 @@ from typing import Final, Self
 import msgspec
 import yaml
 
-from cachefleet_controlplane.pools.source import Endpoint
+from cachefleet_controlplane.pools.source import EndpointEntry
 from cachefleet_core.engine.engine_arguments import engine_policy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_local.cli_errors import FailureError
@@ -156,9 +156,9 @@ def endpoints_text(workers: Sequence[WorkerPlan], lives: Mapping[str, Life]) -> 
         engine, agent = lives.get(worker.engine, Life()), lives.get(worker.agent, Life())
         return engine.state is State.READY and (agent.state is State.READY or agent.returning)
 
-    endpoints: dict[str, list[Endpoint]] = {}
+    endpoints: dict[str, list[EndpointEntry]] = {}
     for w in workers:
-        entry = Endpoint(name=w.name, url=w.engine_url, agent=w.agent_url, ready=is_ready(w))
+        entry = EndpointEntry(name=w.name, url=w.engine_url, agent=w.agent_url, ready=is_ready(w))
         endpoints.setdefault(w.pool, []).append(entry)
     return msgspec.json.format(msgspec.json.encode(endpoints)).decode()
 

@@ -35,7 +35,7 @@ _CHANGED: Final = frozenset({404, 409})
 """Statuses of a renewal whose Lease was deleted or changed since it was written."""
 
 
-class Verdict(StrEnum):
+class LeaseVerdict(StrEnum):
     """What a contender does with the Lease now."""
 
     CREATE = "create"
@@ -101,16 +101,16 @@ def observe(previous: Observation | None, record: Record | None, now: float) -> 
     return Observation(record, now)
 
 
-def decide(observation: Observation, me: str, now: float) -> Verdict:
+def decide(observation: Observation, me: str, now: float) -> LeaseVerdict:
     """What contender ``me`` does at ``now``: create, take over, renew or wait."""
     record = observation.record
     if record is None:
-        return Verdict.CREATE
+        return LeaseVerdict.CREATE
     if record.holder == me:
-        return Verdict.RENEW
+        return LeaseVerdict.RENEW
     if not record.holder or now - observation.since >= record.duration:
-        return Verdict.TAKE
-    return Verdict.WAIT
+        return LeaseVerdict.TAKE
+    return LeaseVerdict.WAIT
 
 
 def read(lease: dict[str, Any]) -> Record:
@@ -230,14 +230,14 @@ class Leader:
         now = self._clock()  # after the answer: the Lease may have changed while the request was under way
         self._seen = observe(self._seen, read(lease) if lease else None, now)
         verdict = decide(self._seen, self._me, now)
-        if verdict is Verdict.WAIT:
+        if verdict is LeaseVerdict.WAIT:
             self._until = float("-inf")  # another holder is named
             return False
-        if verdict is Verdict.CREATE:
+        if verdict is LeaseVerdict.CREATE:
             self._led = True
             self._written = await self._api.create(self._manifest({}, Record(), fresh=True))
         else:
-            await self._write(self._manifest(lease or {}, read(lease or {}), fresh=verdict is Verdict.TAKE))
+            await self._write(self._manifest(lease or {}, read(lease or {}), fresh=verdict is LeaseVerdict.TAKE))
         return True
 
     async def _renew(self, lease: dict[str, Any]) -> bool:

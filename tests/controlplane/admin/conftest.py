@@ -17,7 +17,7 @@ from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix
 from cachefleet_controlplane.index.protocol import WorkerId
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
@@ -64,14 +64,14 @@ class Doorkeeper:
         self.forbidden = False
         self.away = False
 
-    async def __call__(self, token: str, asked: Asked) -> Access:
+    async def __call__(self, token: str, asked: Asked) -> Authorization:
         self.asked.append(asked)
         if self.away:
             raise AccessUnavailableError("nobody to ask")
         if token != TOKEN:
-            return Access.UNAUTHENTICATED
+            return Authorization.UNAUTHENTICATED
         known = self.verbs is None or asked.verb in self.verbs
-        return Access.ALLOWED if known and not self.forbidden else Access.FORBIDDEN
+        return Authorization.ALLOWED if known and not self.forbidden else Authorization.FORBIDDEN
 
 
 @pytest.fixture

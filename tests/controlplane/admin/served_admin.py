@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from cachefleet_controlplane.admin.admin_app import PATH, LiveFleet, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminFleet, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
@@ -26,7 +26,7 @@ from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle,
 from tests.fakes.decisions import InMemoryDecisions
 
 
-def admin_over(database: Database, *, fleet: LiveFleet | None = None, **more: Any) -> FastAPI:
+def admin_over(database: Database, *, fleet: AdminFleet | None = None, **more: Any) -> FastAPI:
     """The application; ``more`` are other parts of it than these."""
     repository, metrics = SqlTenants(database), Metrics()
     tenants = Tenants(repository, metrics=metrics, poll_seconds=60)

@@ -19,7 +19,7 @@ from cachefleet_controlplane.admin.admin_app import PATH, admin_app
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import Figures
-from cachefleet_controlplane.simulation.simulator import Played, Simulated, Wanted
+from cachefleet_controlplane.simulation.simulator import Played, Simulated, WantedSimulation
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.admin.conftest import TOKEN
@@ -58,13 +58,13 @@ class Simulating:
     """Remembers what was asked; tells TOLD, fails, or takes forever."""
 
     def __init__(self) -> None:
-        self.asked: list[Wanted] = []
+        self.asked: list[WantedSimulation] = []
         self.told = TOLD
         self.error: ApiError | None = None
         self.forever = False
         self.cancelled = asyncio.Event()
 
-    async def __call__(self, wanted: Wanted) -> Simulated:
+    async def __call__(self, wanted: WantedSimulation) -> Simulated:
         self.asked.append(wanted)
         if self.error is not None:
             raise self.error
@@ -106,14 +106,14 @@ async def test_figures_of_what_happened_and_what_would(http: httpx.AsyncClient, 
     assert told["happened"]["queueP99Seconds"] == 1.5
     assert (told["changed"]["budgetMib"], told["changed"]["policy"], told["warmUp"]) == (8192, "leastLoaded", 3)
     wanted = Changes(policy="leastLoaded", budget_mib=8192, workers=6)
-    assert simulating.asked == [Wanted(pool="ns/p", recorded=10, changes=wanted)]
+    assert simulating.asked == [WantedSimulation(pool="ns/p", recorded=10, changes=wanted)]
 
 
 async def test_a_trace_is_taken_as_it_is_published(http: httpx.AsyncClient, simulating: Simulating) -> None:
     answer = await http.post("simulate", json={"source": {"trace": [LINE], "blockTokens": 32}})
     assert answer.status_code == 200
     line = TraceLine(timestamp=0, input_length=64, output_length=4, hash_ids=(1, 2))
-    assert simulating.asked == [Wanted(trace=(line,), trace_block=32)]
+    assert simulating.asked == [WantedSimulation(trace=(line,), trace_block=32)]
 
 
 @pytest.mark.parametrize(

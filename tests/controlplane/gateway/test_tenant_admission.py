@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from cachefleet_controlplane.gateway.tenant_admission import INVALID_KEY
-from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_core.tenancy import DEFAULT_TENANT, api_key_hash, tenant_salt
@@ -122,13 +122,13 @@ async def test_required_keys_that_could_never_be_read_are_503() -> None:
 
 async def test_where_the_record_of_keys_was_lost_nobody_is_served() -> None:
     for required in (False, True):
-        known = Known(Directory(required=required, closed=Closed.LOST))
+        known = Known(Directory(required=required, closed=ClosedReason.LOST))
         async with engine() as worker, front([worker], known=known) as gate:
             for tenant in (ACME, None):
                 status, told, body = await ask(gate, tenant)
                 assert (status, int(told["retry-after"]) > 0, body["error"]["code"]) == (503, True, "api_keys_lost")
             assert not worker.requests
-            known.directory = replace(directory(ACME), closed=Closed.LOST)
+            known.directory = replace(directory(ACME), closed=ClosedReason.LOST)
             assert [(await ask(gate, tenant))[0] for tenant in (ACME, None)] == [200, 401]
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.internal_auth.admin_rights import asked
-from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Access, Asked, Reporter, bearer
+from cachefleet_controlplane.internal_auth.authorizer import MAX_TOKEN, Asked, Authorization, Reporter, bearer
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer, TokenFile
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_core.index_contract import IndexContract
@@ -130,8 +130,12 @@ async def test_a_worker_s_token_is_good_for_that_worker_alone(tmp_path: Path) ->
     ]
     for changed in (replace(HELLO, worker="demo-1"), replace(HELLO, pool="other/demo")):
         assert not await authorizer.reports(token, changed)
-    assert [await authorizer.agent(given) is Access.ALLOWED for given in (token, other, "a")] == [True, False, False]
-    assert await authorizer.admin(token, Asked("list")) is Access.UNAUTHENTICATED
+    assert [await authorizer.agent(given) is Authorization.ALLOWED for given in (token, other, "a")] == [
+        True,
+        False,
+        False,
+    ]
+    assert await authorizer.admin(token, Asked("list")) is Authorization.UNAUTHENTICATED
     assert value(metrics, "auth_checks_total", check="reports", outcome="unauthenticated") == 5
 
 
@@ -141,9 +145,9 @@ async def test_each_file_opens_its_own_door(tmp_path: Path) -> None:
     metrics = Metrics()
     authorizer = FileAuthorizer(KEY, tmp_path / "admin", metrics=metrics, reports_file=tmp_path / "reports")
     assert [await authorizer.reports(token, HELLO) for token in ("r", "a", "")] == [Reporter(), None, None]
-    assert [await authorizer.agent(token) is Access.ALLOWED for token in ("r", "a", "")] == [True, False, False]
+    assert [await authorizer.agent(token) is Authorization.ALLOWED for token in ("r", "a", "")] == [True, False, False]
     answers = [await authorizer.admin(token, Asked("list")) for token in ("r", "a", "")]
-    assert answers == [Access.UNAUTHENTICATED, Access.ALLOWED, Access.UNAUTHENTICATED]
+    assert answers == [Authorization.UNAUTHENTICATED, Authorization.ALLOWED, Authorization.UNAUTHENTICATED]
     assert value(metrics, "auth_checks_total", check="admin", outcome="unauthenticated") == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.internal_auth.admin_rights import asked
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, Asked, Reporter
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization, Reporter
 from cachefleet_controlplane.internal_auth.token_review import ReviewBounds, TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from tests.controlplane.internal_auth.test_authorizer import HELLO as ANY
@@ -103,11 +103,11 @@ async def test_only_a_pod_in_a_namespace_served_is_an_agent(reviewed: Reviewed) 
     answers = {token: await reviewed.ask.agent(token) for token in [*reviewed.server.tokens, "none"]}
     everywhere = not reviewed.ask._namespaces[0]
     assert answers == {
-        "own": Access.ALLOWED,
-        "elsewhere": Access.ALLOWED if everywhere else Access.FORBIDDEN,
-        "unbound": Access.FORBIDDEN,
-        "person": Access.FORBIDDEN,
-        "none": Access.UNAUTHENTICATED,
+        "own": Authorization.ALLOWED,
+        "elsewhere": Authorization.ALLOWED if everywhere else Authorization.FORBIDDEN,
+        "unbound": Authorization.FORBIDDEN,
+        "person": Authorization.FORBIDDEN,
+        "none": Authorization.UNAUTHENTICATED,
     }
     asked = reviewed.reviews
     assert await reviewed.ask.reports("none", HELLO) is None
@@ -118,22 +118,22 @@ async def test_only_a_pod_in_a_namespace_served_is_an_agent(reviewed: Reviewed) 
 async def test_the_server_must_confirm_our_audience(reviewed: Reviewed, audiences: Any) -> None:
     reviewed.server.tokens = {"t": accepted(audiences=audiences)}
     assert not await reviewed.ask.reports("t", HELLO)
-    assert await reviewed.ask.admin("t", LIST) is Access.UNAUTHENTICATED
+    assert await reviewed.ask.admin("t", LIST) is Authorization.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("authenticated", [None, False, "true", 1])
 async def test_anything_but_true_is_not_authenticated(reviewed: Reviewed, authenticated: Any) -> None:
     reviewed.server.tokens = {"t": accepted() | {"authenticated": authenticated}}
-    assert await reviewed.ask.admin("t", LIST) is Access.UNAUTHENTICATED
+    assert await reviewed.ask.admin("t", LIST) is Authorization.UNAUTHENTICATED
 
 
 async def test_who_may_on_pools_may_here(reviewed: Reviewed) -> None:
     reviewed.server.tokens = {"t": accepted(user="kim", pod="")}
     reviewed.server.allowed = {("kim", "get", "serving"), ("kim", "list", "")}
-    assert await reviewed.ask.admin("t", Asked("get", "serving", "qwen")) is Access.ALLOWED
-    assert await reviewed.ask.admin("t", Asked("get", "other", "qwen")) is Access.FORBIDDEN
-    assert await reviewed.ask.admin("t", LIST) is Access.ALLOWED
-    assert await reviewed.ask.admin("t", Asked("update")) is Access.FORBIDDEN
+    assert await reviewed.ask.admin("t", Asked("get", "serving", "qwen")) is Authorization.ALLOWED
+    assert await reviewed.ask.admin("t", Asked("get", "other", "qwen")) is Authorization.FORBIDDEN
+    assert await reviewed.ask.admin("t", LIST) is Authorization.ALLOWED
+    assert await reviewed.ask.admin("t", Asked("update")) is Authorization.FORBIDDEN
     assert reviewed.server.reviews[1]["spec"] == {
         "user": "kim",
         "uid": "u1",
@@ -165,10 +165,10 @@ async def test_parts_of_pools_and_what_only_roles_name_are_asked_about_as_such(r
 async def test_a_question_of_all_is_asked_in_each_namespace_served(reviewed: Reviewed) -> None:
     reviewed.server.tokens = {"t": accepted(user="kim")}
     reviewed.server.allowed = {("kim", "list", "one")}
-    assert await reviewed.ask.admin("t", LIST) is Access.FORBIDDEN
+    assert await reviewed.ask.admin("t", LIST) is Authorization.FORBIDDEN
     reviewed.now[0] += 31
     reviewed.server.allowed.add(("kim", "list", "two"))
-    assert await reviewed.ask.admin("t", LIST) is Access.ALLOWED
+    assert await reviewed.ask.admin("t", LIST) is Authorization.ALLOWED
 
 
 async def test_answers_are_remembered_for_their_time(reviewed: Reviewed) -> None:
@@ -196,10 +196,10 @@ async def test_a_right_that_was_withdrawn_holds_for_half_a_minute_at_most(review
     reviewed.server.tokens = {"t": accepted(user="kim")}
     reviewed.server.allowed = {("kim", "update", "serving")}
     question = Asked("update", "serving", "qwen")
-    assert await reviewed.ask.admin("t", question) is Access.ALLOWED
+    assert await reviewed.ask.admin("t", question) is Authorization.ALLOWED
     reviewed.server.allowed.clear()
     reviewed.now[0] += 30
-    assert await reviewed.ask.admin("t", question) is Access.FORBIDDEN
+    assert await reviewed.ask.admin("t", question) is Authorization.FORBIDDEN
 
 
 async def test_what_is_remembered_is_bounded_and_holds_no_token(reviewed: Reviewed) -> None:
@@ -247,9 +247,9 @@ async def test_who_was_judged_is_known_right_then_however_long_that_took(reviewe
     slow = itertools.count(step=31)  # each look at the clock is later than an identity lasts
     async with connected(reviewed.server) as api:
         ask = TokenReviewAuthorizer(api, metrics=Metrics(), bounds=ReviewBounds(size=4), clock=lambda: next(slow))
-        assert await ask.admin("t", LIST) is Access.ALLOWED
+        assert await ask.admin("t", LIST) is Authorization.ALLOWED
         assert ask.user_of("t") == "kim"
-        assert await ask.admin("t", Asked("delete")) is Access.FORBIDDEN
+        assert await ask.admin("t", Asked("delete")) is Authorization.FORBIDDEN
         assert ask.user_of("t") == "kim"
-        assert await ask.admin("unknown", LIST) is Access.UNAUTHENTICATED
+        assert await ask.admin("unknown", LIST) is Authorization.UNAUTHENTICATED
         assert ask.user_of("unknown") == ""

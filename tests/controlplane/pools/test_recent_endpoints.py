@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.pools.kubernetes_objects import PoolEndpoints
 from cachefleet_controlplane.pools.recent_endpoints import KEPT_SECONDS, MOVED_SECONDS, RecentEndpoints
-from cachefleet_controlplane.pools.source import Endpoint
+from cachefleet_controlplane.pools.source import EndpointEntry
 
-A, B = Endpoint("a", "http://10.0.0.1:8000", ready=True), Endpoint("b", "http://10.0.0.2:8000", ready=True)
+A, B = EndpointEntry("a", "http://10.0.0.1:8000", ready=True), EndpointEntry("b", "http://10.0.0.2:8000", ready=True)
 POOL = "serving/demo"
 
 
-def part(*endpoints: Endpoint, pool: str = POOL) -> PoolEndpoints:
+def part(*endpoints: EndpointEntry, pool: str = POOL) -> PoolEndpoints:
     return PoolEndpoints(pool, endpoints)
 
 
@@ -60,7 +60,7 @@ def test_a_service_made_anew_tells_which_are_left() -> None:
 def test_a_slice_that_is_live_counts_more_than_one_that_is_not() -> None:
     seen = Seen()
     seen.workers(old=part(A))
-    unready = Endpoint("a", "http://10.0.0.1:8000", ready=False)
+    unready = EndpointEntry("a", "http://10.0.0.1:8000", ready=False)
     kept = seen.recent.with_kept({"new": part(unready)}, pools={POOL})
     assert [each.ready for one in kept for each in one.endpoints] == [False]
 

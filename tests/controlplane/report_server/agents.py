@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import uvicorn
 
-from cachefleet_controlplane.internal_auth.authorizer import Access, Reporter
+from cachefleet_controlplane.internal_auth.authorizer import Authorization, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -65,8 +65,10 @@ class Doorkeeper:
 
     pod: str = ""
 
-    async def agent(self, token: str) -> Access:
-        return {TOKEN: Access.ALLOWED, "stranger": Access.FORBIDDEN}.get(token, Access.UNAUTHENTICATED)
+    async def agent(self, token: str) -> Authorization:
+        return {TOKEN: Authorization.ALLOWED, "stranger": Authorization.FORBIDDEN}.get(
+            token, Authorization.UNAUTHENTICATED
+        )
 
     async def reports(self, token: str, hello: Hello) -> Reporter | None:
         return Reporter(self.pod) if token == TOKEN and hello.worker.startswith("demo-") else None

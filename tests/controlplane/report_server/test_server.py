@@ -11,7 +11,7 @@ from prometheus_client.samples import Sample
 
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server import connection
 from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
@@ -188,9 +188,9 @@ class TestAdmission:
         async with reports_endpoint(handshakes=1) as endpoint:
             reviewed = asyncio.Event()
 
-            async def slowly(_token: str) -> Access:
+            async def slowly(_token: str) -> Authorization:
                 await reviewed.wait()
-                return Access.ALLOWED
+                return Authorization.ALLOWED
 
             monkeypatch.setattr(endpoint.server._authorizer, "agent", slowly)
             first = asyncio.create_task(endpoint.http.ws_connect(endpoint.url, **greeting()))

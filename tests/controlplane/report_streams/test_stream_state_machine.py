@@ -9,15 +9,15 @@ from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
-    Closed,
+    ConnectionClosed,
+    ConnectionOpened,
     Count,
     Drop,
     Effect,
-    Opened,
     Received,
     Replace,
+    ReportStream,
     RequestResync,
-    Stream,
     StreamEvent,
     StreamInput,
     StreamState,
@@ -34,7 +34,9 @@ HELD = [(key, Tier.DEVICE) for key in KEYS]
 DIGEST = digest_of(HELD)
 
 
-def run(stream: Stream, *events: StreamInput, now: float = 0.0, digest: int = 0) -> tuple[Stream, list[Effect]]:
+def run(
+    stream: ReportStream, *events: StreamInput, now: float = 0.0, digest: int = 0
+) -> tuple[ReportStream, list[Effect]]:
     """All events at one moment; the stream after them, and the effects of the last."""
     effects: tuple[Effect, ...] = ()
     for event in events:
@@ -55,8 +57,8 @@ def replaced(*frames: Any) -> Replace:
     return Replace(tuple(map(received, frames)))
 
 
-def live(sequence: int = 10, now: float = 0.0) -> Stream:
-    stream, _ = run(Stream(), Opened(1, hello()), on(snapshot(sequence, KEYS)), now=now)
+def live(sequence: int = 10, now: float = 0.0) -> ReportStream:
+    stream, _ = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(sequence, KEYS)), now=now)
     return run(stream, on(state(sequence, HELD)), now=now, digest=DIGEST)[0]
 
 
@@ -66,44 +68,44 @@ def ask(event: StreamEvent) -> list[Effect]:
 
 class TestOpening:
     def test_a_new_stream_awaits_its_snapshot(self) -> None:
-        stream, effects = run(Stream(), Opened(1, hello()))
+        stream, effects = run(ReportStream(), ConnectionOpened(1, hello()))
         assert (stream.stream_state, stream.epoch) == (StreamState.AWAITING, "e1")
         assert effects == [Drop(), Count(StreamEvent.EPOCH)]
 
     def test_a_snapshot_makes_it_live(self) -> None:
-        stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS)))
+        stream, effects = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(7, KEYS)))
         assert (stream.stream_state, stream.sequence) == (StreamState.LIVE, 7)
         assert effects == [replaced(snapshot(7, KEYS))]
 
     def test_deltas_before_the_snapshot_are_ignored(self) -> None:
-        stream, effects = run(Stream(), Opened(1, hello()), on(delta(8, stored(KEYS))))
+        stream, effects = run(ReportStream(), ConnectionOpened(1, hello()), on(delta(8, stored(KEYS))))
         assert (stream.stream_state, effects) == (StreamState.AWAITING, [])
 
     @pytest.mark.requirement("A19")
     def test_a_new_epoch_drops_the_old_ones_blocks_at_once(self) -> None:
-        stream, effects = run(live(), Opened(2, hello(epoch="e2")))
+        stream, effects = run(live(), ConnectionOpened(2, hello(epoch="e2")))
         assert effects == [Drop(), Count(StreamEvent.EPOCH)]
         assert stream.stale(0.0)
 
     def test_a_new_epoch_may_begin_on_the_same_connection(self) -> None:
-        _, effects = run(live(), Opened(1, hello(epoch="e2")))
+        _, effects = run(live(), ConnectionOpened(1, hello(epoch="e2")))
         assert effects == [Drop(), Count(StreamEvent.EPOCH)]
 
     def test_reconnecting_in_the_same_epoch_keeps_the_blocks_until_the_snapshot(self) -> None:
-        stream, effects = run(live(), Closed(1), Opened(2, hello()), now=3.0)
+        stream, effects = run(live(), ConnectionClosed(1), ConnectionOpened(2, hello()), now=3.0)
         assert (stream.stream_state, effects, stream.stale(3.0)) == (StreamState.AWAITING, [], False)
 
     def test_an_older_connection_never_splices_into_a_newer_one(self) -> None:
-        stream, _ = run(live(), Opened(2, hello()), on(snapshot(20, KEYS), 2))
+        stream, _ = run(live(), ConnectionOpened(2, hello()), on(snapshot(20, KEYS), 2))
         for frame in (delta(21, stored(KEYS)), snapshot(30), state(99)):
             assert run(stream, on(frame, 1)) == (stream, [Count(StreamEvent.FOREIGN)])
-        assert run(stream, Opened(1, hello(epoch="old"))) == (stream, [Count(StreamEvent.FOREIGN)])
-        assert run(stream, Closed(1)) == (stream, [])
+        assert run(stream, ConnectionOpened(1, hello(epoch="old"))) == (stream, [Count(StreamEvent.FOREIGN)])
+        assert run(stream, ConnectionClosed(1)) == (stream, [])
 
 
 class TestSnapshots:
     def test_parts_are_applied_as_one_when_the_last_is_in(self) -> None:
-        stream, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS[:2], last=False)))
+        stream, effects = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(7, KEYS[:2], last=False)))
         assert (stream.stream_state, effects) == (StreamState.ASSEMBLING, [])
         others = snapshot(7, KEYS[2:4], part=1, last=False), snapshot(7, KEYS[4:], part=2)
         stream, effects = run(stream, *map(on, others))
@@ -113,8 +115,8 @@ class TestSnapshots:
     def test_deltas_between_parts_are_held_back_and_applied_after_it(self) -> None:
         behind = delta(8, removed(KEYS[:1])), delta(9, stored(KEYS[:1]))
         stream, effects = run(
-            Stream(),
-            Opened(1, hello()),
+            ReportStream(),
+            ConnectionOpened(1, hello()),
             on(snapshot(7, KEYS[:2], last=False)),
             on(behind[0]),
             on(delta(7, stored(KEYS))),
@@ -143,7 +145,7 @@ class TestSnapshots:
         assert isinstance(effects[-1], RequestResync)
 
     def test_a_part_without_its_first_is_refused(self) -> None:
-        _, effects = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS, part=1)))
+        _, effects = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(7, KEYS, part=1)))
         assert effects == ask(StreamEvent.BROKEN_SNAPSHOT)
 
     def test_its_size_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +222,12 @@ class TestStates:
         assert run(stream, on(delta(200)), now=1.2)[1] == ask(StreamEvent.GAP)
 
     def test_an_overdue_snapshot_is_asked_for_again(self) -> None:
-        stream, _ = run(Stream(), Opened(1, hello()))
+        stream, _ = run(ReportStream(), ConnectionOpened(1, hello()))
         assert run(stream, on(state(5)), now=1.9)[1] == [Accept(state(5))]
         assert run(stream, on(state(5)), now=2.1)[1][1:] == ask(StreamEvent.OVERDUE)
 
     def test_parts_that_keep_coming_are_not_overdue(self) -> None:
-        stream, _ = run(Stream(), Opened(1, hello()))
+        stream, _ = run(ReportStream(), ConnectionOpened(1, hello()))
         for second in range(9):
             stream, _ = run(stream, on(snapshot(7, KEYS, part=second, last=False)), now=second)
             stream, effects = run(stream, on(state(7)), now=second + 0.9)
@@ -234,7 +236,7 @@ class TestStates:
 
 class TestSilence:
     def test_is_stale_before_any_report_and_five_seconds_after_the_last(self) -> None:
-        unreported, _ = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS)))
+        unreported, _ = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(7, KEYS)))
         assert unreported.stale(0.0)
         assert [live().stale(now) for now in (0.0, 5.0, 5.1)] == [False, False, True]
 
@@ -245,13 +247,13 @@ class TestSilence:
         assert run(stream, Tick(), now=99.0) == (stream, [])
 
     def test_also_when_its_connection_is_gone_and_not_before(self) -> None:
-        stream, effects = run(live(), Closed(1))
+        stream, effects = run(live(), ConnectionClosed(1))
         assert (stream.stream_state, effects, stream.stale(1.0)) == (StreamState.ADRIFT, [], False)
         assert run(stream, Tick(), now=14.0)[1] == []
         assert Drop() in run(stream, Tick(), now=16.0)[1]
 
     def test_also_when_it_never_reported(self) -> None:
-        stream, _ = run(Stream(), Opened(1, hello()), on(snapshot(7, KEYS)))
+        stream, _ = run(ReportStream(), ConnectionOpened(1, hello()), on(snapshot(7, KEYS)))
         assert Drop() in run(stream, Tick(), now=15.1)[1]
 
     def test_a_forgotten_one_that_speaks_again_is_asked_for_everything(self) -> None:
@@ -261,15 +263,15 @@ class TestSilence:
         assert (revived.stream_state, effects[1:]) == (StreamState.AWAITING, ask(StreamEvent.GAP))
 
     def test_a_forgotten_one_that_reconnects_starts_anew(self) -> None:
-        stream, _ = run(live(), Closed(1), Tick(), now=16.0)
-        stream, _ = run(stream, Opened(2, hello()), on(snapshot(20, KEYS), 2), now=17.0)
+        stream, _ = run(live(), ConnectionClosed(1), Tick(), now=16.0)
+        stream, _ = run(stream, ConnectionOpened(2, hello()), on(snapshot(20, KEYS), 2), now=17.0)
         assert (stream.stream_state, stream.stale(17.0)) == (StreamState.LIVE, True)
 
 
 class TestOutOfStep:
     """A stream whose worker speaks all the time, and whose snapshot does not come."""
 
-    def strayed(self, *frames: Any) -> Stream:
+    def strayed(self, *frames: Any) -> ReportStream:
         return run(live(10), *map(on, frames), digest=DIGEST)[0]
 
     @pytest.mark.parametrize(
@@ -304,12 +306,12 @@ class TestOutOfStep:
         assert stream.stale(5.1)
 
     def test_a_new_connection_of_the_same_epoch_gives_its_few_seconds(self) -> None:
-        stream, _ = run(live(), Closed(1), Opened(2, hello()), now=3.0)
+        stream, _ = run(live(), ConnectionClosed(1), ConnectionOpened(2, hello()), now=3.0)
         stream, _ = run(stream, on(state(10), 2), now=8.0)
         assert not stream.stale(8.0)
-        stream, _ = run(stream, Opened(3, hello()), on(state(10), 3), now=8.1)
+        stream, _ = run(stream, ConnectionOpened(3, hello()), on(state(10), 3), now=8.1)
         assert stream.stale(8.1)
 
     def test_a_new_epoch_has_nothing_to_drop(self) -> None:
-        stream, _ = run(Stream(), Opened(1, hello()), on(state(10)), now=0.0)
+        stream, _ = run(ReportStream(), ConnectionOpened(1, hello()), on(state(10)), now=0.0)
         assert run(stream, on(state(10)), Tick(), now=16.0)[1] == []

@@ -13,7 +13,7 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.placement import Placed, Unplaced
 from cachefleet_controlplane.simulation.run_result import SimulationError
-from cachefleet_controlplane.simulation.simulated_fleet import SimulatedFleet, worker_names
+from cachefleet_controlplane.simulation.simulated_fleet import SimulatedWorkers, worker_names
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
@@ -144,29 +144,29 @@ def test_a_worker_with_requests_has_their_uncached_tokens_to_compute() -> None:
 
 
 def test_a_frame_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    deliver = SimulatedFleet.deliver
+    deliver = SimulatedWorkers.deliver
     lost: list[bytes] = []
 
-    def lossy(fleet: SimulatedFleet, worker: SimulatedWorker, data: bytes) -> None:
+    def lossy(fleet: SimulatedWorkers, worker: SimulatedWorker, data: bytes) -> None:
         if not lost and b"delta" in data:
             lost.append(data)
         else:
             deliver(fleet, worker, data)
 
-    monkeypatch.setattr(SimulatedFleet, "deliver", lossy)
+    monkeypatch.setattr(SimulatedWorkers, "deliver", lossy)
     with pytest.raises(SimulationError, match="asked for something"):
         simulated(WORK, SETUP, "cacheAware")
 
 
 def test_an_index_that_is_wrong_at_the_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(WORK, SETUP, "roundRobin")
-    check = SimulatedFleet.check
+    check = SimulatedWorkers.check
 
-    def last(fleet: SimulatedFleet) -> None:
+    def last(fleet: SimulatedWorkers) -> None:
         fleet.workers["simulated-0"].pool.digest += 1
         check(fleet)
 
-    monkeypatch.setattr(SimulatedFleet, "check", last)
+    monkeypatch.setattr(SimulatedWorkers, "check", last)
     with pytest.raises(SimulationError, match="the index is wrong about simulated-0"):
         run.run()
 

@@ -11,7 +11,7 @@ import pytest
 
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.simulation.fleet_model import Changes
-from cachefleet_controlplane.simulation.simulator import Simulator, Wanted
+from cachefleet_controlplane.simulation.simulator import Simulator, WantedSimulation
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, view
@@ -23,7 +23,7 @@ SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 FAILS = (sys.executable, "-c", "raise SystemExit('out of luck')")
 ABORTS = (sys.executable, "-c", "import os; os.abort()")
 LINE = TraceLine(timestamp=0, input_length=64, output_length=4, hash_ids=(1, 2, 3, 4))
-TRACE = Wanted(trace=(LINE,) * 3, trace_block=16)
+TRACE = WantedSimulation(trace=(LINE,) * 3, trace_block=16)
 
 
 def reporting(**options: Any) -> LiveFleet:
@@ -63,7 +63,7 @@ async def test_what_a_fake_fleet_served_is_what_is_simulated() -> None:
         assert all(record.keys and record.prompt_tokens for record in records)
         gate.report(0, **gate.load(0))
         told = await Simulator(gate.fleet, gate.recorded, **BOUNDS)(
-            Wanted(recorded=10, changes=Changes(policy="roundRobin", workers=6))
+            WantedSimulation(recorded=10, changes=Changes(policy="roundRobin", workers=6))
         )
     assert told.happened is not None
     happened, today, changed = told.happened, told.today.figures, told.changed.figures
@@ -81,7 +81,7 @@ async def test_of_twice_as_many_records_the_first_half_warms_up() -> None:
         gate.report(0)
         await talked(gate)
         gate.report(0, **gate.load(0))
-        told = await Simulator(gate.fleet, gate.recorded, **BOUNDS)(Wanted(recorded=4))
+        told = await Simulator(gate.fleet, gate.recorded, **BOUNDS)(WantedSimulation(recorded=4))
     assert (told.warm_up, told.today.figures.requests) == (2, 4)
     assert told.happened is not None
     assert told.happened.requests == 4
@@ -111,7 +111,7 @@ async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(int(told.read_text().removesuffix(".")), 0)
     with pytest.raises(ApiError, match="answered no request"):
-        await simulate(Wanted(recorded=5))
+        await simulate(WantedSimulation(recorded=5))
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,22 @@ async def test_one_at_a_time_and_gone_with_its_caller(tmp_path: Path) -> None:
         ),
         ({"command": ABORTS}, TRACE, 422, r"more than 1024 MiB \(CACHEFLEET_SIMULATION_MEMORY_BYTES\)"),
         ({"command": FAILS}, TRACE, 500, "failed: out of luck"),
-        ({}, Wanted(recorded=5), 409, "answered no request .* lack the block keys"),
-        ({}, Wanted(pool="a/b", recorded=5), 404, "no pool a/b; pools: default/demo"),
-        ({}, Wanted(trace=(LINE,), trace_block=24), 422, "multiple of the pool's blocks of 16"),
-        ({}, Wanted(trace=(LINE,), trace_block=16, changes=Changes(budget_mib=5)), 422, "how large a block is"),
+        ({}, WantedSimulation(recorded=5), 409, "answered no request .* lack the block keys"),
+        ({}, WantedSimulation(pool="a/b", recorded=5), 404, "no pool a/b; pools: default/demo"),
+        ({}, WantedSimulation(trace=(LINE,), trace_block=24), 422, "multiple of the pool's blocks of 16"),
+        (
+            {},
+            WantedSimulation(trace=(LINE,), trace_block=16, changes=Changes(budget_mib=5)),
+            422,
+            "how large a block is",
+        ),
         ({"fleet": fleet_of("demo-0")}, TRACE, 409, "no worker of pool default/demo is ready"),
         ({"fleet": reporting(not_indexed="hybrid")}, TRACE, 422, "need more than a prefix"),
     ],
 )
-async def test_what_cannot_be_simulated(options: dict[str, Any], wanted: Wanted, status: int, words: str) -> None:
+async def test_what_cannot_be_simulated(
+    options: dict[str, Any], wanted: WantedSimulation, status: int, words: str
+) -> None:
     with pytest.raises(ApiError, match=words) as refused:
         await simulator(**options)(wanted)
     assert refused.value.status == status
@@ -148,12 +155,14 @@ async def test_of_several_pools_one_is_named() -> None:
 
 async def test_without_memory_it_says_which_setting() -> None:
     with pytest.raises(ApiError, match="CACHEFLEET_RECORDED_REQUEST_BYTES"):
-        await Simulator(reporting(), RecordedRequests(0), **BOUNDS)(Wanted(recorded=5))
+        await Simulator(reporting(), RecordedRequests(0), **BOUNDS)(WantedSimulation(recorded=5))
 
 
 async def test_more_work_than_fits_into_its_time_is_refused_before_it_begins() -> None:
     """A trace of few bytes with long answers held the one simulation for all its time."""
-    hostile = Wanted(trace=(TraceLine(timestamp=0, input_length=16, output_length=4000),) * 8000, trace_block=16)
+    hostile = WantedSimulation(
+        trace=(TraceLine(timestamp=0, input_length=16, output_length=4000),) * 8000, trace_block=16
+    )
     simulate = simulator(reporting(blocks_total=1000), command=SLEEPS)
     with pytest.raises(ApiError, match="more than 6,000,000 steps and blocks, namely 34,008,000") as error:
         await simulate(hostile)
@@ -165,7 +174,7 @@ async def test_work_that_was_not_foreseen_ends_it(monkeypatch: pytest.MonkeyPatc
     spread = tuple(TraceLine(timestamp=1e6 * number, input_length=64, output_length=4) for number in range(200))
     monkeypatch.setattr("cachefleet_controlplane.simulation.simulator.WORK_PER_SECOND", 60)
     with pytest.raises(ApiError, match="more than 7,200 steps, blocks and reports") as error:
-        await simulator()(Wanted(trace=spread, trace_block=16, changes=Changes(workers=64)))
+        await simulator()(WantedSimulation(trace=spread, trace_block=16, changes=Changes(workers=64)))
     assert error.value.status == 422
 
 
@@ -174,5 +183,5 @@ async def test_more_memory_than_it_may_take_is_refused() -> None:
         TraceLine(timestamp=0, input_length=4000, output_length=1, hash_ids=(number,)) for number in range(4000)
     )
     with pytest.raises(ApiError, match="more than 64 MiB") as error:
-        await simulator(reporting(blocks_total=1000), memory=1 << 26)(Wanted(trace=many, trace_block=4000))
+        await simulator(reporting(blocks_total=1000), memory=1 << 26)(WantedSimulation(trace=many, trace_block=4000))
     assert error.value.status == 422

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_controlplane.store.access_marker import Access, AccessMarker, Closed, Mark, closed, mark_of
+from cachefleet_controlplane.store.access_marker import AccessMarker, ClosedReason, Mark, StoreAccess, closed, mark_of
 from cachefleet_controlplane.store.store_errors import StoreError
 
 GONE = (Mark.KEYED, Mark.LOST, Mark.UNREADABLE)
@@ -13,25 +13,25 @@ GONE = (Mark.KEYED, Mark.LOST, Mark.UNREADABLE)
 
 def test_an_empty_store_is_open_only_where_nothing_says_that_keys_may_be_lost() -> None:
     for mark in (Mark.ABSENT, Mark.UNKEYED):
-        assert closed(Access.UNSAID, mark, had_keys=False) is Closed.NO
+        assert closed(StoreAccess.UNSAID, mark, had_keys=False) is ClosedReason.NO
     for mark in GONE:
-        assert closed(Access.UNSAID, mark, had_keys=False) is Closed.LOST
+        assert closed(StoreAccess.UNSAID, mark, had_keys=False) is ClosedReason.LOST
     for mark in Mark:
-        assert closed(Access.KEYED, mark, had_keys=False) is Closed.KEYED
-        assert closed(Access.UNSAID, mark, had_keys=True) is Closed.LOST
+        assert closed(StoreAccess.KEYED, mark, had_keys=False) is ClosedReason.KEYED
+        assert closed(StoreAccess.UNSAID, mark, had_keys=True) is ClosedReason.LOST
 
 
 @pytest.mark.parametrize("mark", Mark)
 def test_what_somebody_said_goes_before_what_was(mark: Mark) -> None:
-    assert closed(Access.OPEN, mark, had_keys=True) is Closed.NO
+    assert closed(StoreAccess.OPEN, mark, had_keys=True) is ClosedReason.NO
 
 
-@pytest.mark.parametrize("access", Access)
+@pytest.mark.parametrize("access", StoreAccess)
 @pytest.mark.parametrize("mark", Mark)
-def test_what_is_marked_is_found_again_by_a_store_made_anew(access: Access, mark: Mark) -> None:
+def test_what_is_marked_is_found_again_by_a_store_made_anew(access: StoreAccess, mark: Mark) -> None:
     why = closed(access, mark, had_keys=False)
-    later = closed(Access.UNSAID, mark_of(access, why), had_keys=False)
-    assert (later is Closed.NO) == (why is Closed.NO)
+    later = closed(StoreAccess.UNSAID, mark_of(access, why), had_keys=False)
+    assert (later is ClosedReason.NO) == (why is ClosedReason.NO)
 
 
 def test_a_mark_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_controlplane.store.access_marker import AccessMarker, Closed, Mark
+from cachefleet_controlplane.store.access_marker import AccessMarker, ClosedReason, Mark
 from cachefleet_controlplane.store.config_map_mark import FRESH_SECONDS, ConfigMapMark
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
@@ -128,7 +128,7 @@ def test_before_there_is_a_client_it_is_out_of_reach() -> None:
 
 
 def test_a_first_installation_is_open(cluster: Cluster, tmp_path: Path) -> None:
-    assert loaded(opened(cluster, tmp_path)).closed is Closed.NO
+    assert loaded(opened(cluster, tmp_path)).closed is ClosedReason.NO
     assert cluster.asked == ["GET"], "nothing is written before there are keys"
 
 
@@ -143,12 +143,12 @@ def test_an_emptied_volume_stays_closed_until_somebody_decides(cluster: Cluster,
     keyed(cluster, tmp_path)
     emptied(tmp_path)
     tenants = opened(cluster, tmp_path)
-    assert loaded(tenants).closed is Closed.LOST
+    assert loaded(tenants).closed is ClosedReason.LOST
     tenants.admit_all()
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     assert cluster.data == {}
     emptied(tmp_path)
-    assert loaded(opened(cluster, tmp_path)).closed is Closed.NO
+    assert loaded(opened(cluster, tmp_path)).closed is ClosedReason.NO
 
 
 @pytest.mark.parametrize("how", ["unreachable", "forbidden"])
@@ -163,13 +163,13 @@ def test_an_empty_volume_is_not_read_while_the_cluster_cannot_say_whether_it_was
         tenants.load(None)
     assert not tenants.never_keyed()
     cluster.reachable, cluster.status = True, 0
-    assert loaded(tenants).closed is Closed.LOST
+    assert loaded(tenants).closed is ClosedReason.LOST
 
 
 def test_a_volume_that_says_that_there_never_was_a_key_needs_no_cluster(cluster: Cluster, tmp_path: Path) -> None:
     loaded(opened(cluster, tmp_path))
     cluster.reachable = False
-    assert loaded(opened(cluster, tmp_path)).closed is Closed.NO
+    assert loaded(opened(cluster, tmp_path)).closed is ClosedReason.NO
 
 
 def test_a_store_with_keys_needs_no_cluster(cluster: Cluster, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.store.decision_filter import ANY, DecisionFilter, Outcome
+from cachefleet_controlplane.store.decision_filter import ANY, DecisionFilter, RequestOutcome
 from cachefleet_controlplane.store.decision_records import EndedBy, ShortfallRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
 from tests.controlplane.store.conftest import RING, MakeRecord, make_record
@@ -55,7 +55,7 @@ def test_each_outcome_is_of_one_end(make: MakeRecord) -> None:
     }
     for (status, by), outcome in ends.items():
         record = replace(make(1), status=status, ended_by=by)
-        assert [each for each in Outcome if DecisionFilter(outcome=each).matches(record)] == [outcome]
+        assert [each for each in RequestOutcome if DecisionFilter(outcome=each).matches(record)] == [outcome]
 
 
 VALUES = {
@@ -73,7 +73,7 @@ ASKED = {
     **{name: VALUES[name] for name in ("model", "tenant", "pool")},
     "request_id": ("r1", "r3"),
     "worker": ("demo-0", "b/demo/demo-0", "demo"),
-    "outcome": tuple(Outcome),
+    "outcome": tuple(RequestOutcome),
     "shortfall": (ANY, "evicted", "moved"),
     "since": (1.0, 2.5),
     "until": (2.0, 3.5),

@@ -11,7 +11,7 @@ from alembic import command
 from sqlalchemy import event, inspect, text
 
 from cachefleet_controlplane.store import sql_tenants
-from cachefleet_controlplane.store.access_marker import Access, AccessMarker, Closed, Mark
+from cachefleet_controlplane.store.access_marker import AccessMarker, ClosedReason, Mark, StoreAccess
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.migrations import configuration
 from cachefleet_controlplane.store.schema.tables import KeyRow, TenantRow
@@ -183,23 +183,23 @@ def test_a_store_made_anew_takes_over_what_is_known(tenants: SqlTenants, databas
 def test_a_store_in_which_others_began_is_believed(tenants: SqlTenants) -> None:
     tenants.create(TenantRecord(name=UMBRELLA))
     found = tenants.load(Tenancy("another store", 7, (TENANT,), (key(1),)))
-    assert found == replace(loaded(tenants), closed=Closed.LOST), "but it opens nothing that was closed"
+    assert found == replace(loaded(tenants), closed=ClosedReason.LOST), "but it opens nothing that was closed"
 
 
 def test_deleting_every_key_opens_nothing_until_somebody_says_so(tenants: SqlTenants) -> None:
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     tenants.create(TENANT)
     tenants.add_key(key(1))
     with pytest.raises(TenantConflictError, match="1 API keys"):
         tenants.admit_all()
     tenants.delete(ACME)
-    assert (loaded(tenants).keys, loaded(tenants).closed) == ((), Closed.KEYED)
+    assert (loaded(tenants).keys, loaded(tenants).closed) == ((), ClosedReason.KEYED)
     tenants.admit_all()
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     tenants.create(TENANT)
     tenants.rotate(key(2), grace_seconds=0)
     tenants.delete(ACME)
-    assert loaded(tenants).closed is Closed.KEYED
+    assert loaded(tenants).closed is ClosedReason.KEYED
 
 
 def test_a_store_put_back_to_before_its_keys_opens_nothing(tenants: SqlTenants, database: Database) -> None:
@@ -214,10 +214,10 @@ def test_a_store_put_back_to_before_its_keys_opens_nothing(tenants: SqlTenants, 
         connection.execute(text("UPDATE tenancy SET access = '', revision = :before"), {"before": before.revision})
     after = tenants.load(known)
     assert after is not None
-    assert (after.keys, after.closed) == ((), Closed.LOST)
+    assert (after.keys, after.closed) == ((), ClosedReason.LOST)
     again = tenants.load(replace(after, revision=-1))
     assert again is not None
-    assert again.closed is Closed.LOST, "for as long as nobody says otherwise"
+    assert again.closed is ClosedReason.LOST, "for as long as nobody says otherwise"
 
 
 def test_a_lost_store_that_was_opened_stays_open_when_it_is_lost_again_to_who_knows(
@@ -230,7 +230,7 @@ def test_a_lost_store_that_was_opened_stays_open_when_it_is_lost_again_to_who_kn
     database.open()
     anew = tenants.load(known)
     assert anew is not None
-    assert (anew.access, anew.closed) == (Access.OPEN, Closed.NO)
+    assert (anew.access, anew.closed) == (StoreAccess.OPEN, ClosedReason.NO)
 
 
 def test_keys_of_before_stores_said_so_count(tenants: SqlTenants, database: Database) -> None:
@@ -239,9 +239,9 @@ def test_keys_of_before_stores_said_so_count(tenants: SqlTenants, database: Data
     with database.transaction(write=True) as connection:
         command.downgrade(configuration(connection), "0006")
     database.open()
-    assert loaded(tenants).access is Access.KEYED
+    assert loaded(tenants).access is StoreAccess.KEYED
     tenants.delete(ACME)
-    assert loaded(tenants).closed is Closed.KEYED
+    assert loaded(tenants).closed is ClosedReason.KEYED
 
 
 def test_the_marker_outlives_the_store(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_the_marker_outlives_the_store(tmp_path: Path) -> None:
         return found
 
     tenants = opened()
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     marker = AccessMarker(tmp_path / "x.db.access")
     assert marker.read() is Mark.UNKEYED
     tenants.create(TENANT)
@@ -264,9 +264,9 @@ def test_the_marker_outlives_the_store(tmp_path: Path) -> None:
         if part.suffix != ".access":
             part.unlink()
     tenants = opened()
-    assert loaded(tenants).closed is Closed.LOST
+    assert loaded(tenants).closed is ClosedReason.LOST
     tenants.admit_all()
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     assert marker.read() is Mark.UNKEYED
 
 
@@ -296,18 +296,18 @@ class InFolder:
 
 def test_an_emptied_folder_stays_closed_by_the_copy_of_its_marker(tmp_path: Path) -> None:
     store = InFolder(tmp_path)
-    assert loaded(store.opened()).closed is Closed.NO
+    assert loaded(store.opened()).closed is ClosedReason.NO
     assert not store.copy.parent.exists(), "nothing is written elsewhere before there are keys"
     store.keyed()
     assert AccessMarker(store.copy).read() is Mark.KEYED
     store.empty()
     tenants = store.opened()
-    assert loaded(tenants).closed is Closed.LOST
+    assert loaded(tenants).closed is ClosedReason.LOST
     tenants.admit_all()
-    assert loaded(tenants).closed is Closed.NO
+    assert loaded(tenants).closed is ClosedReason.NO
     assert not store.copy.exists()
     store.empty()
-    assert loaded(store.opened()).closed is Closed.NO
+    assert loaded(store.opened()).closed is ClosedReason.NO
 
 
 def test_a_copy_that_is_lost_is_made_anew(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_where_the_copy_cannot_be_written_no_key_is_made(tmp_path: Path) -> None
     store.copy.parent.parent.write_text("no folder")
     with pytest.raises(StoreError, match="x cannot be written"):
         store.keyed()
-    assert loaded(store.opened()).closed is Closed.NO
+    assert loaded(store.opened()).closed is ClosedReason.NO
     assert store.opened().keys(ACME) == []
 
 
@@ -382,7 +382,7 @@ def test_without_its_marker_no_key_is_made(tmp_path: Path) -> None:
             make(key(1))
     way.rmdir()
     assert (store.tenants.keys(ACME), store.marker.read()) == ([], Mark.UNKEYED)
-    assert loaded(store.started()).closed is Closed.NO
+    assert loaded(store.started()).closed is ClosedReason.NO
 
 
 @pytest.mark.parametrize("before", [Mark.UNKEYED, Mark.LOST])
@@ -401,7 +401,7 @@ def test_a_key_that_the_store_did_not_take_closes_nothing(tmp_path: Path, before
     with pytest.raises(StoreError):
         store.tenants.add_key(key(1))
     assert (store.tenants.keys(ACME), store.marker.read()) == ([], before)
-    assert loaded(store.started()).closed is (Closed.NO if before is Mark.UNKEYED else Closed.LOST)
+    assert loaded(store.started()).closed is (ClosedReason.NO if before is Mark.UNKEYED else ClosedReason.LOST)
 
 
 def test_keys_are_restored_only_with_their_marker(tmp_path: Path) -> None:
@@ -425,9 +425,9 @@ def test_a_marker_of_keys_that_are_not_there_is_opened_by_hand(tmp_path: Path) -
     store = OfOneFile(tmp_path)
     store.marker.write(Mark.KEYED)
     anew = store.started()
-    assert loaded(anew).closed is Closed.LOST
+    assert loaded(anew).closed is ClosedReason.LOST
     anew.admit_all()
-    assert loaded(anew).closed is Closed.NO
+    assert loaded(anew).closed is ClosedReason.NO
 
 
 def test_only_a_store_of_which_nothing_is_left_certainly_had_no_key(tmp_path: Path) -> None:
@@ -504,4 +504,4 @@ def test_keys_that_another_process_is_about_to_commit_are_not_lost(
         assert marked.wait(10)
         found = loaded(other)
         making.result()
-    assert (found.closed, found.keys) == (Closed.KEYED, (key(1),))
+    assert (found.closed, found.keys) == (ClosedReason.KEYED, (key(1),))

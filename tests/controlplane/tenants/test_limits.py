@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, WINDOW_SECONDS, Limit, Load, Spent
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, WINDOW_SECONDS, Limit, Spent, TenantLoad
 from cachefleet_core.tenancy import TenantId
 
 ACME = TenantId("acme")
@@ -56,14 +56,14 @@ def test_a_clock_that_stands_still_or_goes_back_loses_nothing() -> None:
 
 
 def test_without_limits_there_is_always_room() -> None:
-    load = Load()
+    load = TenantLoad()
     load.requests = 10_000
     load.spent.add(10**12, 0.0)
     assert load.over(TenantRecord(name=ACME), 0.0) is None
 
 
 def test_requests_at_once_are_counted_as_they_come_and_go() -> None:
-    load, tenant = Load(), TenantRecord(name=ACME, requests_at_once=2)
+    load, tenant = TenantLoad(), TenantRecord(name=ACME, requests_at_once=2)
     load.requests = 1
     assert load.over(tenant, 0.0) is None
     load.requests = 2
@@ -71,7 +71,7 @@ def test_requests_at_once_are_counted_as_they_come_and_go() -> None:
 
 
 def test_tokens_of_the_last_minute_say_how_long_to_wait() -> None:
-    load, tenant = Load(), TenantRecord(name=ACME, tokens_per_minute=100)
+    load, tenant = TenantLoad(), TenantRecord(name=ACME, tokens_per_minute=100)
     load.spent.add(60, 10.0)
     assert load.over(tenant, 20.0) is None
     load.spent.add(50, 30.0)
@@ -80,7 +80,7 @@ def test_tokens_of_the_last_minute_say_how_long_to_wait() -> None:
 
 
 def test_nothing_needs_to_be_remembered_of_who_does_nothing() -> None:
-    load = Load()
+    load = TenantLoad()
     assert load.idle(0.0)
     load.spent.add(1, 0.0)
     assert not load.idle(59.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
-from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
 from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.transport.native_exchange import NativeExchange, NativeReply
 from cachefleet_controlplane.wire.http_exchange import WholeBody
@@ -86,7 +86,7 @@ async def test_nothing_of_a_request_stays_until_a_garbage_collection(transport: 
         with collector_off():
             for text in ("hello", "hello" * 20 * KIB):  # the second one's body comes in pieces
                 await _asked(gate, _chat(text, **ASKED[name]))
-            await gone(Exchange, Placement, NativeExchange, NativeReply, WholeBody)
+            await gone(Exchange, WorkerChoice, NativeExchange, NativeReply, WholeBody)
 
 
 @pytest.mark.parametrize("name", ASKED)

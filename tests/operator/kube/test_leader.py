@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cachefleet_operator.kube.leader import Leader, Observation, Record, Timing, Verdict, decide, observe
+from cachefleet_operator.kube.leader import Leader, LeaseVerdict, Observation, Record, Timing, decide, observe
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_runtime.kubernetes import RetryableError
 from tests.controlplane.waiting import until
@@ -34,15 +34,15 @@ def today() -> dt.datetime:
 @pytest.mark.parametrize(
     ("record", "age", "verdict"),
     [
-        (None, 0, Verdict.CREATE),
-        (Record(holder="me", duration=15), 99, Verdict.RENEW),
-        (Record(holder="other", duration=15), 14.9, Verdict.WAIT),
-        (Record(holder="other", duration=15), 15, Verdict.TAKE),
-        (Record(holder="", duration=15), 0, Verdict.TAKE),
-        (Record(holder="other"), 0, Verdict.TAKE),
+        (None, 0, LeaseVerdict.CREATE),
+        (Record(holder="me", duration=15), 99, LeaseVerdict.RENEW),
+        (Record(holder="other", duration=15), 14.9, LeaseVerdict.WAIT),
+        (Record(holder="other", duration=15), 15, LeaseVerdict.TAKE),
+        (Record(holder="", duration=15), 0, LeaseVerdict.TAKE),
+        (Record(holder="other"), 0, LeaseVerdict.TAKE),
     ],
 )
-def test_decides(record: Record | None, age: float, verdict: Verdict) -> None:
+def test_decides(record: Record | None, age: float, verdict: LeaseVerdict) -> None:
     assert decide(Observation(record, 100), "me", 100 + age) is verdict
 
 

@@ -16,7 +16,7 @@ import uvicorn
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.python_index import PythonIndex
-from cachefleet_controlplane.internal_auth.authorizer import Access, Reporter
+from cachefleet_controlplane.internal_auth.authorizer import Authorization, Reporter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_core.block_keys import BlockKeyer, Namespace
@@ -59,8 +59,8 @@ FLEET_INDEX_KEY = fleet_index_key(INDEX_KEY, "default", "fake")
 class OneAgent:
     """An authorizer of one token, good for one worker."""
 
-    async def agent(self, token: str) -> Access:
-        return Access.ALLOWED if token == "token" else Access.UNAUTHENTICATED
+    async def agent(self, token: str) -> Authorization:
+        return Authorization.ALLOWED if token == "token" else Authorization.UNAUTHENTICATED
 
     async def reports(self, token: str, hello: Hello) -> Reporter | None:
         return Reporter() if token == "token" and hello.worker == "demo-0" else None

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from cachefleet_controlplane.admin.schemas import Schema
-from cachefleet_controlplane.store.decision_filter import DecisionFilter, Outcome
+from cachefleet_controlplane.store.decision_filter import DecisionFilter, RequestOutcome
 
 _CONDITIONS: Final = tuple(field.name for field in fields(DecisionFilter))
 _TIMES: Final = ("since", "until")
@@ -23,7 +23,7 @@ class LiveQuery(Schema):
     model: Text | None = Field(None, description="The name that was asked for.")
     request_id: Text | None = Field(None, description="The client's `x-request-id`.")
     tenant: Text | None = None
-    outcome: Outcome | None = Field(None, description="What became of it, by its status and by who ended it.")
+    outcome: RequestOutcome | None = Field(None, description="What became of it, by its status and by who ended it.")
     shortfall: Text | None = Field(None, description="The cause of a shortfall, or `any`.")
     pool: Text | None = Field(None, description="As namespace/name.")
     worker: Text | None = Field(None, description="Its name, or namespace/pool/name.")

@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 
 from cachefleet_controlplane.admin.decisions.decision_presenters import lost_tokens
 from cachefleet_controlplane.admin.history import history_schemas as schemas
-from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, Step
+from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, HistoryStep
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 _NOT_SAMPLED = dict.fromkeys(Gauges.__dataclass_fields__)
 
 
-def history(steps: Iterable[Step]) -> schemas.History:
+def history(steps: Iterable[HistoryStep]) -> schemas.History:
     """The steps as points."""
     return schemas.History(step_seconds=STEP_SECONDS, points=tuple(map(_point, steps)))
 
 
-def _point(step: Step) -> schemas.HistoryPoint:
+def _point(step: HistoryStep) -> schemas.HistoryPoint:
     gauges = step.gauges
     sampled = _NOT_SAMPLED if gauges is None else {name: getattr(gauges, name) for name in _NOT_SAMPLED}
     return schemas.HistoryPoint.model_validate(
@@ -37,7 +37,7 @@ def _point(step: Step) -> schemas.HistoryPoint:
     )
 
 
-def lost_hits(steps: Sequence[Step], now: float, *, bucket_seconds: int) -> schemas.LostHits:
+def lost_hits(steps: Sequence[HistoryStep], now: float, *, bucket_seconds: int) -> schemas.LostHits:
     """The steps of the hour before ``now``, together and in buckets."""
     lost = _causes(steps)
     until = int(now // STEP_SECONDS + 1) * STEP_SECONDS
@@ -52,8 +52,8 @@ def lost_hits(steps: Sequence[Step], now: float, *, bucket_seconds: int) -> sche
     )
 
 
-def _buckets(steps: Sequence[Step], seconds: int) -> Iterable[schemas.LostBucket]:
-    by_bucket: dict[int, list[Step]] = {}
+def _buckets(steps: Sequence[HistoryStep], seconds: int) -> Iterable[schemas.LostBucket]:
+    by_bucket: dict[int, list[HistoryStep]] = {}
     for step in steps:
         if step.requests:
             by_bucket.setdefault(step.at // seconds * seconds, []).append(step)
@@ -66,7 +66,7 @@ def _buckets(steps: Sequence[Step], seconds: int) -> Iterable[schemas.LostBucket
         )
 
 
-def _causes(steps: Iterable[Step]) -> Counter[LostCause]:
+def _causes(steps: Iterable[HistoryStep]) -> Counter[LostCause]:
     found: Counter[LostCause] = Counter()
     for step in steps:
         found.update(step.lost)

@@ -12,7 +12,7 @@ _GOOD: Final = frozenset({"answered", "finished"})
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class RequestLeg:
     """One wait or attempt; ``start`` and ``size`` are of WHOLE, ``seconds`` None where nobody measured it."""
 
     name: str
@@ -28,7 +28,7 @@ class TimeLine:
     """All legs, in order; ``first_token`` is a position of WHOLE."""
 
     seconds: float
-    legs: tuple[Leg, ...]
+    legs: tuple[RequestLeg, ...]
     first_token: float | None
 
 
@@ -40,7 +40,7 @@ def time_line(item: Mapping[str, Any]) -> TimeLine:
     legs, at = [], 0.0
     for name, outcome, kind, seconds in spans:
         size = WHOLE * (seconds or 0.0) / whole if whole else 0.0
-        legs.append(Leg(name, outcome, kind, seconds, round(at, 2), round(size, 2)))
+        legs.append(RequestLeg(name, outcome, kind, seconds, round(at, 2), round(size, 2)))
         at += size
     return TimeLine(whole, tuple(legs), round(WHOLE * ttft / whole, 2) if ttft is not None and whole else None)
 

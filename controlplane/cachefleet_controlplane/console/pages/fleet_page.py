@@ -17,7 +17,7 @@ from cachefleet_controlplane.console.live.live_fleet import TICK_SECONDS
 from cachefleet_controlplane.console.pages.alert_page import alert_count
 from cachefleet_controlplane.console.sign_in.visitor_sessions import session_id
 from cachefleet_controlplane.console.visit import Visit
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization
 from cachefleet_controlplane.wire.event_stream import EventStream, event
 
 MAX_VIEWERS: Final = 100
@@ -91,7 +91,7 @@ async def _refusal(visit: Visit) -> str:
         access = await visit.access(*_QUESTION)
     except AccessUnavailableError:
         return ""
-    return "" if access is Access.ALLOWED else "refused"
+    return "" if access is Authorization.ALLOWED else "refused"
 
 
 def _since(visit: Visit) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from cachefleet_controlplane.console.admin_calls import Answer
+from cachefleet_controlplane.console.admin_calls import AdminAnswer
 from cachefleet_controlplane.console.visit import Visit
 
 KINDS: Final = {
@@ -46,7 +46,9 @@ def scope_of(form: dict[str, str]) -> dict[str, Any] | None:
     return {"prompt": {"prompt": form["value"]}} | ({"model": model} if model else {})
 
 
-async def _shown(visit: Visit, form: dict[str, str], *, answer: Answer | None = None, problem: str = "") -> Response:
+async def _shown(
+    visit: Visit, form: dict[str, str], *, answer: AdminAnswer | None = None, problem: str = ""
+) -> Response:
     told = _words(answer) if answer else problem
     return visit.page(
         "flush.html",
@@ -59,7 +61,7 @@ async def _shown(visit: Visit, form: dict[str, str], *, answer: Answer | None = 
     )
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: AdminAnswer) -> str:
     """What went wrong, "" where nothing did."""
     if answer.status == 403:
         return f"You may not flush: {answer.problem}."

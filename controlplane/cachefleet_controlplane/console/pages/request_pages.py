@@ -9,17 +9,17 @@ from urllib.parse import quote, urlencode
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from cachefleet_controlplane.console.admin_calls import Answer
+from cachefleet_controlplane.console.admin_calls import AdminAnswer
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_controlplane.routing.cache_shortfall import Cause
-from cachefleet_controlplane.store.decision_filter import Outcome
+from cachefleet_controlplane.store.decision_filter import RequestOutcome
 
 PAGE: Final = 50
 FILTERS: Final = ("requestId", "model", "tenant", "pool", "worker", "outcome", "shortfall")
-OUTCOMES: Final = tuple(Outcome)
+OUTCOMES: Final = tuple(RequestOutcome)
 SHORTFALLS: Final = ("any", *Cause)
 _ID: Final = re.compile(r"[\w-]{1,64}")
 _OTHERS: Final = frozenset({"stream", "export"})
@@ -75,10 +75,10 @@ async def _is_decision(visit: Visit, name: str) -> bool:
     return (await _decision(visit, name)).ok
 
 
-async def _decision(visit: Visit, name: str) -> Answer:
+async def _decision(visit: Visit, name: str) -> AdminAnswer:
     """The decision of that id; what the admin API has otherwise below its list is none."""
     if not _ID.fullmatch(name) or name in _OTHERS:
-        return Answer(404, {"detail": "no such decision"})
+        return AdminAnswer(404, {"detail": "no such decision"})
     return await visit.ask("GET", f"/decisions/{name}")
 
 

@@ -12,7 +12,7 @@ from cachefleet_controlplane.console.sign_in.one_time_codes import LIFE_SECONDS
 from cachefleet_controlplane.console.sign_in.visitor_sessions import PATH, drop_cookie, session_id, set_cookie
 from cachefleet_controlplane.console.visit import ConsoleParts, Visit
 from cachefleet_controlplane.internal_auth.admin_rights import asked
-from cachefleet_controlplane.internal_auth.authorizer import Access, AccessUnavailableError, bearer
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization, bearer
 
 _ENTER: Final = f"{PATH}/enter"
 _WRONG: Final = "This token is not the admin API's, or it is not valid any more. Nothing was kept of it."
@@ -117,9 +117,9 @@ async def sign_out(visit: Visit) -> Response:
 
 
 _ANSWERS: Final = {
-    Access.ALLOWED: (200, ""),
-    Access.UNAUTHENTICATED: (401, _WRONG),
-    Access.FORBIDDEN: (403, _FORBIDDEN),
+    Authorization.ALLOWED: (200, ""),
+    Authorization.UNAUTHENTICATED: (401, _WRONG),
+    Authorization.FORBIDDEN: (403, _FORBIDDEN),
 }
 _TOLD: Final = {
     "out": "You have signed out.",

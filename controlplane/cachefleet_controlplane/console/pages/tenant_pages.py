@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from cachefleet_controlplane.console.admin_calls import Answer
+from cachefleet_controlplane.console.admin_calls import AdminAnswer
 from cachefleet_controlplane.console.pages.tenant_limits import FIELDS, change_of, shown_values
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_core.tenancy import DEFAULT_TENANT
@@ -124,7 +124,7 @@ def _path(visit: Visit) -> str:
 async def _shown(
     visit: Visit,
     *,
-    made: Answer | None = None,
+    made: AdminAnswer | None = None,
     told: str = "",
     problem: str = "",
     refused: Mapping[str, str] | None = None,

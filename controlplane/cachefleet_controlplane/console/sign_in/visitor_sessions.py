@@ -25,7 +25,7 @@ _ID_BYTES: Final = 32
 
 
 @dataclass(slots=True)
-class Session:
+class VisitorSession:
     """One signed-in browser."""
 
     token: str = field(repr=False)
@@ -45,7 +45,7 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, limit: int = MAX_SESSIONS) -> None:
         self._clock = clock
-        self._sessions: LruMap[bytes, Session] = LruMap(limit)
+        self._sessions: LruMap[bytes, VisitorSession] = LruMap(limit)
 
     def begin(self, token: str) -> str:
         """Begin a session for a token that was checked; the id for its cookie."""
@@ -53,10 +53,10 @@ class Sessions:
         own = [digest for digest, session in self._sessions.items() if session.is_of(token)]
         if len(own) >= MAX_OF_TOKEN:
             self._sessions.pop(own[0], None)  # they are in the order of their use
-        self._sessions.put(_digest(made), Session(token, secrets.token_urlsafe(_ID_BYTES), self._clock()))
+        self._sessions.put(_digest(made), VisitorSession(token, secrets.token_urlsafe(_ID_BYTES), self._clock()))
         return made
 
-    def find(self, session_id: str, *, use: bool = True) -> Session | None:
+    def find(self, session_id: str, *, use: bool = True) -> VisitorSession | None:
         """The session of a cookie; None where there is none or it was idle for too long. ``use``: it counts as used."""
         session = self._sessions.get(_digest(session_id))
         if session is None:

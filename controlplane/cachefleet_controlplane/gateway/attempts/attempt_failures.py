@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.wire.errors import ApiError
 
 _KEY_REFUSED: Final = (
@@ -32,7 +32,7 @@ _OTHERS: Final[Mapping[Outcome, Callable[[], ApiError]]] = {
 _NOT_RELAYED: Final = partial(ApiError, 502, "The worker's answer could not be relayed.")
 
 
-def failure(outcome: Outcome, opened: Opened) -> ApiError:
+def failure(outcome: Outcome, opened: AttemptResult) -> ApiError:
     """Return the error after ``outcome``, the last of any action; ``opened`` is what the last attempt brought."""
     for known in (opened.outcome, outcome):
         if known in _FIRST:

@@ -45,7 +45,7 @@ from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import (
     refusal_of,
 )
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, Verdict
 from cachefleet_controlplane.wire.json_members import edited, encode
 
@@ -170,7 +170,7 @@ class AttemptPlanner:
         """The answer has begun: what was sent for it is not needed again."""
         self.attempt = replace(self.attempt, body=b"")
 
-    def outcome(self, opened: Opened) -> tuple[Outcome, Refusal | None]:
+    def outcome(self, opened: AttemptResult) -> tuple[Outcome, Refusal | None]:
         """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""
         attempt = self.attempt
         if opened.outcome is Outcome.GATE_REFUSED:

@@ -20,7 +20,7 @@ from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, State, begun, step
 from cachefleet_controlplane.gateway.attempts.sent_attempt import send_attempt
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
-from cachefleet_controlplane.gateway.attempts.worker_choice import Placement, predicted_seconds
+from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice, predicted_seconds
 from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_headers
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
@@ -28,7 +28,7 @@ from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import abo
 from cachefleet_controlplane.gateway.upstream.answers.usage import LONGEST, Usage, within
 from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import omitting, without_zero
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, turned_away
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
@@ -69,7 +69,7 @@ class Exchange:
         self._planner = AttemptPlanner(self._resuming, max_attempts=context.max_attempts)
         self._exposed = context.exposed(routing_input, trace, arrived=began)
         self._transfer: Transfer | None = None
-        self._placement = Placement(
+        self._placement = WorkerChoice(
             context.fleet,
             context.queue,
             self._resuming.routing_input,
@@ -79,7 +79,7 @@ class Exchange:
             plan=self._planner.plan,
         )
         self._attempt_began = 0.0
-        self._opened = Opened(Outcome.LOST)
+        self._opened = AttemptResult(Outcome.LOST)
         self._outcome = Outcome.LOST
         """The last outcome, of any action."""
         self._api: Api = api_of(routing_input.info.endpoint)
@@ -172,7 +172,7 @@ class Exchange:
         kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
         given = self._trace.leg(given, now, chosen.url)
         headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
-        self._opened = Opened(Outcome.LOST)  # in case the attempt is cancelled
+        self._opened = AttemptResult(Outcome.LOST)  # in case the attempt is cancelled
         work = send_attempt(
             *(self._context.upstream, self._routing_input, attempt, chosen.url, headers),
             resumed=self._resuming.resumed,
@@ -367,7 +367,7 @@ def _possible(usage: Usage | None, routing_input: RoutingInput) -> Usage | None:
     return within(usage, longest=longest, prompts=info.prompts, choices=info.choices)
 
 
-def _prefilled(opened: Opened) -> bool:
+def _prefilled(opened: AttemptResult) -> bool:
     """Whether the worker has computed the prompt; an answer that refuses the request does not show that."""
     answer = opened.answer
     return opened.outcome is Outcome.FIRST_EVENT or (

@@ -18,13 +18,13 @@ from cachefleet_controlplane.gateway.apis.request_info import FIELD
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resume_eligibility import unmarked
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
-from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.store.decision_records import AttemptRecord
@@ -105,12 +105,12 @@ class Transfer:
         self._aside = DecisionTrace(
             *(trace.id, trace.at, trace.model, trace.endpoint), queued_seconds=trace.queued_seconds, span=trace.span
         )
-        self._placement = Placement(
+        self._placement = WorkerChoice(
             context.fleet, context.queue, self._routing_input, trace=self._aside, arrived=arrived, clock=context.clock
         )
         self._progress = Progress()
         self._began = 0.0
-        self.opened = Opened(Outcome.LOST)
+        self.opened = AttemptResult(Outcome.LOST)
         """The last Prefill worker's answer."""
 
     @property
@@ -160,7 +160,7 @@ class Transfer:
         self._began = self._context.clock()
         told = self._trace.leg(list(headers), self._began, chosen.url)
         given = upstream_headers(told, key=self._context.credentials.of(chosen.url))
-        self.opened = Opened(Outcome.LOST)
+        self.opened = AttemptResult(Outcome.LOST)
         work = self._context.upstream.open(chosen.url, self._path, self._routing_input.body, headers=given)
         last = self._progress.attempts >= self._context.max_attempts
         waiting = self._placement.waiting(chosen, None if last else self._progress.excluded)

@@ -10,7 +10,7 @@ from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 
 
 async def send_attempt(
@@ -22,7 +22,7 @@ async def send_attempt(
     *,
     resumed: bool,
     beside: Any = None,
-) -> Opened:
+) -> AttemptResult:
     """Send an attempt of a request; the rest of an answer (``resumed``) is always sent whole.
 
     ``beside``: the native request of the client that the answer is for.
@@ -34,13 +34,13 @@ async def send_attempt(
         return await upstream.open(url, attempt.path, attempt.body, headers=headers, watch=attempt.watch, beside=beside)
     told = [*headers, *continuing.headers(url)]
 
-    async def send(body: bytes) -> Opened:
+    async def send(body: bytes) -> AttemptResult:
         return await upstream.open(url, attempt.path, body, headers=told, watch=attempt.watch, beside=beside)
 
     return await continuing.send(url, attempt.body, send)
 
 
-async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str) -> Opened | None:
+async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str) -> AttemptResult | None:
     """Have the worker answer that holds the request; None where it does no more: then it is sent again."""
     if not held.answer.take():
         return None

@@ -28,7 +28,7 @@ from typing import Any, Final
 from cachefleet_controlplane.fleet.worker_troubles import Trouble
 from cachefleet_controlplane.gateway.attempts.answer_latency import AnswerLatency, Limits, limits, patience
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_runtime.lru import LruMap
 
 LOOK_SECONDS: Final = 0.5
@@ -56,7 +56,7 @@ class _Known:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class UnansweredAttempt:
     """An attempt that has no byte yet; ``predicted`` gives the seconds that its decision predicted."""
 
     worker: str
@@ -105,7 +105,7 @@ class Relaying:
 
 Troubles = Callable[[AbstractSet[str]], Mapping[str, Trouble]]
 """Those of some workers, by full names, whose answers may never come."""
-_Attempt = Waiting | Relaying
+_Attempt = UnansweredAttempt | Relaying
 
 
 class StalledAttempts:
@@ -115,12 +115,12 @@ class StalledAttempts:
         self._troubles = troubles
         self._clock = clock
         self._known: LruMap[str, _Known] = LruMap(MAX_WORKERS)
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[UnansweredAttempt, None] = {}
         self._relayed: defaultdict[str, dict[Relaying, None]] = defaultdict(dict)
         """Answers that have begun, by worker."""
         self._look_again: asyncio.TimerHandle | None = None
 
-    async def bounded(self, attempt: Waiting, work: Awaitable[Opened]) -> Opened:
+    async def bounded(self, attempt: UnansweredAttempt, work: Awaitable[AttemptResult]) -> AttemptResult:
         """Return what comes of ``work``; STALLED where it was cancelled, which disconnects it."""
         task = attempt.task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
@@ -133,7 +133,7 @@ class StalledAttempts:
             # It ends the attempt where nobody else has cancelled the task.
             if task is None or not attempt.ended or task.uncancel() > before:
                 raise
-            return Opened(Outcome.STALLED)
+            return AttemptResult(Outcome.STALLED)
         finally:
             self._waiting.pop(attempt, None)
         if task is not None and attempt.ended:  # its answer came in the same moment
@@ -207,7 +207,7 @@ class StalledAttempts:
 
     def _behind_others(self, attempt: _Attempt) -> None:
         """Those that were not asked for come first at the next look."""
-        if isinstance(attempt, Waiting):
+        if isinstance(attempt, UnansweredAttempt):
             del self._waiting[attempt]
             self._waiting[attempt] = None
         else:
@@ -228,7 +228,7 @@ class StalledAttempts:
         answers = self._relayed.get(worker, ())
         return now - min((one.silent_seconds() for one in answers if one.silent_seconds), default=math.inf)
 
-    def _silence(self, attempt: Waiting, now: float, relayed: float) -> float:
+    def _silence(self, attempt: UnansweredAttempt, now: float, relayed: float) -> float:
         """Seconds since anything came of its worker, which was ``relayed`` last."""
         known = self._known.get(attempt.worker)
         return now - max(attempt.began, relayed, known.heard if known else attempt.began)

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
+from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream
 from cachefleet_controlplane.transport.native_exchange import NativeReply
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
 
@@ -37,7 +37,7 @@ class StreamRelay:
     stalled: StalledAttempts
 
     async def run(
-        self, stream: Stream, transformer: StreamTransformer, *, worker: str, elsewhere: Callable[[], bool]
+        self, stream: AnswerStream, transformer: StreamTransformer, *, worker: str, elsewhere: Callable[[], bool]
     ) -> Outcome:
         """Send the events held back, then those that follow, each once the client has taken the one before.
 
@@ -51,7 +51,7 @@ class StreamRelay:
             if isinstance(stream.response, NativeResponse):
                 transformer.count.add(*stream.response.counted())
 
-    async def _run(self, stream: Stream, transformer: StreamTransformer, answer: Relaying) -> Outcome:
+    async def _run(self, stream: AnswerStream, transformer: StreamTransformer, answer: Relaying) -> Outcome:
         resuming, events, written, failed = self.resuming, stream.first, False, False
         if isinstance(stream.response, NativeResponse):
             stream.response.begin()
@@ -75,7 +75,9 @@ class StreamRelay:
             await self.reply.write(data)
         return outcome
 
-    def _native_ends(self, stream: Stream, transformer: StreamTransformer, *, written: bool) -> _NativeEnds | None:
+    def _native_ends(
+        self, stream: AnswerStream, transformer: StreamTransformer, *, written: bool
+    ) -> _NativeEnds | None:
         """Both ends, where native code may pass on what comes now: from the stream's beginning, or once that is
         ``written``.
         """
@@ -92,14 +94,14 @@ class StreamRelay:
         may = fresh if response.begins else written and transformer.passes and resuming.passes
         return _NativeEnds(response, reply, transformer) if may else None
 
-    async def _send(self, ends: _NativeEnds | None, stream: Stream, data: bytes) -> None:
+    async def _send(self, ends: _NativeEnds | None, stream: AnswerStream, data: bytes) -> None:
         """Send ``data``; native code does, and passes on what follows it, where there are ``ends``."""
         if ends is not None:
             self._relay(ends, stream, data)
         elif data:
             await self.reply.write(data)
 
-    def _relay(self, ends: _NativeEnds, stream: Stream, data: bytes) -> None:
+    def _relay(self, ends: _NativeEnds, stream: AnswerStream, data: bytes) -> None:
         response, reply, transformer = ends
         first = response.begins
         if first:
@@ -114,7 +116,7 @@ class StreamRelay:
             send_seconds=reply.seconds,
         )
 
-    async def _left(self, ends: _NativeEnds, stream: Stream, answer: Relaying) -> list[bytes]:
+    async def _left(self, ends: _NativeEnds, stream: AnswerStream, answer: Relaying) -> list[bytes]:
         """The next events that native code has not passed on."""
         answer.silent_seconds = ends.response.silent_seconds
         try:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
-from cachefleet_controlplane.gateway.attempts.stalled_attempts import Waiting
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import UnansweredAttempt
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
@@ -24,7 +24,7 @@ from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.worker_spec import Role
 
 
-class Placement:
+class WorkerChoice:
     """The choice of a worker for one request, which came at ``arrived`` on ``clock``; its decisions go into ``trace``.
 
     ``chosen`` is the last decision that names a worker, ``inflight`` what is in flight there until ``free`` is called.
@@ -78,13 +78,13 @@ class Placement:
     def _others_first(self) -> bool:
         return self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived, tenant=self._tenant)
 
-    def waiting(self, chosen: Decision, excluded: frozenset[str] | None) -> Waiting:
+    def waiting(self, chosen: Decision, excluded: frozenset[str] | None) -> UnansweredAttempt:
         """What is known of an attempt while it waits for the first byte of the worker chosen; ``excluded`` None: it is
         the last one.
         """
         stream = self.routing_input.info.stream
         elsewhere = _nowhere if excluded is None else partial(self.elsewhere, chosen, excluded)
-        return Waiting(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
+        return UnansweredAttempt(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
 
     def elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
         """Whether another worker than the one chosen would take the request now."""

@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerEpoch:
     """A worker by its full name, in one epoch of its engine."""
 
     worker: str = ""
@@ -121,7 +121,7 @@ class Lineage:
     expires: float
 
 
-def checkpoint(lineage: Lineage, fresh: Fresh, place: Place, *, max_keys: int) -> Checkpoint:
+def checkpoint(lineage: Lineage, fresh: Fresh, place: WorkerEpoch, *, max_keys: int) -> Checkpoint:
     """Return the checkpoint of a finished turn; its prefix ends at the last safe boundary, else with the prompt."""
     safe = max((one for one in fresh.boundaries if 0 < one <= fresh.tokens), default=0)
     tokens = safe or fresh.tokens

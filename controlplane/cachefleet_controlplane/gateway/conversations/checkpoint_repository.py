@@ -15,8 +15,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner, Status
-from cachefleet_controlplane.gateway.conversations.records import Certificate, SealedResponse, Turn
-from cachefleet_controlplane.gateway.conversations.sessions import Head, Session
+from cachefleet_controlplane.gateway.conversations.records import Certificate, FinishedTurn, SealedResponse
+from cachefleet_controlplane.gateway.conversations.sessions import ConversationState, Head
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.continuation_tables import (
     CertificateRow,
@@ -68,7 +68,7 @@ class SqlContinuations:
             row = connection.execute(whole).mappings().one()
             return _head(connection, row, row["head"]), _checkpoint(named)
 
-    def commit(self, turn: Turn) -> bool:
+    def commit(self, turn: FinishedTurn) -> bool:
         """Keep a turn; False where its head was not the one expected, and then only the response is kept."""
         with self._database.transaction(write=True) as connection:
             if turn.response is not None:
@@ -109,7 +109,7 @@ class SqlContinuations:
             connection.execute(insert(_certificates), msgspec.to_builtins(certificate))
 
 
-def _advance(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
+def _advance(connection: Connection, turn: FinishedTurn, checkpoint: Checkpoint) -> bool:
     moved = _begin(connection, turn, checkpoint) if turn.expected is None else _swap(connection, turn, checkpoint)
     if not moved:
         return False
@@ -122,7 +122,7 @@ def _advance(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool
     return True
 
 
-def _begin(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
+def _begin(connection: Connection, turn: FinishedTurn, checkpoint: Checkpoint) -> bool:
     """Insert a conversation; False where one of its name has not expired."""
     owner = turn.owner
     named = _named(owner, turn.name)
@@ -150,7 +150,7 @@ def _insert(connection: Connection, table: Table) -> Any:
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
-def _swap(connection: Connection, turn: Turn, checkpoint: Checkpoint) -> bool:
+def _swap(connection: Connection, turn: FinishedTurn, checkpoint: Checkpoint) -> bool:
     expected = (_conversations.c.id == checkpoint.conversation) & (_conversations.c.head == turn.expected)
     values = {"head": checkpoint.id, "seq": checkpoint.seq, "state": turn.state, "expires": checkpoint.expires}
     return connection.execute(update(_conversations).where(expected).values(values)).rowcount > 0
@@ -194,7 +194,7 @@ def _head(connection: Connection, row: RowMapping, head: str) -> Head:
         owner=Owner(TenantId(row["tenant"]), row["model"]),
         name=row["name"],
         seq=row["seq"],
-        state=Session(row["state"]),
+        state=ConversationState(row["state"]),
         expires=row["expires"],
         checkpoint=None if found is None else _checkpoint(found),
     )

@@ -24,7 +24,7 @@ class HistoryError(ValueError):
     """The stored bytes were not sealed for this tenant and this response, or not by this version."""
 
 
-class History(Struct, frozen=True):
+class ConversationHistory(Struct, frozen=True):
     """A conversation up to a response; both members are JSON."""
 
     items: bytes
@@ -40,20 +40,20 @@ class HistoryCipher:
         self._key = key
         self._random = random
 
-    def seal(self, history: History, *, tenant: TenantId, response: str) -> bytes:
+    def seal(self, history: ConversationHistory, *, tenant: TenantId, response: str) -> bytes:
         """Compress and encrypt; return version, nonce and ciphertext."""
         nonce = self._random(_NONCE_BYTES)
         plain = zlib.compress(msgspec.msgpack.encode(history), _LEVEL)
         return _VERSION + nonce + self._cipher(tenant).encrypt(nonce, plain, _bound_to(tenant, response))
 
-    def open(self, sealed: bytes, *, tenant: TenantId, response: str) -> History:
+    def open(self, sealed: bytes, *, tenant: TenantId, response: str) -> ConversationHistory:
         """Decrypt what ``seal`` returned for this tenant and response. HistoryError."""
         nonce, data = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         if sealed[:1] != _VERSION or len(nonce) != _NONCE_BYTES:
             raise HistoryError("not a sealed conversation of this version")
         try:
             plain = self._cipher(tenant).decrypt(nonce, data, _bound_to(tenant, response))
-            return msgspec.msgpack.decode(zlib.decompress(plain), type=History)
+            return msgspec.msgpack.decode(zlib.decompress(plain), type=ConversationHistory)
         except (InvalidTag, zlib.error, msgspec.DecodeError) as error:
             raise HistoryError("not what was sealed for this response") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner
-from cachefleet_controlplane.gateway.conversations.sessions import Session
+from cachefleet_controlplane.gateway.conversations.sessions import ConversationState
 from cachefleet_core.tenancy import TenantId
 
 
@@ -41,7 +41,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class FinishedTurn:
     """What is kept of a finished turn: all of it or, where its head has moved, the response alone.
 
     ``expected`` is the head that the turn continued; None where it begins the conversation.
@@ -50,7 +50,7 @@ class Turn:
     owner: Owner
     name: str
     expected: str | None
-    state: Session
+    state: ConversationState
     checkpoint: Checkpoint | None
     """None where only a response is kept."""
     response: SealedResponse | None = None

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
-from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryCipher, HistoryError
+from cachefleet_controlplane.gateway.conversations.encryption import ConversationHistory, HistoryCipher, HistoryError
 from cachefleet_controlplane.gateway.conversations.records import SealedResponse
 from cachefleet_controlplane.gateway.conversations.rehydration import (
     PREVIOUS,
@@ -113,7 +113,7 @@ class Histories:
         self, info: RequestInfo, response: Finished, body: bytes, owner: Owner, *, now: float, expires: float
     ) -> SealedResponse:
         """Return the encrypted record of a response to ``info``, whose input is whole."""
-        history = History(joined((*input_items(info), *response.output)), body)
+        history = ConversationHistory(joined((*input_items(info), *response.output)), body)
         return SealedResponse(
             tenant=owner.tenant,
             id=response.id,
@@ -123,7 +123,7 @@ class Histories:
             expires=expires,
         )
 
-    async def _read(self, tenant: TenantId, response: str) -> History | None:
+    async def _read(self, tenant: TenantId, response: str) -> ConversationHistory | None:
         """None for a response that is not stored, or cannot be decrypted."""
         found = await self._sealed(tenant, response)
         try:

@@ -27,7 +27,7 @@ _AGENTS: Final = frozenset(header for header, _ in AGENT_HEADERS)
 _NAME: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_NAME)
 
 
-class Session(StrEnum):
+class ConversationState(StrEnum):
     """State of a conversation; the first three are values of the client's header."""
 
     ACTIVE = "active"
@@ -46,23 +46,27 @@ class Event(StrEnum):
 
 
 _LIVING: Final = {
-    Event.TURN: Session.ACTIVE,
-    Event.PAUSE: Session.PAUSED,
-    Event.COMPLETE: Session.COMPLETED,
-    Event.EXPIRE: Session.EXPIRED,
+    Event.TURN: ConversationState.ACTIVE,
+    Event.PAUSE: ConversationState.PAUSED,
+    Event.COMPLETE: ConversationState.COMPLETED,
+    Event.EXPIRE: ConversationState.EXPIRED,
 }
-TABLE: Final[Mapping[Session, Mapping[Event, Session]]] = MappingProxyType(
+TABLE: Final[Mapping[ConversationState, Mapping[Event, ConversationState]]] = MappingProxyType(
     {
-        Session.ACTIVE: _LIVING,
-        Session.PAUSED: _LIVING,
-        Session.COMPLETED: _LIVING,
-        Session.EXPIRED: {Event.EXPIRE: Session.EXPIRED},
+        ConversationState.ACTIVE: _LIVING,
+        ConversationState.PAUSED: _LIVING,
+        ConversationState.COMPLETED: _LIVING,
+        ConversationState.EXPIRED: {Event.EXPIRE: ConversationState.EXPIRED},
     }
 )
 """An expired conversation gets no further turn: another one begins."""
-EVENTS: Final = {Session.ACTIVE: Event.TURN, Session.PAUSED: Event.PAUSE, Session.COMPLETED: Event.COMPLETE}
+EVENTS: Final = {
+    ConversationState.ACTIVE: Event.TURN,
+    ConversationState.PAUSED: Event.PAUSE,
+    ConversationState.COMPLETED: Event.COMPLETE,
+}
 """The event of a turn that asks for this state."""
-_PREFERRED: Final = frozenset({Session.ACTIVE, Session.PAUSED})
+_PREFERRED: Final = frozenset({ConversationState.ACTIVE, ConversationState.PAUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +78,11 @@ class Head:
     name: str
     """Keyed digest of the client's name for it."""
     seq: int
-    state: Session
+    state: ConversationState
     expires: float
     checkpoint: Checkpoint | None
 
-    def at(self, now: float) -> Session:
+    def at(self, now: float) -> ConversationState:
         """Return its state at ``now``, in Unix seconds."""
         return self.state if now < self.expires else TABLE[self.state][Event.EXPIRE]
 
@@ -87,7 +91,7 @@ class Head:
         return self.checkpoint.worker if self.checkpoint is not None and self.at(now) in _PREFERRED else ""
 
 
-def after(state: Session, event: Event) -> Session:
+def after(state: ConversationState, event: Event) -> ConversationState:
     """Return the state after an event. ValueError for what cannot happen."""
     try:
         return TABLE[state][event]
@@ -120,9 +124,9 @@ def _agent_session(headers: Sequence[Header]) -> bytes:
 
 def session_event(headers: Iterable[Header]) -> Event:
     """Return the event of a turn by its state header; TURN without one. ApiError 400."""
-    given = next((value.decode("latin-1") for name, value in headers if name == STATE_HEADER), Session.ACTIVE)
+    given = next((value.decode("latin-1") for name, value in headers if name == STATE_HEADER), ConversationState.ACTIVE)
     try:
-        return EVENTS[Session(given)]
+        return EVENTS[ConversationState(given)]
     except (KeyError, ValueError) as error:
         allowed = ", ".join(EVENTS)
         message = f"`{STATE_HEADER.decode()}` must be one of {allowed}."

@@ -17,21 +17,21 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
     Fresh,
     Lineage,
     Owner,
-    Place,
     Receipt,
     Status,
+    WorkerEpoch,
     checkpoint,
 )
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.records import Turn as TurnRecord
+from cachefleet_controlplane.gateway.conversations.records import FinishedTurn as TurnRecord
 from cachefleet_controlplane.gateway.conversations.rehydration import continued, finished, previous_id
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.retention import Allowance, allowance
 from cachefleet_controlplane.gateway.conversations.sessions import (
     SESSION_HEADER,
+    ConversationState,
     Event,
     Head,
-    Session,
     after,
     name_digest,
     session_event,
@@ -167,7 +167,7 @@ def _following(name: str, head: Head | None, now: float) -> Thread:
     """The next turn of a conversation; the first of a new one where it has expired."""
     if head is None:
         return Thread(name=name)
-    if head.at(now) is Session.EXPIRED or head.checkpoint is None:
+    if head.at(now) is ConversationState.EXPIRED or head.checkpoint is None:
         return Thread(name=name, checkpoint=head.checkpoint)
     return Thread(
         name=name,
@@ -230,7 +230,7 @@ class _Settling:
         )
         fresh, place = turn.fresh, self._place(turn.served())
         made = None if fresh is None else checkpoint(lineage, fresh, place, max_keys=parts.max_keys)
-        state = after(Session.ACTIVE, self.event)
+        state = after(ConversationState.ACTIVE, self.event)
 
         def record() -> TurnRecord:
             kept = None
@@ -259,9 +259,9 @@ class _Settling:
             lookahead=facts.lookahead,
         )
 
-    def _place(self, decision: Decision | None) -> Place:
+    def _place(self, decision: Decision | None) -> WorkerEpoch:
         if decision is None:
-            return Place()
+            return WorkerEpoch()
         hellos = self.parts.fleet.announced(self.model.name)
         epoch = next((h.epoch for h in hellos if (h.pool, h.worker) == (decision.pool, decision.worker)), "")
-        return Place(decision.full_name, epoch)
+        return WorkerEpoch(decision.full_name, epoch)

@@ -31,7 +31,7 @@ SETTLE_SECONDS: Final = 0.25
 DEATHS_NEEDED: Final = 2
 
 
-class Verdict(StrEnum):
+class FatalVerdict(StrEnum):
     """Whether a request may be sent to an engine."""
 
     FREE = "free"
@@ -101,14 +101,14 @@ class DeathLedger:
                 self._judged &= death.losses.pop(digest, None) is None
         self._expire(now)
 
-    def verdict(self, digest: bytes, now: float) -> Verdict:
+    def verdict(self, digest: bytes, now: float) -> FatalVerdict:
         """Whether a request may be sent."""
         self._expire(now)
         if not self._judged:
             self._judge(now)
         if digest in self._fatal:
-            return Verdict.FATAL
-        return Verdict.DOUBTFUL if digest in self._suspected else Verdict.FREE
+            return FatalVerdict.FATAL
+        return FatalVerdict.DOUBTFUL if digest in self._suspected else FatalVerdict.FREE
 
     def unsettled(self, now: float) -> float:
         """The seconds until the last death is settled; 0 where it is."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.engine_deaths.death_ledger import DeathLedger, Verdict
+from cachefleet_controlplane.gateway.engine_deaths.death_ledger import DeathLedger, FatalVerdict
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_runtime.lru import LruMap
 
@@ -117,13 +117,13 @@ class EngineDeaths:
         self._ledger.answered(digest, whole=whole, now=self._clock())
         self._wake()
 
-    async def verdict(self, digest: bytes, subject: Subject) -> Verdict:
+    async def verdict(self, digest: bytes, subject: Subject) -> FatalVerdict:
         """Whether a request may be sent; where it is suspected, once all is known of the last death."""
         verdict = self._ledger.verdict(digest, self._clock())
-        while verdict is not Verdict.FREE and (seconds := self._ledger.unsettled(self._clock())):
+        while verdict is not FatalVerdict.FREE and (seconds := self._ledger.unsettled(self._clock())):
             await asyncio.sleep(seconds)
             verdict = self._ledger.verdict(digest, self._clock())
-        if verdict is Verdict.FATAL and self._subjects.get(digest) is None:
+        if verdict is FatalVerdict.FATAL and self._subjects.get(digest) is None:
             self._found(digest, subject)
         return verdict
 
@@ -137,18 +137,18 @@ class EngineDeaths:
             | {"workers": ", ".join(workers)},
         )
 
-    async def turn(self, digest: bytes, subject: Subject, holder: object, *, arrived: float) -> Verdict:
+    async def turn(self, digest: bytes, subject: Subject, holder: object, *, arrived: float) -> FatalVerdict:
         """Wait until a request may be sent, TURN_SECONDS at most: FREE, also for a doubtful one whose turn it is.
 
         A ``holder`` has its turn until ``leave``; those that came first go first.
         """
-        while (verdict := await self.verdict(digest, subject)) is Verdict.DOUBTFUL and self._trial is not holder:
+        while (verdict := await self.verdict(digest, subject)) is FatalVerdict.DOUBTFUL and self._trial is not holder:
             if self._trial is None and self._first(arrived):
                 self._trial = holder
-                return Verdict.FREE
+                return FatalVerdict.FREE
             if not await self._wait(arrived):
                 return verdict
-        return Verdict.FREE if verdict is Verdict.DOUBTFUL else verdict
+        return FatalVerdict.FREE if verdict is FatalVerdict.DOUBTFUL else verdict
 
     def leave(self, holder: object) -> None:
         """End a turn; nothing where it is somebody else's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_controlplane.gateway.engine_deaths.death_ledger import Verdict
+from cachefleet_controlplane.gateway.engine_deaths.death_ledger import FatalVerdict
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths, Subject
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.wire.errors import ApiError
@@ -37,7 +37,7 @@ class ExposedRequest:
         self._subject = subject
         self._arrived = arrived
         self._produced = False
-        self._verdict = Verdict.FREE
+        self._verdict = FatalVerdict.FREE
 
     @property
     def digest(self) -> bytes:
@@ -79,18 +79,18 @@ class ExposedRequest:
         if self._deaths.empty:
             return True
         self._verdict = await self._deaths.turn(self.digest, self._subject, self, arrived=self._arrived)
-        return self._verdict is Verdict.FREE
+        return self._verdict is FatalVerdict.FREE
 
     @property
     def refusal(self) -> str:
         """What metrics call it where it may not be sent: refused, or doubted."""
-        return "refused" if self._verdict is Verdict.FATAL else "doubted"
+        return "refused" if self._verdict is FatalVerdict.FATAL else "doubted"
 
     def error(self) -> ApiError | None:
         """The client's error where it may not be sent; None where it may, as nearly always."""
-        if self._verdict is Verdict.FATAL:
+        if self._verdict is FatalVerdict.FATAL:
             return ApiError(422, _FATAL, code=FATAL_REQUEST, headers=_NO_RETRY)
-        if self._verdict is Verdict.DOUBTFUL:
+        if self._verdict is FatalVerdict.DOUBTFUL:
             return ApiError(503, _DOUBTED, code=DOUBTED_REQUEST, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
         return None
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cachefleet_controlplane.gateway.handles.conversation_items import Items
-from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, Held
+from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, HeldPrefix
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.wire.json_members import edited
 from cachefleet_core.continuation import Fingerprints, KeptPrefix
 
@@ -62,7 +62,7 @@ class Continuing:
         """Return the header that has a worker keep the request; none where it cannot."""
         return [keep_header(self._fingerprints)] if url in self._keepers else []
 
-    async def send(self, url: str, body: bytes, send: Send) -> Opened:
+    async def send(self, url: str, body: bytes, send: Send) -> AttemptResult:
         """Send a request to a worker: by handle where that is shorter; whole else, and where the worker refuses it."""
         found = self._held.get(url) if url in self._keepers else None
         if found is None:
@@ -81,7 +81,7 @@ class Continuing:
             self._note(url, opened.kept, body)
         return self._learnt(url, opened)
 
-    def answered(self, url: str, opened: Opened) -> Opened:
+    def answered(self, url: str, opened: AttemptResult) -> AttemptResult:
         """Learn what the worker keeps, now that it has answered."""
         if url in self._continued and self._unchecked:
             self._check(opened.kept, self._unchecked)
@@ -109,9 +109,9 @@ class Continuing:
             self._metrics.request(outcome)
         return outcome
 
-    def _remembered(self) -> dict[str, tuple[int, Held]]:
+    def _remembered(self) -> dict[str, tuple[int, HeldPrefix]]:
         """The longest beginning that each worker keeps, the longest of all first."""
-        found: dict[str, tuple[int, Held]] = {}
+        found: dict[str, tuple[int, HeldPrefix]] = {}
         for count, digest in self._items.beginnings():
             for held in self._memory.at(digest):
                 if held.url not in self._keepers or held.url in found:
@@ -135,17 +135,17 @@ class Continuing:
         if kept is not None:
             self._on_continued(kept, body)
 
-    def _lost(self, url: str, count: int, held: Held, code: str) -> None:
+    def _lost(self, url: str, count: int, held: HeldPrefix, code: str) -> None:
         self._memory.drop(self._items.digests[count], held)
         self._metrics.refused(code)
         del self._held[url]
         self._earlier.pop(url, None)
 
-    def _learnt(self, url: str, opened: Opened) -> Opened:
+    def _learnt(self, url: str, opened: AttemptResult) -> AttemptResult:
         """Note what a worker keeps of the whole conversation."""
         kept = kept_prefix(opened.kept) if url in self._keepers else None
         if kept is not None:
-            held = Held(url, kept, self._fingerprints)
+            held = HeldPrefix(url, kept, self._fingerprints)
             self._memory.add(self._items.whole, held)
             self._memory.place(kept.handle, url)
             self._held[url] = len(self._items.items), held

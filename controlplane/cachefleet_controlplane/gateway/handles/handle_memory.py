@@ -17,7 +17,7 @@ SERVERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPrefix:
     """A beginning as one worker keeps it."""
 
     url: str
@@ -29,22 +29,22 @@ class HandleMemory:
     """Workers by the digest of what they keep; at most ``limit`` beginnings, the least recently used dropped first."""
 
     def __init__(self, limit: int) -> None:
-        self._held: LruMap[bytes, tuple[Held, ...]] = LruMap(limit)
+        self._held: LruMap[bytes, tuple[HeldPrefix, ...]] = LruMap(limit)
         self._places: LruMap[str, str] = LruMap(SERVERS)
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def at(self, digest: bytes) -> Sequence[Held]:
+    def at(self, digest: bytes) -> Sequence[HeldPrefix]:
         """Return who keeps a beginning."""
         return self._held.use(digest) or ()
 
-    def add(self, digest: bytes, held: Held) -> None:
+    def add(self, digest: bytes, held: HeldPrefix) -> None:
         """Note that a worker keeps a beginning, under this handle from now on."""
         others = [one for one in self._held.get(digest, ()) if one.url != held.url]
         self._held.put(digest, (held, *others[: PLACES - 1]))
 
-    def drop(self, digest: bytes, held: Held) -> None:
+    def drop(self, digest: bytes, held: HeldPrefix) -> None:
         """Note that a worker has lost a handle; a newer one of that worker stays."""
         left = tuple(one for one in self._held.get(digest, ()) if one != held)
         if left:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode
 
@@ -26,7 +26,7 @@ class HandleOutcome(StrEnum):
     """It was rendered by or with something else."""
 
 
-Send = Callable[[bytes], Awaitable[Opened]]
+Send = Callable[[bytes], Awaitable[AttemptResult]]
 
 
 class Sending(Protocol):
@@ -46,11 +46,11 @@ class Sending(Protocol):
         """Return the header that has a worker keep the request; none where it cannot."""
         ...
 
-    async def send(self, url: str, body: bytes, send: Send) -> Opened:
+    async def send(self, url: str, body: bytes, send: Send) -> AttemptResult:
         """Send a body to a worker, by handle where that serves; ``send`` may be called more than once."""
         ...
 
-    def answered(self, url: str, opened: Opened) -> Opened:
+    def answered(self, url: str, opened: AttemptResult) -> AttemptResult:
         """Learn from the answer of a worker that held the request; return it."""
         ...
 

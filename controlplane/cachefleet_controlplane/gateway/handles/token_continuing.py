@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.handles.token_reference import plain_body, whole_body
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_core.continuation import REF_MEMBER, Fingerprints, PromptCacheRef, RefusalCode
@@ -57,7 +57,7 @@ class TokenContinuing:
         """Return the header that has a worker keep the request; none where it cannot."""
         return [keep_header(self._fingerprints)] if url in self._keepers else []
 
-    async def send(self, url: str, body: bytes, send: Send) -> Opened:
+    async def send(self, url: str, body: bytes, send: Send) -> AttemptResult:
         """Send a body: as it is to the worker that keeps its ids, whole to any other."""
         if self._ref is not None and url != self.first:
             ids = await self._ids(self.first, body)
@@ -67,7 +67,7 @@ class TokenContinuing:
         opened = await send(body if url in self._keepers else plain_body(body))
         return self._learnt(url, opened)
 
-    def answered(self, url: str, opened: Opened) -> Opened:
+    def answered(self, url: str, opened: AttemptResult) -> AttemptResult:
         """Learn what the worker keeps, now that it has answered."""
         return self._learnt(url, opened)
 
@@ -91,10 +91,10 @@ class TokenContinuing:
         message = "The prefix is not kept any more, or is another one: send all token ids as `prompt`."
         return ApiError(409, message, param=REF_MEMBER, code=self._refused)
 
-    def _refused_answer(self) -> Opened:
+    def _refused_answer(self) -> AttemptResult:
         """Return the same as a worker's answer."""
         body = error_body(Endpoint.COMPLETIONS, self._refusal())
-        return Opened(Outcome.ANSWERED, Answer(409, (JSON,), body))
+        return AttemptResult(Outcome.ANSWERED, Answer(409, (JSON,), body))
 
     def ended(self, url: str) -> HandleOutcome | None:
         """Count and return what became of the reference; None where there was none."""
@@ -104,7 +104,7 @@ class TokenContinuing:
         self._metrics.request(outcome)
         return outcome
 
-    def _learnt(self, url: str, opened: Opened) -> Opened:
+    def _learnt(self, url: str, opened: AttemptResult) -> AttemptResult:
         code = refusal_code(opened.answer)
         if code is not None:
             self._refused = code

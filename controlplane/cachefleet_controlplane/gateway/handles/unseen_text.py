@@ -55,7 +55,7 @@ Ask = Callable[[ServedModel, Endpoint, bytes], Awaitable[Sequence[int] | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TextPlace:
     """Where such a text may stand: in a member of an API's bodies; ``listed`` as a part of a list."""
 
     endpoint: Endpoint
@@ -71,12 +71,12 @@ class _Message(Struct, frozen=True):
 _message = msgspec.json.Decoder(_Message)
 
 
-def places(endpoint: Endpoint, fields: Fields) -> frozenset[Place]:
+def places(endpoint: Endpoint, fields: Fields) -> frozenset[TextPlace]:
     """Where a body has texts that an engine may leave out."""
     return frozenset(place for place, _ in _found(endpoint, fields))
 
 
-def without(endpoint: Endpoint, fields: Fields, unseen: AbstractSet[Place]) -> Fields:
+def without(endpoint: Endpoint, fields: Fields, unseen: AbstractSet[TextPlace]) -> Fields:
     """A body's members without the lines in those places; the same object where there are none."""
     changed: Fields = {}
     for place, items in _found(endpoint, fields):
@@ -92,17 +92,17 @@ def without(endpoint: Endpoint, fields: Fields, unseen: AbstractSet[Place]) -> F
     return fields | changed if changed else fields
 
 
-def _found(endpoint: Endpoint, fields: Fields) -> Iterator[tuple[Place, frozenset[int] | None]]:
+def _found(endpoint: Endpoint, fields: Fields) -> Iterator[tuple[TextPlace, frozenset[int] | None]]:
     """Each place with the numbers of its items; None where the member is the text itself, or its parts."""
     member, listed = _MEMBERS.get(endpoint, ""), LISTS.get(endpoint, "")
     if _marked(fields.get(member, NULL)):
-        yield Place(endpoint, member, _is_list(fields[member])), None
+        yield TextPlace(endpoint, member, _is_list(fields[member])), None
     if _marked(fields.get(listed, NULL)):
         contents = list(_system_contents(fields[listed]))
         for parts in (False, True):
             items = frozenset(at for at, content in contents if _is_list(content) == parts)
             if items:
-                yield Place(endpoint, listed, parts), items
+                yield TextPlace(endpoint, listed, parts), items
 
 
 def _system_contents(messages: Raw) -> Iterator[tuple[int, Raw]]:
@@ -138,7 +138,7 @@ def _is_list(raw: Raw) -> bool:
     return bytes(memoryview(raw)[:1]) == b"["
 
 
-def question(place: Place, marker: str, nonce: str, *, model: str) -> bytes:
+def question(place: TextPlace, marker: str, nonce: str, *, model: str) -> bytes:
     """A body with such a text in a place."""
     text = f"{marker}: {nonce}\nBe kind."
     part = {"type": _TEXT_PARTS.get(place.endpoint, "text"), "text": text}
@@ -159,8 +159,8 @@ class UnseenText:
         self._ask = ask
         self._facts = facts
         self._clock = clock
-        self._answers: LruMap[tuple[str, Place], bool | None] = LruMap(MAX_ANSWERS)
-        self._not_before: LruMap[tuple[str, Place], float] = LruMap(MAX_ANSWERS)
+        self._answers: LruMap[tuple[str, TextPlace], bool | None] = LruMap(MAX_ANSWERS)
+        self._not_before: LruMap[tuple[str, TextPlace], float] = LruMap(MAX_ANSWERS)
         self._tasks = BackgroundTasks("asking what a renderer leaves out", failed=lambda: None)
 
     def of(self, info: RequestInfo, model: ServedModel) -> RequestInfo:
@@ -183,21 +183,21 @@ class UnseenText:
         """End open questions."""
         self._tasks.cancel()
 
-    def _unseen(self, found: AbstractSet[Place], model: ServedModel) -> set[Place]:
+    def _unseen(self, found: AbstractSet[TextPlace], model: ServedModel) -> set[TextPlace]:
         facts = self._facts(model.name)
         if len(facts.profiles) > 1:  # workers that may render in several ways
             return set()
         renderer = facts.profiles[0] if facts.profiles else facts.model
         return {place for place in found if self._is_unseen((renderer, place), model)}
 
-    def _is_unseen(self, name: tuple[str, Place], model: ServedModel) -> bool:
+    def _is_unseen(self, name: tuple[str, TextPlace], model: ServedModel) -> bool:
         known = self._answers.use(name)
         if known is None and self._not_before.get(name, 0.0) <= self._clock() and len(self._tasks) < MAX_QUESTIONS:
             self._not_before.put(name, self._clock() + AGAIN_SECONDS)
             self._tasks.start(self._learn(name, model))
         return bool(known)
 
-    async def _learn(self, name: tuple[str, Place], model: ServedModel) -> None:
+    async def _learn(self, name: tuple[str, TextPlace], model: ServedModel) -> None:
         place = name[1]
         asked = partial(question, place, MARKERS[0].decode(), model=model.upstream)
         one, other = [await self._ask(model, place.endpoint, asked(nonce)) for nonce in _NONCES]

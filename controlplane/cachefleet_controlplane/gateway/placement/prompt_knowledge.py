@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.rendering.keying import Keyed
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.rendering.rendering_result import Reason, Rendering
+from cachefleet_controlplane.gateway.rendering.rendering_result import RenderFailure, Rendering
 from cachefleet_controlplane.gateway.rendering.text_keys import Text
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 
-_TEXTLESS: Final = frozenset({Reason.REFUSED, Reason.MULTIMODAL})
+_TEXTLESS: Final = frozenset({RenderFailure.REFUSED, RenderFailure.MULTIMODAL})
 """Reasons for no ids where the text tells nothing either."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cachefleet_controlplane.gateway.rendering.render_ladder import Try
 from cachefleet_controlplane.gateway.upstream.held_answer import Held
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
@@ -59,7 +59,7 @@ def may_be_held(attempt: Try, facts: RenderFacts) -> bool:
     return attempt.keeps and attempt.worker.url in facts.held_at
 
 
-def is_not_held(opened: Opened) -> bool:
+def is_not_held(opened: AttemptResult) -> bool:
     """Whether a worker says that it holds requests no more."""
     answer = opened.answer
     return answer is not None and answer.status == 501 and NOT_HELD.encode() in answer.body

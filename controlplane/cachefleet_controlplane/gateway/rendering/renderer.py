@@ -38,14 +38,14 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import (
 from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
     KeptPrompt,
-    Reason,
+    RenderFailure,
     Rendering,
     left_out_for,
     read,
 )
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
@@ -55,7 +55,7 @@ from cachefleet_core.request_bodies import BodyError
 
 WITH_IDS: Final = "&ids=1"
 KEPT: Final = "&keep=1"
-SWITCHED_OFF: Final = Rendering(reason=Reason.SWITCHED_OFF)
+SWITCHED_OFF: Final = Rendering(reason=RenderFailure.SWITCHED_OFF)
 
 
 class Renderer:
@@ -129,7 +129,7 @@ class Renderer:
         """Return the result for a prompt that is not to be rendered, and count why."""
         if info.bypass is not None:
             return self._bypassed(info.bypass)
-        self._bypasses.add(Reason.SWITCHED_OFF)
+        self._bypasses.add(RenderFailure.SWITCHED_OFF)
         return SWITCHED_OFF
 
     def _bypassed(self, bypass: Bypass) -> Rendering:
@@ -202,7 +202,7 @@ class Renderer:
         *,
         seconds: float,
         facts: RenderFacts,
-    ) -> Opened:
+    ) -> AttemptResult:
         url = attempt.worker.url
         question = tokenize_body(info) if attempt.rung is Rung.TOKENIZE else body
         key = self._credentials.of_pool(facts.pool) if attempt.dedicated else self._credentials.of(url)
@@ -212,7 +212,7 @@ class Renderer:
         if continuing is not None:
             headers += continuing.headers(url)
 
-        async def send(body: bytes) -> Opened:
+        async def send(body: bytes) -> AttemptResult:
             return await self._upstream.ask(url, attempt.path + attempt.query, body, headers=headers, seconds=seconds)
 
         return await (send(question) if continuing is None else continuing.send(url, question, send))
@@ -226,7 +226,7 @@ class Renderer:
         seconds: float,
         facts: RenderFacts,
         ids: bool,
-    ) -> Opened | None:
+    ) -> AttemptResult | None:
         """Send a worker the request itself, to render and hold it; None where it is to be asked for keys alone."""
         url = attempt.worker.url
         announced = may_be_held(attempt, facts) and self._memory.open(url, HOLD_HEADER, now=self._clock())
@@ -235,7 +235,7 @@ class Renderer:
         key = self._credentials.of(url)
         told = [] if continuing is None else continuing.headers(url)
 
-        async def send(body: bytes) -> Opened:
+        async def send(body: bytes) -> AttemptResult:
             headers = [*outgoing.held_headers(body, facts, key=key, ids=ids), *told]
             return await self._upstream.hold(
                 url, outgoing.path, body, headers=headers, seconds=seconds, beside=outgoing.beside
@@ -247,9 +247,9 @@ class Renderer:
             return None
         return opened
 
-    def _note(self, attempt: Try, opened: Opened, rendering: Rendering) -> None:
+    def _note(self, attempt: Try, opened: AttemptResult, rendering: Rendering) -> None:
         now, url = self._clock(), attempt.worker.url
-        if attempt.dedicated and rendering.reason in {Reason.FAILED, Reason.TIMEOUT}:
+        if attempt.dedicated and rendering.reason in {RenderFailure.FAILED, RenderFailure.TIMEOUT}:
             self._dedicated.failed(url, now)
         elif attempt.dedicated:
             self._dedicated.answered(url)
@@ -259,7 +259,7 @@ class Renderer:
             self._memory.leave_out(*attempt.slot, until=now + pause)
 
 
-def _with_request(rendering: Rendering, opened: Opened, attempt: Try, outgoing: Outgoing | None) -> Rendering:
+def _with_request(rendering: Rendering, opened: AttemptResult, attempt: Try, outgoing: Outgoing | None) -> Rendering:
     """A rendering with what its worker has of the request: the request itself, or its prompt."""
     url = attempt.worker.url
     if opened.held is not None and outgoing is not None:
@@ -273,15 +273,15 @@ def _with_request(rendering: Rendering, opened: Opened, attempt: Try, outgoing: 
 
 def _final(attempt: Try, reason: object) -> bool:
     """Whether to ask no other, who would say the same; that a request is invalid only a worker can tell."""
-    return reason is Reason.MULTIMODAL or (reason is Reason.REFUSED and not attempt.dedicated)
+    return reason is RenderFailure.MULTIMODAL or (reason is RenderFailure.REFUSED and not attempt.dedicated)
 
 
-def _before(info: RequestInfo, asked: Sequence[WorkerEndpoint]) -> Reason:
+def _before(info: RequestInfo, asked: Sequence[WorkerEndpoint]) -> RenderFailure:
     """The reason for no ids where nobody could be asked."""
     if not asked:
-        return Reason.NO_WORKER
+        return RenderFailure.NO_WORKER
     inexact = knows_bodies_of(info.endpoint) and not tokenizable(info)
-    return Reason.INEXACT if inexact else Reason.ABSENT
+    return RenderFailure.INEXACT if inexact else RenderFailure.ABSENT
 
 
 def _given(info: RequestInfo, keying: Keying) -> Keyed | None:

@@ -15,7 +15,7 @@ from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.prompt_keys import PromptKeysError, decode
 from cachefleet_core.request_bodies import BodyError
@@ -27,7 +27,7 @@ FAILED_SECONDS: Final = 5.0
 BUSY_SECONDS: Final = 1.0
 
 
-class Reason(StrEnum):
+class RenderFailure(StrEnum):
     """Why a prompt has no ids; a metric's label."""
 
     NO_WORKER = "no_worker"
@@ -51,12 +51,12 @@ class Reason(StrEnum):
 
 
 _PAUSES: Final = {
-    Reason.ABSENT: ABSENT_SECONDS,
-    Reason.UNAUTHORIZED: ABSENT_SECONDS,
-    Reason.UNREADABLE: ABSENT_SECONDS,
-    Reason.FAILED: FAILED_SECONDS,
-    Reason.TIMEOUT: FAILED_SECONDS,
-    Reason.BUSY: BUSY_SECONDS,
+    RenderFailure.ABSENT: ABSENT_SECONDS,
+    RenderFailure.UNAUTHORIZED: ABSENT_SECONDS,
+    RenderFailure.UNREADABLE: ABSENT_SECONDS,
+    RenderFailure.FAILED: FAILED_SECONDS,
+    RenderFailure.TIMEOUT: FAILED_SECONDS,
+    RenderFailure.BUSY: BUSY_SECONDS,
 }
 
 
@@ -80,7 +80,7 @@ class Rendering(Struct, frozen=True):
 
     prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
-    reason: Reason | Bypass | None = None
+    reason: RenderFailure | Bypass | None = None
     kept: KeptPrompt = NOT_KEPT
     held: HeldRequest | None = None
     """The request itself, where the worker that gave the keys holds it."""
@@ -114,18 +114,18 @@ _tokenized = msgspec.json.Decoder(_Tokenized)
 _error = msgspec.json.Decoder(_Error)
 
 
-def read(opened: Opened, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
+def read(opened: AttemptResult, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
     """Return what a worker's answer on a rung says of the prompt."""
     if opened.held is not None:
         return _of_held(opened.keys, keying)
     if opened.answer is None:
-        return Rendering(reason=Reason.TIMEOUT if opened.outcome is Outcome.SILENT else Reason.FAILED)
+        return Rendering(reason=RenderFailure.TIMEOUT if opened.outcome is Outcome.SILENT else RenderFailure.FAILED)
     if opened.answer.status != 200:
         return Rendering(reason=_refusal(opened.answer, rung))
     try:
         return _rendering(opened.answer.body, rung, endpoint, keying=keying)
     except (*READ_ERRORS, BodyError, PromptKeysError):
-        return Rendering(reason=Reason.UNREADABLE)
+        return Rendering(reason=RenderFailure.UNREADABLE)
 
 
 def _of_held(document: bytes, keying: Keying) -> Rendering:
@@ -133,41 +133,41 @@ def _of_held(document: bytes, keying: Keying) -> Rendering:
     try:
         prompts = decode(document) if document else []
     except PromptKeysError:
-        return Rendering(reason=Reason.UNREADABLE)
-    return Rendering(keying.take(prompts[0]), Rung.KEYS) if prompts else Rendering(reason=Reason.DECLINED)
+        return Rendering(reason=RenderFailure.UNREADABLE)
+    return Rendering(keying.take(prompts[0]), Rung.KEYS) if prompts else Rendering(reason=RenderFailure.DECLINED)
 
 
-def left_out_for(reason: Reason | Bypass | None) -> float:
+def left_out_for(reason: RenderFailure | Bypass | None) -> float:
     """Return the seconds to leave out a rung on a worker for a reason; 0 where the worker is not at fault."""
-    return _PAUSES.get(reason, 0.0) if isinstance(reason, Reason) else 0.0
+    return _PAUSES.get(reason, 0.0) if isinstance(reason, RenderFailure) else 0.0
 
 
 def _rendering(body: bytes, rung: Rung, endpoint: Endpoint, *, keying: Keying) -> Rendering:
     if rung is Rung.KEYS:
         prompts = decode(body)
-        return Rendering(keying.take(prompts[0]), rung) if prompts else Rendering(reason=Reason.UNREADABLE)
+        return Rendering(keying.take(prompts[0]), rung) if prompts else Rendering(reason=RenderFailure.UNREADABLE)
     if rung is Rung.TOKENIZE:
         return Rendering(keying.read(_tokenized.decode(body).tokens), rung)
     several = endpoint is Endpoint.COMPLETIONS
     rendered = next(iter(_completions.decode(body)), None) if several else _one.decode(body)
     if rendered is None:
-        return Rendering(reason=Reason.UNREADABLE)
+        return Rendering(reason=RenderFailure.UNREADABLE)
     if bytes(rendered.features) != b"null":
-        return Rendering(reason=Reason.MULTIMODAL)
+        return Rendering(reason=RenderFailure.MULTIMODAL)
     return Rendering(keying.read(rendered.token_ids), rung)
 
 
-def _refusal(answer: Answer, rung: Rung) -> Reason:
+def _refusal(answer: Answer, rung: Rung) -> RenderFailure:
     if answer.status in {401, 403}:
-        return Reason.UNAUTHORIZED
+        return RenderFailure.UNAUTHORIZED
     if answer.status in {404, 405, 501}:
         # An unknown model is a 404 too, with vLLM's own type.
-        return Reason.REFUSED if _error_type(answer.body) == "NotFoundError" else Reason.ABSENT
+        return RenderFailure.REFUSED if _error_type(answer.body) == "NotFoundError" else RenderFailure.ABSENT
     if answer.status >= 500:
-        return Reason.FAILED
+        return RenderFailure.FAILED
     if rung is Rung.KEYS and not _error_type(answer.body):  # the plugin's own errors have no type
-        return Reason.BUSY if answer.status == 429 else Reason.DECLINED
-    return Reason.REFUSED
+        return RenderFailure.BUSY if answer.status == 429 else RenderFailure.DECLINED
+    return RenderFailure.REFUSED
 
 
 def _error_type(body: bytes) -> str:

@@ -26,14 +26,14 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedMessage:
     """The text of a message, and what it takes of the budget."""
 
     body: bytes
     share: BodyShare
 
 
-Item = Waiting | ApiError
+Item = QueuedMessage | ApiError
 """A request, or the error that one is answered with: in its turn, or it would seem to be that of the one before."""
 
 
@@ -70,7 +70,7 @@ class MessageQueue:
         item = self._items.popleft()
         if not self._items and self.end is None:
             self._there.clear()
-        if isinstance(item, Waiting):
+        if isinstance(item, QueuedMessage):
             item.share.give_back()
         return item
 
@@ -78,17 +78,17 @@ class MessageQueue:
         """Drop what waits."""
         while self._items:
             item = self._items.popleft()
-            if isinstance(item, Waiting):
+            if isinstance(item, QueuedMessage):
                 item.share.give_back()
 
     def _item(self, text: str | None) -> Item:
         if text is None:
             return ApiError(400, _BINARY)
-        if sum(isinstance(item, Waiting) for item in self._items) >= MAX_WAITING:
+        if sum(isinstance(item, QueuedMessage) for item in self._items) >= MAX_WAITING:
             return ApiError(429, _FULL, code="too_many_waiting")
         body, share = text.encode(), self._new_share()
         try:
             share.take(len(body))
         except ApiError as error:
             return error
-        return Waiting(body, share)
+        return QueuedMessage(body, share)

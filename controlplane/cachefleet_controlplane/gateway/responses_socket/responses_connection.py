@@ -27,7 +27,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class SocketClose:
     """Why a connection ends, in the word that metrics use; how it is closed, where the client is still there."""
 
     word: str
@@ -35,12 +35,12 @@ class Farewell:
     reason: str = ""
 
 
-_GONE: Final = Farewell("gone")
-_FAILED: Final = Farewell("failed", 1011, "an answer could not be ended")
+_GONE: Final = SocketClose("gone")
+_FAILED: Final = SocketClose("failed", 1011, "an answer could not be ended")
 _ENDS: Final = {
     End.GONE: _GONE,
-    End.RESTART: Farewell("restart", 1012, "the server restarts: connect again"),
-    End.FLOOD: Farewell("flood", 1008, "too many messages wait"),
+    End.RESTART: SocketClose("restart", 1012, "the server restarts: connect again"),
+    End.FLOOD: SocketClose("flood", 1008, "too many messages wait"),
 }
 
 
@@ -94,7 +94,7 @@ class ResponsesConnection:
                 return
             self._messages.finish(End.RESTART)
 
-    async def _answer_all(self) -> Farewell:
+    async def _answer_all(self) -> SocketClose:
         clock = asyncio.get_running_loop().time
         end = clock() + self._limits.seconds
         while True:
@@ -108,7 +108,7 @@ class ResponsesConnection:
             if (farewell := await self._answer(item)) is not None:
                 return farewell
 
-    async def _answer(self, item: Item) -> Farewell | None:
+    async def _answer(self, item: Item) -> SocketClose | None:
         """Answer one message; why the connection ends, if it does."""
         answer = EventMessages(self._send)
         if isinstance(item, ApiError):
@@ -124,15 +124,15 @@ class ResponsesConnection:
         with suppress(ClientGoneError):
             await Reply(answer, seconds=self._limits.send_seconds, path=Endpoint.RESPONSES).error(error)
 
-    async def _too_long(self, *, over: bool) -> Farewell:
+    async def _too_long(self, *, over: bool) -> SocketClose:
         if not over:
-            return Farewell("idle", 1001, f"nothing was asked for {self._limits.idle_seconds:g} s: connect again")
+            return SocketClose("idle", 1001, f"nothing was asked for {self._limits.idle_seconds:g} s: connect again")
         limit = f"A connection may be open for {self._limits.seconds:g} s. Open another one to go on."
         error = ApiError(400, limit, code="websocket_connection_limit_reached")
         await self._refuse(error, EventMessages(self._send))
-        return Farewell("limit", 1001, "it was open for too long: connect again")
+        return SocketClose("limit", 1001, "it was open for too long: connect again")
 
-    async def _close(self, farewell: Farewell) -> None:
+    async def _close(self, farewell: SocketClose) -> None:
         with suppress(TimeoutError, OSError, RuntimeError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._send({"type": "websocket.close", "code": farewell.code, "reason": farewell.reason})

@@ -19,8 +19,8 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
     MAX_EVENT_BYTES,
     Answer,
-    Opened,
-    Stream,
+    AnswerStream,
+    AttemptResult,
     WorkerResponse,
     outcome_of,
     readable,
@@ -105,7 +105,7 @@ class Upstream:
         headers: Sequence[tuple[str, str]],
         watch: Watch | None = None,
         beside: Any = None,
-    ) -> Opened:
+    ) -> AttemptResult:
         """Send a request; return a whole answer, a stream with its first event, or the outcome of a failure.
 
         With a ``watch`` a stream is held back until it has decided. ``beside``: the native request of the client that
@@ -130,7 +130,7 @@ class Upstream:
         headers: Sequence[tuple[str, str]],
         seconds: float,
         beside: Any = None,
-    ) -> Opened:
+    ) -> AttemptResult:
         """Send a request that the worker renders and holds; as ``ask`` where it answers at once, and for failures.
 
         ``beside`` as for ``open``.
@@ -140,7 +140,7 @@ class Upstream:
             async with asyncio.timeout(seconds):
                 began = await self._sender.hold(url, path, body, headers=headers, beside=beside)
                 if isinstance(began, HeldKeys):
-                    return Opened(Outcome.ANSWERED, held=began.held, keys=began.keys)
+                    return AttemptResult(Outcome.ANSWERED, held=began.held, keys=began.keys)
                 response = began
                 return await _read(response, self.answers.begin(url))
         except asyncio.CancelledError:
@@ -149,7 +149,7 @@ class Upstream:
         except _FAILURES as error:
             return _failed(error, response)
 
-    async def go(self, held: Held, *, url: str, watch: Watch | None = None) -> Opened:
+    async def go(self, held: Held, *, url: str, watch: Watch | None = None) -> AttemptResult:
         """Have the worker at a URL answer the request that it holds; as ``open``."""
         try:
             return await _read(await held.answered(), self.answers.begin(url), watch)
@@ -161,13 +161,13 @@ class Upstream:
 
     async def ask(
         self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], seconds: float
-    ) -> Opened:
+    ) -> AttemptResult:
         """As ``open``, bounded to ``seconds`` in all; SILENT beyond."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.open(url, path, body, headers=headers)
         except TimeoutError:
-            return Opened(Outcome.SILENT)
+            return AttemptResult(Outcome.SILENT)
 
     async def ended(self, url: str, seconds: float) -> bool:
         """Whether the engine at a URL has ended; one of which that is not learnt in so many seconds has not."""
@@ -183,14 +183,14 @@ _TOO_LARGE: Final = (StreamTooLargeError, HoldError)
 _FAILURES: Final = (*_TOO_LARGE, NoRoomError, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
 
 
-def _failed(error: Exception, response: WorkerResponse | Held | None) -> Opened:
+def _failed(error: Exception, response: WorkerResponse | Held | None) -> AttemptResult:
     """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
     _cut(response)
     if isinstance(error, NoRoomError):
-        return Opened(Outcome.CROWDED)
+        return AttemptResult(Outcome.CROWDED)
     if isinstance(error, UndecodableError):
-        return Opened(Outcome.UNDECODABLE)
-    return Opened(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
+        return AttemptResult(Outcome.UNDECODABLE)
+    return AttemptResult(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
 
 
 def _cut(response: WorkerResponse | Held | None) -> None:
@@ -198,7 +198,7 @@ def _cut(response: WorkerResponse | Held | None) -> None:
         response.close()
 
 
-async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None = None) -> Opened:
+async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None = None) -> AttemptResult:
     """Read a whole answer, or a stream up to its first event."""
     response = readable(response)
     if response.content_type == _EVENT_STREAM and response.status == 200:
@@ -206,23 +206,23 @@ async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | 
     return await _whole(response, held)
 
 
-async def _open_stream(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None) -> Opened:
-    stream = Stream(response, EventSplitter(MAX_EVENT_BYTES))
+async def _open_stream(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None) -> AttemptResult:
+    stream = AnswerStream(response, EventSplitter(MAX_EVENT_BYTES))
     if isinstance(response, NativeResponse) and response.begins and (watch is None or watch.choices == 1):
-        return Opened(Outcome.FIRST_EVENT, stream=stream)  # which is no refusal
+        return AttemptResult(Outcome.FIRST_EVENT, stream=stream)  # which is no refusal
     try:
         outcome = await stream.hold(watch)
         if outcome is Outcome.FIRST_EVENT:
-            return Opened(outcome, stream=stream)
+            return AttemptResult(outcome, stream=stream)
         answer = await _rest(stream, held) if outcome is Outcome.SERVER_ERROR else None
     except asyncio.CancelledError:
         stream.close()
         raise
     stream.close()
-    return Opened(outcome, answer=answer)
+    return AttemptResult(outcome, answer=answer)
 
 
-async def _rest(stream: Stream, held: HeldAnswerBytes) -> Answer:
+async def _rest(stream: AnswerStream, held: HeldAnswerBytes) -> Answer:
     """Read a stream that is only an error to its end; return it as a whole answer."""
     events = stream.first
     held.grow(sum(map(len, events)))
@@ -232,7 +232,7 @@ async def _rest(stream: Stream, held: HeldAnswerBytes) -> Answer:
     return Answer(stream.status, stream.headers, b"".join(events), held=held)
 
 
-async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> Opened:
+async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> AttemptResult:
     headers = answer_headers(response.raw_headers)
     prompt, kept = told(response, PROMPT_HEADER), told(response, CONVERSATION_HEADER)
     length = response.headers.get("content-length", "")
@@ -245,7 +245,7 @@ async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> Opened:
         pieces.append(piece)
     response.release()
     answer = Answer(response.status, headers, b"".join(pieces), prompt, kept, held)
-    return Opened(_judged(response.status), answer=answer)
+    return AttemptResult(_judged(response.status), answer=answer)
 
 
 def _judged(status: int) -> Outcome:

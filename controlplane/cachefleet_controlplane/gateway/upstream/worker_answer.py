@@ -114,7 +114,7 @@ class Answer(Struct, frozen=True):
     """What it takes of the budget of answers, for as long as anything refers to it."""
 
 
-class Stream:
+class AnswerStream:
     """A worker's answer that has begun, read event by event; ``first`` are those already read, until ``more`` is."""
 
     def __init__(self, response: WorkerResponse, splitter: EventSplitter) -> None:
@@ -195,12 +195,12 @@ class Stream:
             self.response.close()
 
 
-class Opened(Struct, frozen=True):
+class AttemptResult(Struct, frozen=True):
     """The result of an attempt so far: its outcome, and at most one of answer and stream."""
 
     outcome: Outcome
     answer: Answer | None = None
-    stream: Stream | None = None
+    stream: AnswerStream | None = None
     held: Held | None = None
     """A request that the worker has rendered and holds; ``keys`` is the document of its block keys."""
     keys: bytes = b""

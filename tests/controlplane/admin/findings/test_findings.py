@@ -15,7 +15,7 @@ from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Sever
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest, Subject
-from cachefleet_controlplane.store.access_marker import Closed
+from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import FleetView, IndexStatus
@@ -159,11 +159,11 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
         ),
         ({"store_problem": "disk full"}, "store", "StoreFails"),
         ({"private_store": True}, "store", "PrivateStore"),
-        ({"directory": Directory(read=False, closed=Closed.UNREAD)}, "tenants", "TenantsUnread"),
-        ({"directory": Directory(closed=Closed.LOST)}, "tenants", "KeysLost"),
+        ({"directory": Directory(read=False, closed=ClosedReason.UNREAD)}, "tenants", "TenantsUnread"),
+        ({"directory": Directory(closed=ClosedReason.LOST)}, "tenants", "KeysLost"),
         ({"tenants_problem": "locked"}, "tenants", "TenantsOutOfDate"),
         ({"directory": Directory()}, "tenants", "KeysNotRequired"),
-        ({"directory": Directory(closed=Closed.KEYED)}, "tenants", "NoKeys"),
+        ({"directory": Directory(closed=ClosedReason.KEYED)}, "tenants", "NoKeys"),
         ({"directory": Directory(required=True)}, "tenants", "NoKeys"),
         ({"leaving": True}, "replica", "ShuttingDown"),
     ],

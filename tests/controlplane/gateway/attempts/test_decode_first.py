@@ -11,7 +11,7 @@ from aiohttp import web
 
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer, prefill_body
-from cachefleet_controlplane.gateway.attempts.worker_choice import Placement
+from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
 from tests.controlplane.gateway.attempts.test_failover import Reset, Scripted, serving
 from tests.controlplane.gateway.attempts.test_thresholds import COMPLETIONS, TEXT, ends
 from tests.controlplane.gateway.harness import chat, engine, events
@@ -54,7 +54,7 @@ async def test_nothing_of_a_request_with_a_prefill_attempt_stays_until_a_garbage
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         with collector_off():
             assert (await fleet.gate.chat(TEXT))[0] == 200
-            await gone(Exchange, Placement, Transfer)
+            await gone(Exchange, WorkerChoice, Transfer)
 
 
 async def test_an_open_stream_keeps_nothing_of_its_prefill_attempt() -> None:

@@ -23,10 +23,10 @@ from cachefleet_controlplane.gateway.attempts.stalled_attempts import (
     Relaying,
     StalledAttempts,
     Troubles,
-    Waiting,
+    UnansweredAttempt,
 )
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_core.report_frames import Hello, Phase, State
 from tests.controlplane.gateway.attempts.test_failover import Stalls, serving
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 TIMERS_ALONE = 10_000
 """The pace of time where nothing but timers is waited for."""
-ANSWERED = Opened(Outcome.ANSWERED, answer=Answer(200, (), b"{}"))
+ANSWERED = AttemptResult(Outcome.ANSWERED, answer=Answer(200, (), b"{}"))
 Asking = asyncio.Task[tuple[int, dict[str, str], bytes]]
 
 
@@ -142,16 +142,18 @@ def relaying(worker: str = "w", *, elsewhere: Callable[[], bool] = lambda: True,
     return Relaying(worker, lambda: None, elsewhere, **more)
 
 
-def waiting(worker: str = "w", *, predicted: float = 0.0, elsewhere: Callable[[], bool] = lambda: True) -> Waiting:
-    return Waiting(worker, stream=False, predicted=lambda: predicted, elsewhere=elsewhere)
+def waiting(
+    worker: str = "w", *, predicted: float = 0.0, elsewhere: Callable[[], bool] = lambda: True
+) -> UnansweredAttempt:
+    return UnansweredAttempt(worker, stream=False, predicted=lambda: predicted, elsewhere=elsewhere)
 
 
-async def answered(seconds: float) -> Opened:
+async def answered(seconds: float) -> AttemptResult:
     await asyncio.sleep(seconds)
     return ANSWERED
 
 
-async def stalls_after(stalled: StalledAttempts, attempt: Waiting) -> float:
+async def stalls_after(stalled: StalledAttempts, attempt: UnansweredAttempt) -> float:
     began = clock()
     opened = await stalled.bounded(attempt, answered(1000))
     assert opened.outcome is Outcome.STALLED
@@ -218,7 +220,7 @@ async def test_it_is_told_of_events_that_follow_the_first(monkeypatch: pytest.Mo
 async def test_few_are_asked_for_at_a_time_and_all_have_their_turn() -> None:
     stalled, asked = StalledAttempts(all_gone, clock=clock), list[int]()
 
-    def hopeless(number: int) -> Waiting:
+    def hopeless(number: int) -> UnansweredAttempt:
         def nowhere() -> bool:
             asked.append(number)
             return False
@@ -248,7 +250,7 @@ async def test_few_are_moved_at_a_time() -> None:
 async def test_errors_and_cancellation_pass() -> None:
     stalled = StalledAttempts(all_gone, clock=clock)
 
-    async def failing() -> Opened:
+    async def failing() -> AttemptResult:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.attempts.prefill import Transfer
-from cachefleet_controlplane.history.cache_history import FLEET, Step
+from cachefleet_controlplane.history.cache_history import FLEET, HistoryStep
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import BLOCK_SIZE, MODEL, POOL, Front, chat, engine, front
 from tests.controlplane.gateway.roles import nixl, split
@@ -26,7 +26,7 @@ LONG = "one two three four five six seven eight nine ten " * 12
 OTHER = "zero " * 80
 
 
-def steps(gate: Front, pool: str = POOL) -> list[Step]:
+def steps(gate: Front, pool: str = POOL) -> list[HistoryStep]:
     return gate.history.steps(pool, time.time())
 
 

@@ -11,9 +11,9 @@ from cachefleet_controlplane.gateway.conversations.checkpoint import (
     Checkpoint,
     Fresh,
     Lineage,
-    Place,
     Receipt,
     Status,
+    WorkerEpoch,
     checkpoint,
 )
 from cachefleet_core.block_keys import BlockKeyer, Namespace
@@ -31,7 +31,7 @@ PRINTS = Fingerprints(
     effective_tools_hash="o",
 )
 KEYER = BlockKeyer(b"k" * 32, Namespace(RECEIPT.contract, "salt"), BLOCK)
-HERE = Place("default/demo/demo-0", "e0")
+HERE = WorkerEpoch("default/demo/demo-0", "e0")
 
 
 def fresh(ids: Sequence[int], *boundaries: int, at_hand: bool = True, **changes: Any) -> Fresh:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.conversations.encryption import History, HistoryCipher, HistoryError
+from cachefleet_controlplane.gateway.conversations.encryption import ConversationHistory, HistoryCipher, HistoryError
 from cachefleet_core.tenancy import FleetKey, TenantId
 
 ACME, OTHER = TenantId("acme"), TenantId("umbrella")
 KEY = FleetKey(b"k" * 32).history_key
-HISTORY = History(items=b'[{"role":"user","content":"secret"}]', response=b'{"id":"r1"}')
+HISTORY = ConversationHistory(items=b'[{"role":"user","content":"secret"}]', response=b'{"id":"r1"}')
 
 
 def test_it_comes_back_as_it_was() -> None:

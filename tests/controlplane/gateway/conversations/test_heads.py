@@ -16,8 +16,8 @@ from sqlalchemy import CursorResult, text
 
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Owner, Status, checkpoint
 from cachefleet_controlplane.gateway.conversations.checkpoint_repository import LINEAGE, SqlContinuations
-from cachefleet_controlplane.gateway.conversations.records import Certificate, SealedResponse, Turn
-from cachefleet_controlplane.gateway.conversations.sessions import TABLE, Event, Session, after
+from cachefleet_controlplane.gateway.conversations.records import Certificate, FinishedTurn, SealedResponse
+from cachefleet_controlplane.gateway.conversations.sessions import TABLE, ConversationState, Event, after
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.continuation_tables import CertificateRow, CheckpointRow, ResponseRow
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
@@ -43,11 +43,11 @@ def turn(
     expected: str | None,
     owner: Owner = ACME,
     name: str = "n1",
-    state: Session = Session.ACTIVE,
+    state: ConversationState = ConversationState.ACTIVE,
     **line: Any,
-) -> Turn:
+) -> FinishedTurn:
     made = checkpoint(lineage(number, parent=expected, **line), fresh(PROMPT, 9), HERE, max_keys=100)
-    return Turn(owner=owner, name=name, expected=expected, state=state, checkpoint=made)
+    return FinishedTurn(owner=owner, name=name, expected=expected, state=state, checkpoint=made)
 
 
 def sealed(name: str, *, tenant: TenantId = ACME.tenant, expires: float = 200.0) -> SealedResponse:
@@ -64,13 +64,15 @@ def test_a1_a_checkpoint_comes_back_as_it_was_left(store: SqlContinuations) -> N
     assert store.commit(made)
     head = store.head(ACME, "n1")
     assert head is not None
-    assert (head.checkpoint, head.seq, head.state) == (made.checkpoint, 1, Session.ACTIVE)
+    assert (head.checkpoint, head.seq, head.state) == (made.checkpoint, 1, ConversationState.ACTIVE)
 
 
 def test_a4_no_ids_are_in_the_database(store: SqlContinuations, database: Database) -> None:
     ids = list(range(70_000, 70_600))
     made = checkpoint(lineage(), fresh(ids, 512), HERE, max_keys=1000)
-    assert store.commit(Turn(owner=ACME, name="n", expected=None, state=Session.ACTIVE, checkpoint=made))
+    assert store.commit(
+        FinishedTurn(owner=ACME, name="n", expected=None, state=ConversationState.ACTIVE, checkpoint=made)
+    )
     with database.transaction() as connection:
         row = connection.execute(text("SELECT * FROM checkpoints")).mappings().one()
     assert b"70100" not in repr(dict(row)).encode()
@@ -163,7 +165,7 @@ def test_a18_an_expired_conversation_gives_its_name_up(store: SqlContinuations) 
     assert store.commit(turn(1, expected=None))
     head = store.head(ACME, "n1")
     assert head is not None
-    assert (head.at(199.0), head.at(200.0)) == (Session.ACTIVE, Session.EXPIRED)
+    assert (head.at(199.0), head.at(200.0)) == (ConversationState.ACTIVE, ConversationState.EXPIRED)
     assert (head.preferred(199.0), head.preferred(200.0)) == (HERE.worker, "")
     assert store.commit(turn(1, expected=None, conversation="c2", id="p9", created=200.0, expires=300.0))
     again = store.head(ACME, "n1")
@@ -173,7 +175,7 @@ def test_a18_an_expired_conversation_gives_its_name_up(store: SqlContinuations) 
 
 @pytest.mark.parametrize(("state", "worker"), [("active", HERE.worker), ("paused", HERE.worker), ("completed", "")])
 def test_a18_only_who_may_come_back_is_waited_for(store: SqlContinuations, state: str, worker: str) -> None:
-    assert store.commit(turn(1, expected=None, state=Session(state)))
+    assert store.commit(turn(1, expected=None, state=ConversationState(state)))
     head = store.head(ACME, "n1")
     assert head is not None
     assert head.preferred(150.0) == worker
@@ -235,7 +237,7 @@ class Heads(RuleBasedStateMachine):
         self.store.open()
         self.now = 0.0
         self.made = 0
-        self.open: list[tuple[str, Turn]] = []
+        self.open: list[tuple[str, FinishedTurn]] = []
         """Turns under way: the conversation's name, and what each would leave."""
         self.heads: dict[str, tuple[str, str, int, float]] = {}
         """Of each name: conversation, head, number, and when it expires."""
@@ -247,7 +249,7 @@ class Heads(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["a", "b"]), status=st.sampled_from(Status))
     def begin(self, name: str, status: Status) -> None:
         found = self.store.head(ACME, name)
-        living = found if found is not None and found.at(self.now) is not Session.EXPIRED else None
+        living = found if found is not None and found.at(self.now) is not ConversationState.EXPIRED else None
         self.made += 1
         conversation = living.id if living else f"c{self.made}"
         expected = living.checkpoint.id if living and living.checkpoint else None
@@ -261,7 +263,12 @@ class Heads(RuleBasedStateMachine):
             expires=self.now + 10,
         )
         made = checkpoint(line, fresh(PROMPT, 9), HERE, max_keys=9)
-        self.open.append((name, Turn(owner=ACME, name=name, expected=expected, state=Session.ACTIVE, checkpoint=made)))
+        self.open.append(
+            (
+                name,
+                FinishedTurn(owner=ACME, name=name, expected=expected, state=ConversationState.ACTIVE, checkpoint=made),
+            )
+        )
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.conversations.sessions import Session, session_name
+from cachefleet_controlplane.gateway.conversations.sessions import ConversationState, session_name
 from cachefleet_controlplane.pools.source import PoolView
 from tests.controlplane.gateway.conversations.talk import SESSION, Chat, Kept, engines, introduce, keyed, outcomes
 from tests.controlplane.gateway.harness import Front, chat, front, pool
@@ -39,10 +39,10 @@ async def test_a18_an_expired_conversation_begins_anew(gate: Front, kept: Kept) 
 
 
 async def test_a18_a_client_says_when_it_pauses_and_when_it_is_over(gate: Front, kept: Kept) -> None:
-    for state in Session:
+    for state in ConversationState:
         headers = {SESSION: "s1", "x-cachefleet-session-state": state}
         status, _, body = await gate.post("/v1/chat/completions", chat("hi"), **headers)
-        if state is Session.EXPIRED:
+        if state is ConversationState.EXPIRED:
             assert (status, json.loads(body)["error"]["param"]) == (400, "x-cachefleet-session-state")
             continue
         head = kept.head("s1")

@@ -10,7 +10,7 @@ from cachefleet_controlplane.gateway.engine_deaths.death_ledger import (
     REMEMBER_SECONDS,
     SETTLE_SECONDS,
     DeathLedger,
-    Verdict,
+    FatalVerdict,
     judged,
 )
 
@@ -25,21 +25,21 @@ def died(ledger: DeathLedger, worker: str, at: float, waiting: list[bytes], prod
         ledger.lost(worker, digest, began=at - 1, produced=True, now=at)
 
 
-def verdicts(ledger: DeathLedger, *digests: bytes, now: float = 3) -> list[Verdict]:
+def verdicts(ledger: DeathLedger, *digests: bytes, now: float = 3) -> list[FatalVerdict]:
     return [ledger.verdict(digest, now) for digest in digests]
 
 
 def test_one_death_condemns_nobody() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [A, B], (C,))
-    assert verdicts(ledger, A, B, C) == [Verdict.FREE] * 3
+    assert verdicts(ledger, A, B, C) == [FatalVerdict.FREE] * 3
 
 
 def test_what_was_in_flight_twice_is_fatal_and_its_neighbours_are_free() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [A, B])
     died(ledger, "two", 2, [A, C])
-    assert verdicts(ledger, A, B, C) == [Verdict.FATAL, Verdict.FREE, Verdict.FREE]
+    assert verdicts(ledger, A, B, C) == [FatalVerdict.FATAL, FatalVerdict.FREE, FatalVerdict.FREE]
     assert ledger.workers(A) == ("one", "two")
 
 
@@ -48,29 +48,29 @@ def test_a_long_answer_that_was_resumed_on_the_second_engine_is_no_suspect() -> 
     ledger = DeathLedger()
     died(ledger, "one", 1, [A], (B, C))
     died(ledger, "two", 2, [A], (B, C))
-    assert verdicts(ledger, A, B, C) == [Verdict.FATAL, Verdict.FREE, Verdict.FREE]
+    assert verdicts(ledger, A, B, C) == [FatalVerdict.FATAL, FatalVerdict.FREE, FatalVerdict.FREE]
 
 
 def test_what_ends_engines_after_its_first_token_is_found_where_all_have_one() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [], (A, B))
     died(ledger, "two", 2, [], (A,))
-    assert verdicts(ledger, A, B) == [Verdict.FATAL, Verdict.FREE]
+    assert verdicts(ledger, A, B) == [FatalVerdict.FATAL, FatalVerdict.FREE]
 
 
 def test_who_waited_at_both_is_in_doubt_until_a_third_death_or_an_answer_tells() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [A, B])
     died(ledger, "two", 2, [A, B])
-    assert verdicts(ledger, A, B) == [Verdict.DOUBTFUL] * 2
+    assert verdicts(ledger, A, B) == [FatalVerdict.DOUBTFUL] * 2
     answered = DeathLedger()
     for one in (ledger, answered):
         died(one, "one", 1, [A, B])
         died(one, "two", 2, [A, B])
     answered.answered(B, whole=False, now=3)
-    assert verdicts(answered, A, B) == [Verdict.FATAL, Verdict.FREE]
+    assert verdicts(answered, A, B) == [FatalVerdict.FATAL, FatalVerdict.FREE]
     died(ledger, "three", 3, [A])
-    assert verdicts(ledger, A, B, now=4) == [Verdict.FATAL, Verdict.FREE]
+    assert verdicts(ledger, A, B, now=4) == [FatalVerdict.FATAL, FatalVerdict.FREE]
 
 
 def test_a_popular_body_that_is_answered_meanwhile_is_cleared() -> None:
@@ -78,7 +78,7 @@ def test_a_popular_body_that_is_answered_meanwhile_is_cleared() -> None:
     died(ledger, "one", 1, [A])
     ledger.answered(A, whole=False, now=1.5)
     died(ledger, "two", 2, [A])
-    assert verdicts(ledger, A) == [Verdict.FREE]
+    assert verdicts(ledger, A) == [FatalVerdict.FREE]
 
 
 def test_a_first_token_does_not_clear_what_ends_engines_later() -> None:
@@ -86,34 +86,34 @@ def test_a_first_token_does_not_clear_what_ends_engines_later() -> None:
     died(ledger, "one", 1, [], (A,))
     ledger.answered(A, whole=False, now=1.5)
     died(ledger, "two", 2, [], (A,))
-    assert verdicts(ledger, A) == [Verdict.FATAL]
+    assert verdicts(ledger, A) == [FatalVerdict.FATAL]
 
 
 def test_nobody_is_condemned_before_all_that_was_lost_is_noted() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [A, B])
     ledger.lost("two", A, began=1, produced=False, now=2)
-    assert (ledger.verdict(A, 2), ledger.unsettled(2)) == (Verdict.DOUBTFUL, SETTLE_SECONDS)
+    assert (ledger.verdict(A, 2), ledger.unsettled(2)) == (FatalVerdict.DOUBTFUL, SETTLE_SECONDS)
     ledger.lost("two", B, began=1, produced=False, now=2.1)
-    assert verdicts(ledger, A, B) == [Verdict.DOUBTFUL] * 2
+    assert verdicts(ledger, A, B) == [FatalVerdict.DOUBTFUL] * 2
 
 
 def test_losses_of_one_end_are_one_death_and_a_restarted_engine_dies_anew() -> None:
     ledger = DeathLedger()
     assert ledger.lost("one", A, began=0, produced=False, now=1)
     assert not ledger.lost("one", A, began=0.5, produced=False, now=1.2)
-    assert verdicts(ledger, A) == [Verdict.FREE]
+    assert verdicts(ledger, A) == [FatalVerdict.FREE]
     assert ledger.lost("one", A, began=5, produced=False, now=6)
-    assert verdicts(ledger, A, now=7) == [Verdict.FATAL]
+    assert verdicts(ledger, A, now=7) == [FatalVerdict.FATAL]
 
 
 def test_all_is_forgotten_after_a_while() -> None:
     ledger = DeathLedger()
     died(ledger, "one", 1, [A])
     died(ledger, "two", 2, [A])
-    assert verdicts(ledger, A) == [Verdict.FATAL]
+    assert verdicts(ledger, A) == [FatalVerdict.FATAL]
     assert ledger.refused(4) == {A: REMEMBER_SECONDS - 1}
-    assert verdicts(ledger, A, now=3 + REMEMBER_SECONDS) == [Verdict.FREE]
+    assert verdicts(ledger, A, now=3 + REMEMBER_SECONDS) == [FatalVerdict.FREE]
     assert ledger.empty
 
 
@@ -122,7 +122,7 @@ def test_what_is_remembered_is_bounded() -> None:
     many = [number.to_bytes(4, "big") for number in range(2 * MAX_LOSSES)]
     died(ledger, "one", 1, many)
     died(ledger, "two", 2, many)
-    assert verdicts(ledger, many[0], many[-1]) == [Verdict.DOUBTFUL, Verdict.FREE]
+    assert verdicts(ledger, many[0], many[-1]) == [FatalVerdict.DOUBTFUL, FatalVerdict.FREE]
 
 
 deaths = st.lists(st.frozensets(st.sampled_from([A, B, C, D])), max_size=6)

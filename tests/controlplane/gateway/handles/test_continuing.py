@@ -11,11 +11,11 @@ import pytest
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.handles.continuing import Continuing
 from cachefleet_controlplane.gateway.handles.conversation_items import items_of
-from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, Held
+from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, HeldPrefix
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode
@@ -68,14 +68,16 @@ class Talk:
             on_continued=lambda told, _: self.continued.append(told),
         )
 
-    async def send(self, request: Continuing, url: str, *contents: str, keeps: int = 0, times: int = 500) -> Opened:
-        async def sent(body: bytes) -> Opened:
+    async def send(
+        self, request: Continuing, url: str, *contents: str, keeps: int = 0, times: int = 500
+    ) -> AttemptResult:
+        async def sent(body: bytes) -> AttemptResult:
             self.sent.append(msgspec.json.decode(body))
             if self.refusing and "prompt_cache_ref" in self.sent[-1]:
                 refusal = msgspec.json.encode({"error": {"code": self.refusing}})
-                return Opened(Outcome.ANSWERED, Answer(409, (), refusal))
+                return AttemptResult(Outcome.ANSWERED, Answer(409, (), refusal))
             told = msgspec.json.encode(kept(keeps)).decode() if keeps else ""
-            return Opened(Outcome.ANSWERED, Answer(self.status, (), b"{}", kept=told))
+            return AttemptResult(Outcome.ANSWERED, Answer(self.status, (), b"{}", kept=told))
 
         return await request.send(url, chat(*contents, times=times), sent)
 
@@ -178,8 +180,8 @@ async def test_a_409_of_anybody_else_is_the_answer(answer: bytes) -> None:
     talk = Talk()
     await talk.turn(A, "a", keeps=1)
 
-    async def sent(_: bytes) -> Opened:
-        return Opened(Outcome.ANSWERED, Answer(409, (), answer))
+    async def sent(_: bytes) -> AttemptResult:
+        return AttemptResult(Outcome.ANSWERED, Answer(409, (), answer))
 
     opened = await talk.request("a", "b").send(A, chat("a", "b"), sent)
     assert opened.answer is not None
@@ -218,8 +220,8 @@ async def test_only_workers_that_keep_conversations_are_asked_to() -> None:
 async def test_a_header_that_says_nothing_is_ignored(told: str) -> None:
     talk = Talk()
 
-    async def sent(_: bytes) -> Opened:
-        return Opened(Outcome.ANSWERED, Answer(200, (), b"{}", kept=told))
+    async def sent(_: bytes) -> AttemptResult:
+        return AttemptResult(Outcome.ANSWERED, Answer(200, (), b"{}", kept=told))
 
     await talk.request("a").send(A, chat("a"), sent)
     assert talk.request("a").first == ""
@@ -227,10 +229,10 @@ async def test_a_header_that_says_nothing_is_ignored(told: str) -> None:
 
 def test_a_memory_is_bounded_and_knows_a_few_workers_of_each_beginning() -> None:
     memory = HandleMemory(2)
-    one = Held(A, kept(1), PRINTS)
+    one = HeldPrefix(A, kept(1), PRINTS)
     memory.add(b"1", one)
     for number in range(PLACES + 2):
-        memory.add(b"2", Held(f"http://{number}", kept(1), PRINTS))
+        memory.add(b"2", HeldPrefix(f"http://{number}", kept(1), PRINTS))
     assert [held.url for held in memory.at(b"2")] == [f"http://{number}" for number in range(PLACES + 1, 1, -1)]
     assert memory.at(b"1") == (one,)
     memory.add(b"3", one)
@@ -238,7 +240,7 @@ def test_a_memory_is_bounded_and_knows_a_few_workers_of_each_beginning() -> None
 
 
 def test_a_newer_handle_stays_when_an_older_one_is_lost() -> None:
-    memory, older, newer = HandleMemory(2), Held(A, kept(1), PRINTS), Held(A, kept(2), PRINTS)
+    memory, older, newer = HandleMemory(2), HeldPrefix(A, kept(1), PRINTS), HeldPrefix(A, kept(2), PRINTS)
     memory.add(b"1", older)
     memory.add(b"1", newer)
     memory.drop(b"1", older)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.handles.unseen_text import Place, UnseenText, places, question, without
+from cachefleet_controlplane.gateway.handles.unseen_text import TextPlace, UnseenText, places, question, without
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 
@@ -23,26 +23,26 @@ USER = {"role": "user", "content": "Hi"}
 FACTS = RenderFacts(model="default/m", profiles=("sha256:p",))
 MODEL: Any = SimpleNamespace(name="m", upstream="m")
 PLACES = [
-    Place(Endpoint.MESSAGES, "system", listed=False),
-    Place(Endpoint.MESSAGES, "system", listed=True),
-    Place(Endpoint.MESSAGES, "messages", listed=False),
-    Place(Endpoint.MESSAGES, "messages", listed=True),
-    Place(Endpoint.CHAT, "messages", listed=False),
-    Place(Endpoint.CHAT, "messages", listed=True),
-    Place(Endpoint.RESPONSES, "instructions", listed=False),
-    Place(Endpoint.RESPONSES, "input", listed=False),
-    Place(Endpoint.RESPONSES, "input", listed=True),
+    TextPlace(Endpoint.MESSAGES, "system", listed=False),
+    TextPlace(Endpoint.MESSAGES, "system", listed=True),
+    TextPlace(Endpoint.MESSAGES, "messages", listed=False),
+    TextPlace(Endpoint.MESSAGES, "messages", listed=True),
+    TextPlace(Endpoint.CHAT, "messages", listed=False),
+    TextPlace(Endpoint.CHAT, "messages", listed=True),
+    TextPlace(Endpoint.RESPONSES, "instructions", listed=False),
+    TextPlace(Endpoint.RESPONSES, "input", listed=False),
+    TextPlace(Endpoint.RESPONSES, "input", listed=True),
 ]
 IDS = [f"{place.endpoint}-{place.member}-{place.listed}" for place in PLACES]
 
 
-def seen(place: Place, body: bytes, unseen: set[Place] | None = None) -> dict[str, Any]:
+def seen(place: TextPlace, body: bytes, unseen: set[TextPlace] | None = None) -> dict[str, Any]:
     fields = without(place.endpoint, parse_fields(body), {place} if unseen is None else unseen)
     return {name: json.loads(bytes(raw)) for name, raw in fields.items()}
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-def test_a_question_has_the_text_in_its_place_alone_and_differs_in_its_line_alone(place: Place) -> None:
+def test_a_question_has_the_text_in_its_place_alone_and_differs_in_its_line_alone(place: TextPlace) -> None:
     one, other = (question(place, LINE, nonce, model="m") for nonce in ("a", "b; c"))
     assert places(place.endpoint, parse_fields(one)) == {place}
     assert one != other
@@ -80,7 +80,7 @@ def test_texts_elsewhere_are_looked_at(body: dict[str, Any]) -> None:
 
 
 def test_a_text_that_only_quotes_the_line_stays_as_it_is() -> None:
-    place = Place(Endpoint.CHAT, "messages", listed=False)
+    place = TextPlace(Endpoint.CHAT, "messages", listed=False)
     body = json.dumps({"messages": [{"role": "system", "content": f'Say "{LINE}: a" or\n{LINE}: b'}, USER]}).encode()
     assert seen(place, body) == json.loads(body)
 
@@ -100,7 +100,7 @@ def test_each_place_of_a_body_is_its_own() -> None:
 class Renderer:
     """Answers questions; ``strips`` are the places whose line it leaves out."""
 
-    def __init__(self, *strips: Place, silent: bool = False) -> None:
+    def __init__(self, *strips: TextPlace, silent: bool = False) -> None:
         self.strips, self.silent = set(strips), silent
         self.asked: list[tuple[Endpoint, bytes]] = []
         self.facts, self.now = FACTS, 0.0
@@ -111,13 +111,13 @@ class Renderer:
         left = without(endpoint, parse_fields(body), self.strips)
         return None if self.silent else [*b"".join(bytes(raw) for raw in left.values())]
 
-    def keys(self, place: Place, nonce: str) -> bytes:
+    def keys(self, place: TextPlace, nonce: str) -> bytes:
         info = parse(question(place, LINE, nonce, model="m"), place.endpoint)
         return b"".join(bytes(raw) for raw in self.unseen.of(info, MODEL).fields.values())
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-async def test_what_a_renderer_leaves_out_is_left_out_once_it_has_said_so(place: Place) -> None:
+async def test_what_a_renderer_leaves_out_is_left_out_once_it_has_said_so(place: TextPlace) -> None:
     renderer = Renderer(place)
     assert renderer.keys(place, "a") != renderer.keys(place, "b"), "not known yet: every byte counts"
     await renderer.unseen.settled()
@@ -126,7 +126,7 @@ async def test_what_a_renderer_leaves_out_is_left_out_once_it_has_said_so(place:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=IDS)
-async def test_what_a_renderer_shows_the_model_counts(place: Place) -> None:
+async def test_what_a_renderer_shows_the_model_counts(place: TextPlace) -> None:
     """An older engine, or another one: its prompts differ, and so do their caches."""
     renderer = Renderer(*(one for one in PLACES if one != place))
     for _ in range(2):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Stream
+from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream
 from cachefleet_core.continuation import RefusalCode
 from cachefleet_core.engine.held_requests import HOLD_HEADER
 from cachefleet_core.prompt_keys import KEYS_PATH
@@ -249,14 +249,14 @@ async def test_native_code_relays_its_stream_from_the_beginning(
 ) -> None:
     """What Python is given of it are the ends that native code has told of."""
     read: list[bytes] = []
-    more = Stream.more
+    more = AnswerStream.more
 
-    async def watched(stream: Stream) -> list[bytes]:
+    async def watched(stream: AnswerStream) -> list[bytes]:
         events = await more(stream)
         read.extend(events)
         return events
 
-    monkeypatch.setattr(Stream, "more", watched)
+    monkeypatch.setattr(AnswerStream, "more", watched)
     async with keyed() as worker, front([worker]) as gate:
         introduce(gate)
         options = {"stream_options": {"include_usage": True}} if usage else {}

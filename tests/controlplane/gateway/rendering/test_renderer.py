@@ -20,14 +20,14 @@ from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
     BUSY_SECONDS,
     FAILED_SECONDS,
-    Reason,
+    RenderFailure,
     Rendering,
     read,
 )
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
@@ -50,8 +50,8 @@ def ask(endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> RequestInfo:
     return parse(json.dumps({"model": MODEL} | base | body).encode(), endpoint)
 
 
-def opened(status: int, body: object, outcome: Outcome = Outcome.ANSWERED) -> Opened:
-    return Opened(outcome, Answer(status, (), json.dumps(body).encode()))
+def opened(status: int, body: object, outcome: Outcome = Outcome.ANSWERED) -> AttemptResult:
+    return AttemptResult(outcome, Answer(status, (), json.dumps(body).encode()))
 
 
 class Clock:
@@ -97,7 +97,7 @@ class Rendered:
         body, _ = upstream_body(first, model=MODEL, salt=salt)
         return await self.renderer.render(first, body, workers=self.workers, keying=KEYING, facts=self.facts, salt=salt)
 
-    def failures(self, reason: Reason) -> float:
+    def failures(self, reason: RenderFailure) -> float:
         return value(self.metrics, "render_failures_total", reason=reason)
 
 
@@ -130,7 +130,7 @@ async def test_apis_that_tokenize_does_not_know_are_rendered_or_not_known(endpoi
         rendering = await Rendered(http, [worker])(asked)
         assert rendering == await Rendered(http, [worker])(ask())  # the same conversation
         render = Rendered(http, [older])
-        assert await render(asked) == Rendering(reason=Reason.ABSENT)
+        assert await render(asked) == Rendering(reason=RenderFailure.ABSENT)
         # That a route is missing says nothing of another API's.
         await render(ask())
         assert paths(older) == [f"{endpoint}/render", "/v1/chat/completions/render", "/tokenize"]
@@ -147,7 +147,7 @@ async def test_ids_given_by_the_client_need_nobody(given: object) -> None:
 async def test_lists_that_hold_no_ids_are_the_engines_to_judge(given: object) -> None:
     async with upstream() as http:
         rendering = await Rendered(http, [])(ask(Endpoint.COMPLETIONS, prompt=given))
-        assert rendering == Rendering(reason=Reason.NO_WORKER)
+        assert rendering == Rendering(reason=RenderFailure.NO_WORKER)
 
 
 async def test_of_several_prompts_the_first_is_rendered() -> None:
@@ -193,37 +193,37 @@ async def test_a_worker_that_hangs_leaves_time_for_another() -> None:
 async def test_a_bad_request_is_nobodys_fault_and_asked_once() -> None:
     async with engine() as one, engine() as two, upstream() as http:
         render = Rendered(http, [one, two])
-        assert await render(ask(n=0)) == Rendering(reason=Reason.REFUSED)
+        assert await render(ask(n=0)) == Rendering(reason=RenderFailure.REFUSED)
         assert len(one.requests) + len(two.requests) == 1
-        assert render.failures(Reason.REFUSED) == 1
+        assert render.failures(RenderFailure.REFUSED) == 1
         assert (await render(ask())).rung is Rung.RENDER
 
 
 async def test_nobody_to_ask_is_told() -> None:
     async with upstream() as http:
         render = Rendered(http, [])
-        assert await render(ask()) == Rendering(reason=Reason.NO_WORKER)
-        assert render.failures(Reason.NO_WORKER) == 1
+        assert await render(ask()) == Rendering(reason=RenderFailure.NO_WORKER)
+        assert render.failures(RenderFailure.NO_WORKER) == 1
 
 
 @pytest.mark.parametrize(
     ("got", "reason"),
     [
-        (opened(404, {"detail": "Not Found"}), Reason.ABSENT),
-        (opened(404, {"error": {"type": "NotFoundError"}}), Reason.REFUSED),
-        (opened(501, {"error": {"type": "NotImplementedError"}}), Reason.ABSENT),
-        (opened(401, {"error": "Unauthorized"}), Reason.UNAUTHORIZED),
-        (opened(400, {"error": {}}), Reason.REFUSED),
-        (opened(500, {}, Outcome.SERVER_ERROR), Reason.FAILED),
-        (opened(200, {"token_ids": [1], "features": {"image": 1}}), Reason.MULTIMODAL),
-        (opened(200, {"token_ids": ["x"]}), Reason.UNREADABLE),
-        (opened(200, {}), Reason.UNREADABLE),
-        (Opened(Outcome.ANSWERED, Answer(404, (), b'{"error":{"type":"\xff"}}')), Reason.ABSENT),
-        (Opened(Outcome.SILENT), Reason.TIMEOUT),
-        (Opened(Outcome.UNREACHABLE), Reason.FAILED),
+        (opened(404, {"detail": "Not Found"}), RenderFailure.ABSENT),
+        (opened(404, {"error": {"type": "NotFoundError"}}), RenderFailure.REFUSED),
+        (opened(501, {"error": {"type": "NotImplementedError"}}), RenderFailure.ABSENT),
+        (opened(401, {"error": "Unauthorized"}), RenderFailure.UNAUTHORIZED),
+        (opened(400, {"error": {}}), RenderFailure.REFUSED),
+        (opened(500, {}, Outcome.SERVER_ERROR), RenderFailure.FAILED),
+        (opened(200, {"token_ids": [1], "features": {"image": 1}}), RenderFailure.MULTIMODAL),
+        (opened(200, {"token_ids": ["x"]}), RenderFailure.UNREADABLE),
+        (opened(200, {}), RenderFailure.UNREADABLE),
+        (AttemptResult(Outcome.ANSWERED, Answer(404, (), b'{"error":{"type":"\xff"}}')), RenderFailure.ABSENT),
+        (AttemptResult(Outcome.SILENT), RenderFailure.TIMEOUT),
+        (AttemptResult(Outcome.UNREACHABLE), RenderFailure.FAILED),
     ],
 )
-def test_what_an_answer_says(got: Opened, reason: Reason) -> None:
+def test_what_an_answer_says(got: AttemptResult, reason: RenderFailure) -> None:
     assert read(got, Rung.RENDER, Endpoint.CHAT, keying=KEYING) == Rendering(reason=reason)
 
 
@@ -301,7 +301,7 @@ class TestMemo:
         async with engine() as worker, upstream() as http:
             render = Rendered(http, [worker], cache=RenderCache())
             worker.fail_next(400)
-            assert (await render(ask())).reason is Reason.REFUSED
+            assert (await render(ask())).reason is RenderFailure.REFUSED
             assert (await render(ask())).rung is Rung.RENDER
 
 
@@ -351,17 +351,20 @@ class TestKeys:
     @pytest.mark.parametrize(
         ("got", "reason"),
         [
-            (opened(429, {"error": {"code": "busy"}}), Reason.BUSY),
-            (opened(413, {"error": {"code": "too_large"}}), Reason.DECLINED),
-            (opened(400, {"error": {"code": "bad_contract"}}), Reason.DECLINED),
-            (opened(400, {"error": {"type": "BadRequestError"}}), Reason.REFUSED),
-            (opened(403, {"error": {"code": "wrong_token"}}), Reason.UNAUTHORIZED),
-            (opened(503, {"error": {"code": "keys_off"}}, Outcome.SERVER_ERROR), Reason.FAILED),
-            (Opened(Outcome.ANSWERED, Answer(200, (), b"CFPK")), Reason.UNREADABLE),
-            (Opened(Outcome.ANSWERED, Answer(200, (), b"CFPK" + bytes([1, 0, 0, 0, 0, 0, 0, 0]))), Reason.UNREADABLE),
+            (opened(429, {"error": {"code": "busy"}}), RenderFailure.BUSY),
+            (opened(413, {"error": {"code": "too_large"}}), RenderFailure.DECLINED),
+            (opened(400, {"error": {"code": "bad_contract"}}), RenderFailure.DECLINED),
+            (opened(400, {"error": {"type": "BadRequestError"}}), RenderFailure.REFUSED),
+            (opened(403, {"error": {"code": "wrong_token"}}), RenderFailure.UNAUTHORIZED),
+            (opened(503, {"error": {"code": "keys_off"}}, Outcome.SERVER_ERROR), RenderFailure.FAILED),
+            (AttemptResult(Outcome.ANSWERED, Answer(200, (), b"CFPK")), RenderFailure.UNREADABLE),
+            (
+                AttemptResult(Outcome.ANSWERED, Answer(200, (), b"CFPK" + bytes([1, 0, 0, 0, 0, 0, 0, 0]))),
+                RenderFailure.UNREADABLE,
+            ),
         ],
     )
-    def test_what_an_answer_says(self, got: Opened, reason: Reason) -> None:
+    def test_what_an_answer_says(self, got: AttemptResult, reason: RenderFailure) -> None:
         assert read(got, Rung.KEYS, Endpoint.CHAT, keying=KEYING) == Rendering(reason=reason)
 
     async def test_where_keys_fail_vllm_renders_and_keys_are_asked_for_again_later(self) -> None:
@@ -395,7 +398,7 @@ class TestDedicated:
             for asked in range(3):
                 assert (await render(ask())).rung is Rung.RENDER
                 assert len(paths(worker)) == asked + 1
-            assert render.failures(Reason.FAILED) == 0
+            assert render.failures(RenderFailure.FAILED) == 0
             await dead.start()
             render.clock.now += 60
             assert (await render(ask())).rung is Rung.RENDER

@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.upstream import answer_budget
 from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES, AnswerBudget
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
+from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream, AttemptResult
 from cachefleet_controlplane.transport.chosen_transport import choose_transport
 from tests.controlplane.leftovers import collector_off
 from tests.controlplane.waiting import until
@@ -111,12 +111,12 @@ async def client(code: str, *, idle_seconds: float = 30) -> AsyncIterator[Upstre
         yield await stack.enter_async_context(made)
 
 
-async def opened_from(code: str, serve: Serve, *, idle_seconds: float = 30) -> Opened:
+async def opened_from(code: str, serve: Serve, *, idle_seconds: float = 30) -> AttemptResult:
     async with client(code, idle_seconds=idle_seconds) as http, worker(serve) as made:
         return await http.open(made.url, "/v1/x", b"{}", headers=HEADERS)
 
 
-async def rest(stream: Stream) -> bytes:
+async def rest(stream: AnswerStream) -> bytes:
     events = stream.first
     while more := await stream.more():
         events += more
@@ -222,7 +222,7 @@ async def test_all_whole_answers_have_one_budget(code: str) -> None:
     async with client(code) as http, worker(always(large)) as made:
         http.answers = AnswerBudget(5 * size)
 
-        async def opened() -> Opened:
+        async def opened() -> AttemptResult:
             return await http.open(made.url, "/", b"", headers=())
 
         kept = [await opened(), await opened()]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened, Stream
+from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream, AttemptResult
 from cachefleet_controlplane.wire.headers import Header
 from tests.controlplane.transport.transports import chosen
 from tests.controlplane.transport.workers.fake_raw_worker import FakeRawWorker, Step, fake_raw_worker
@@ -39,7 +39,7 @@ async def upstream_of(transport: str, **bounds: Any) -> AsyncIterator[Upstream]:
         yield upstream
 
 
-async def opened(upstream: Upstream, worker: FakeRawWorker, body: bytes = BODY) -> Opened:
+async def opened(upstream: Upstream, worker: FakeRawWorker, body: bytes = BODY) -> AttemptResult:
     """The beginning of an answer."""
     return await upstream.open(worker.url, PATH, body, headers=HEADERS)
 
@@ -49,7 +49,7 @@ async def came(upstream: Upstream, worker: FakeRawWorker, body: bytes = BODY) ->
     return await rest(await opened(upstream, worker, body))
 
 
-async def rest(begun: Opened) -> Came:
+async def rest(begun: AttemptResult) -> Came:
     """What is left of an answer."""
     if begun.stream is not None:
         return await _read(begun.outcome, begun.stream)
@@ -58,7 +58,7 @@ async def rest(begun: Opened) -> Came:
     return Came(begun.outcome, begun.answer.status, begun.answer.headers, begun.answer.body)
 
 
-async def _read(outcome: Outcome, stream: Stream) -> Came:
+async def _read(outcome: Outcome, stream: AnswerStream) -> Came:
     events = list(stream.first)
     while more := await stream.more():
         events += more

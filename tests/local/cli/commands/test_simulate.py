@@ -12,7 +12,7 @@ import pytest
 
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.fleet_setup import Setup
-from cachefleet_controlplane.simulation.simulator import Wanted
+from cachefleet_controlplane.simulation.simulator import WantedSimulation
 from cachefleet_controlplane.simulation.workload import TraceLine
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.wire.errors import ApiError
@@ -62,7 +62,7 @@ def test_a_column_for_each(simulate: Callable[..., Told], simulating: Simulating
     status, out, err = simulate(*given)
     assert (status, out, err) == (0, TABLE, "")
     changes = Changes(policy="leastLoaded", budget_mib=8192, workers=6)
-    assert simulating.asked == [Wanted(pool="ns/p", recorded=10, changes=changes)]
+    assert simulating.asked == [WantedSimulation(pool="ns/p", recorded=10, changes=changes)]
 
 
 @pytest.mark.parametrize(("blocks", "said"), [(4096, False), (2048, True)])
@@ -93,7 +93,7 @@ def test_a_trace_has_no_past(simulate: Callable[..., Told], simulating: Simulati
     assert status == 0
     assert "HAPPENED" not in out
     lines = tuple(TraceLine(timestamp=at, input_length=64, output_length=4, hash_ids=(1, 2)) for at in range(2))
-    assert simulating.asked == [Wanted(trace=lines, trace_block=32)]
+    assert simulating.asked == [WantedSimulation(trace=lines, trace_block=32)]
 
 
 def test_json_is_the_answer(simulate: Callable[..., Told]) -> None:

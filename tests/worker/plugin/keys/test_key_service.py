@@ -20,7 +20,7 @@ from cachefleet_core.native import Choice, choose
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import key_service
 from cachefleet_worker.plugin.keys.key_service import KeyService
-from cachefleet_worker.plugin.keys.render import Api, Prompt, RefusedError, Rendered, UnsupportedError
+from cachefleet_worker.plugin.keys.render import BodyKind, NoRenderingError, Prompt, RefusedError, Rendered
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.core.codes import NATIVE
 from tests.worker.plugin.asked import process
@@ -40,7 +40,7 @@ class Source:
     def tokenizer(self) -> str:
         return "tokenizer"
 
-    async def render(self, body: bytes, _api: Api = Api.OPENAI) -> Rendered:
+    async def render(self, body: bytes, _api: BodyKind = BodyKind.OPENAI) -> Rendered:
         self.bodies.append(body)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -288,7 +288,7 @@ async def test_a_vllm_that_cannot_be_asked_is_no_fault(
     settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(_state: object) -> None:
-        raise UnsupportedError("no renderer as known")
+        raise NoRenderingError("no renderer as known")
 
     own = process(settings)
     monkeypatch.setattr(key_service, "PromptSource", unsupported)

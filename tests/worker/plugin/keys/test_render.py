@@ -14,7 +14,7 @@ from cachefleet_core.block_identity.adapters import adapter_namespace, path_revi
 from cachefleet_core.block_identity.media import Placed
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.keys import render
-from cachefleet_worker.plugin.keys.render import Prompt, PromptSource, RefusedError, UnsupportedError
+from cachefleet_worker.plugin.keys.render import NoRenderingError, Prompt, PromptSource, RefusedError
 from cachefleet_worker.plugin.tokens.short_renders import stays
 
 
@@ -191,7 +191,7 @@ def without(name: str) -> Any:
 )
 def test_a_vllm_that_is_built_otherwise_is_not_asked(state: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "_request_types", lambda: (Chat, Completion))
-    with pytest.raises(UnsupportedError, match=reason):
+    with pytest.raises(NoRenderingError, match=reason):
         PromptSource(state)
 
 

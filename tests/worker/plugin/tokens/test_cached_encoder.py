@@ -14,7 +14,7 @@ from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens import cached_encoder
 from cachefleet_worker.plugin.tokens.background_tokenizer import Job
 from cachefleet_worker.plugin.tokens.cached_encoder import CachedEncoder
-from cachefleet_worker.plugin.tokens.encoding_plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import PlainOnly, Reason
 from tests.worker.plugin.tokens.styles import trained
 from tests.worker.plugin.tokens.wrapped import OwnWay, Wrapped
 
@@ -147,7 +147,7 @@ def test_a_sample_that_differs_switches_it_off_for_good() -> None:
     assert setting.encode() is None
     stats = setting.cache.stats()
     assert (stats["mismatches"], stats["plain_refused"], stats["entries"]) == (1, 1, 0)
-    assert setting.cache.reason(setting.tokenizer) == Refusal(Reason.MISMATCH)
+    assert setting.cache.reason(setting.tokenizer) == PlainOnly(Reason.MISMATCH)
     (capability,) = setting.capabilities.document()
     assert (capability.mode, capability.reason) == ("off", Reason.MISMATCH.value)
     setting.cache.settle()
@@ -213,7 +213,7 @@ def test_tokenizers_of_another_kind_are_refused(change: dict[str, Any], reason: 
 def test_a_class_with_its_own_way_to_encode_is_refused() -> None:
     setting = Setting()
     refusal = setting.cache.prepare(OwnWay(trained("qwen")))
-    assert refusal == Refusal(Reason.OVERRIDDEN, "OwnWay.__call__")
+    assert refusal == PlainOnly(Reason.OVERRIDDEN, "OwnWay.__call__")
 
 
 def test_a_tokenizer_that_fails_its_self_test_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from cachefleet_worker.plugin.tokens.added_tokens import MAX_CUT_CHARACTERS, Side, added_tokens, cuts
 from cachefleet_worker.plugin.tokens.chunks import Chunker, ChunkRule
-from cachefleet_worker.plugin.tokens.encoding_plan import Plan, Reason, Refusal, make_plan
+from cachefleet_worker.plugin.tokens.encoding_plan import PlainOnly, Plan, Reason, make_plan
 from tests.worker.plugin.tokens.styles import LLAMA3, special, trained
 
 Description = dict[str, Any]
@@ -39,7 +39,7 @@ def planned(description: Description) -> Plan:
 
 def refused(description: Description) -> Reason:
     refusal = make_plan(description)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, PlainOnly)
     return refusal.reason
 
 

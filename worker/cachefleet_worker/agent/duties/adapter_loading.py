@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, MAX_DETAIL, MAX_PROBLEMS, AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Policy
 from cachefleet_runtime.backoff import backoff
-from cachefleet_worker.agent.duties.adapter_steps import Load, Step, steps
+from cachefleet_worker.agent.duties.adapter_steps import LoadAdapter, Step, steps
 from cachefleet_worker.agent.engines.engine import AdapterControl
 from cachefleet_worker.agent.engines.engine_errors import EngineError
 from cachefleet_worker.agent.engines.engine_poll import AdapterUse
@@ -125,16 +125,16 @@ class AdapterLoading:
 
     async def _take(self, step: Step) -> None:
         try:
-            await (self._load(step) if isinstance(step, Load) else self._unload(step.name))
+            await (self._load(step) if isinstance(step, LoadAdapter) else self._unload(step.name))
         except EngineError as error:
             self._failed(step, " ".join(str(error).split()))
         else:
             self._problems.pop(step.name, None)
-            outcome = "loaded" if isinstance(step, Load) else "unloaded"
+            outcome = "loaded" if isinstance(step, LoadAdapter) else "unloaded"
             self._metrics.adapters.labels(outcome).inc()
             log.info("adapter %s", outcome, extra={"adapter": step.name})
 
-    async def _load(self, step: Load) -> None:
+    async def _load(self, step: LoadAdapter) -> None:
         await self._adapters.load(step.name, step.path)
         served = await self._adapters.served()
         self._placed[step.name] = step.path, served.get(step.name, "")
@@ -147,7 +147,7 @@ class AdapterLoading:
         self._placed.pop(name, None)
 
     def _failed(self, step: Step, said: str) -> None:
-        name, where = step.name, f"from {step.path}: " if isinstance(step, Load) else ""
+        name, where = step.name, f"from {step.path}: " if isinstance(step, LoadAdapter) else ""
         detail = f"{where}{said}"[:MAX_DETAIL]
         self._metrics.adapters.labels("failed").inc()
         if self._problems.get(name) != detail:

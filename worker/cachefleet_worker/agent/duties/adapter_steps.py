@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class UnloadAdapter:
     """Serve an adapter no longer."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadAdapter:
     """Load an adapter from a path."""
 
     name: str
     path: str
 
 
-Step = Unload | Load
+Step = UnloadAdapter | LoadAdapter
 Placed = Mapping[str, tuple[str, str]]
 """By name what was asked for when an adapter was loaded, and from where the engine says that it was: a folder fetched
 for a hub id, say."""
@@ -33,10 +33,10 @@ def steps(wanted: Mapping[str, str], served: Mapping[str, str], placed: Placed) 
     What is no longer wanted goes first. A name that means another path is unloaded before it is loaded anew, not loaded
     in place: requests that have begun would end with the new weights, and their blocks be kept as those of the old.
     """
-    yield from (Unload(name) for name in served if name not in wanted)
+    yield from (UnloadAdapter(name) for name in served if name not in wanted)
     for name, path in wanted.items():
         if name in served:
             if served[name] == path or placed.get(name) == (path, served[name]):
                 continue
-            yield Unload(name)
-        yield Load(name, path)
+            yield UnloadAdapter(name)
+        yield LoadAdapter(name, path)

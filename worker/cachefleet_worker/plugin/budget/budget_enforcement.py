@@ -36,7 +36,7 @@ BLOCKS: Final = "blocks"
 CHAINS: Final = "chains"
 
 
-class UnsupportedError(Exception):
+class NoBudgetError(Exception):
     """This vLLM, or this model, cannot have a budget; the message says why."""
 
 
@@ -95,7 +95,7 @@ def install(scheduler: Any, state: EngineState) -> Budget | None:
         return None
     try:
         mode = _mode(scheduler.kv_cache_manager, state.block_bytes)
-    except UnsupportedError as error:
+    except NoBudgetError as error:
         state.capabilities.add(FEATURE, OFF, str(error))
         log.warning("cachefleet: no budget for idle cached blocks: %s", error)
         return None
@@ -131,20 +131,20 @@ def _mode(manager: Any, bytes_of_block: int) -> str:
 
     pool = manager.block_pool
     if not bytes_of_block:
-        raise UnsupportedError("the model has no KV cache")
+        raise NoBudgetError("the model has no KV cache")
     if not pool.enable_caching:
-        raise UnsupportedError("prefix caching is off")
+        raise NoBudgetError("prefix caching is off")
     if type(pool) is not BlockPool:
-        raise UnsupportedError(f"unknown block pool {type(pool).__name__}")
+        raise NoBudgetError(f"unknown block pool {type(pool).__name__}")
     _require(pool, (*POOL_METHODS, *POOL_INTERNALS))
     _require(pool.free_block_queue, QUEUE_METHODS)
     groups = manager.coordinator.single_type_managers
     if any(group.block_pool is not pool for group in groups):
-        raise UnsupportedError("several block pools")
+        raise NoBudgetError("several block pools")
     if len(groups) == 1 and type(groups[0]).__name__ == "FullAttentionManager":
         return BLOCKS
     if type(manager) is not KVCacheManager:
-        raise UnsupportedError(f"unknown KV cache manager {type(manager).__name__}")
+        raise NoBudgetError(f"unknown KV cache manager {type(manager).__name__}")
     _require(manager, MANAGER_METHODS)
     return CHAINS
 
@@ -152,4 +152,4 @@ def _mode(manager: Any, bytes_of_block: int) -> str:
 def _require(target: Any, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not hasattr(target, name)]
     if missing:
-        raise UnsupportedError(f"this vLLM's {type(target).__name__} has no {', '.join(missing)}")
+        raise NoBudgetError(f"this vLLM's {type(target).__name__} has no {', '.join(missing)}")

@@ -47,7 +47,7 @@ _at_most_one = msgspec.json.Decoder(Annotated[list[Raw], Meta(max_length=1)])
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConversationRequest:
     """A request's body, and under which fingerprints its conversation is to be kept."""
 
     api: Api
@@ -76,7 +76,7 @@ def read_header(value: bytes) -> Fingerprints:
     return found
 
 
-def read_body(body: bytes, fingerprints: Fingerprints, api: Api | None) -> Asked | None:
+def read_body(body: bytes, fingerprints: Fingerprints, api: Api | None) -> ConversationRequest | None:
     """What a body asks for; None where it is of no API with conversations. HttpError 400.
 
     ``api`` is None for keys, whose bodies say by their members what they are.
@@ -87,7 +87,7 @@ def read_body(body: bytes, fingerprints: Fingerprints, api: Api | None) -> Asked
         return None
     salt = _optional(fields, "cache_salt", _salt) or ""
     ref = _optional(fields, REF_MEMBER, _ref)
-    asked = Asked(found, fingerprints, fields, salt, ref, bool(_optional(fields, RETURN_MEMBER, _flag)))
+    asked = ConversationRequest(found, fingerprints, fields, salt, ref, bool(_optional(fields, RETURN_MEMBER, _flag)))
     _check(asked)
     return asked
 
@@ -100,7 +100,7 @@ def has_reference(body: bytes) -> bool:
         return False
 
 
-def joined(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
+def joined(asked: ConversationRequest, turn: Turn | None, body: bytes) -> Joined:
     """The whole body, with what ``turn`` holds. HttpError 409 where what is to be added is no list."""
     if asked.api is Api.COMPLETIONS:
         return _completion(asked, turn, body)
@@ -132,7 +132,7 @@ def _continued(parent: Turn | None, ids: array[int]) -> tuple[Turn | None, bytes
     return (parent, whole[len(before) :]) if whole.startswith(before) else (None, whole)
 
 
-def _chat(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
+def _chat(asked: ConversationRequest, turn: Turn | None, body: bytes) -> Joined:
     name = LISTS[asked.api]
     added = _items(asked.fields.get(name, _NULL))
     if turn is None:
@@ -145,7 +145,7 @@ def _chat(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
     return Joined(_encoded(asked, common | {name: Raw(b"[" + items + b"]")}), turn.common, added, turn)
 
 
-def _completion(asked: Asked, turn: Turn | None, body: bytes) -> Joined:
+def _completion(asked: ConversationRequest, turn: Turn | None, body: bytes) -> Joined:
     if turn is None:
         whole = _encoded(asked, {}) if asked.returns_ref else body
         common = Common(asked.api, asked.fingerprints, asked.salt)
@@ -164,7 +164,7 @@ def refused(code: RefusalCode, message: str) -> HttpError:
     return HttpError(409, code.value, message)
 
 
-def _encoded(asked: Asked, members: dict[str, Raw]) -> bytes:
+def _encoded(asked: ConversationRequest, members: dict[str, Raw]) -> bytes:
     own = {name: value for name, value in asked.fields.items() if name not in _OURS}
     return msgspec.json.encode(own | members)
 
@@ -181,7 +181,7 @@ def _api(fields: Mapping[str, Raw]) -> Api | None:
     return Api.COMPLETIONS if _PROMPT in fields or APPEND_MEMBER in fields else None
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: ConversationRequest) -> None:
     """Refuse members that do not belong together, or would be ignored. HttpError 400."""
     fields, completion = asked.fields, asked.api is Api.COMPLETIONS
     if asked.ref is not None:

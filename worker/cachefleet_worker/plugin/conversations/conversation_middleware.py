@@ -14,7 +14,7 @@ from cachefleet_worker.plugin.asgi import App, HttpError, Receive, Request, Scop
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.conversations.answer_reference import ReferenceAnswer
 from cachefleet_worker.plugin.conversations.conversation_body import (
-    Asked,
+    ConversationRequest,
     Joined,
     has_reference,
     joined,
@@ -115,7 +115,7 @@ class Conversations:
         except HttpError as error:
             return error
 
-    def _joined(self, store: TurnStore, asked: Asked, body: bytes) -> Joined:
+    def _joined(self, store: TurnStore, asked: ConversationRequest, body: bytes) -> Joined:
         if asked.ref is None:
             return joined(asked, None, body)
         try:
@@ -133,7 +133,7 @@ class Conversations:
         return trusted_header(scope, HEADER, self._key)
 
 
-def _turn(store: TurnStore, asked: Asked, ref: PromptCacheRef) -> Turn:
+def _turn(store: TurnStore, asked: ConversationRequest, ref: PromptCacheRef) -> Turn:
     """The turn that a request continues. HttpError 409."""
     turn = store.find(ref.handle, api=asked.api, salt=asked.salt)
     if turn is None:

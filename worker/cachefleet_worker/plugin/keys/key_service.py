@@ -26,7 +26,14 @@ from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
-from cachefleet_worker.plugin.keys.render import Api, Prompt, PromptSource, RefusedError, Rendered, UnsupportedError
+from cachefleet_worker.plugin.keys.render import (
+    BodyKind,
+    NoRenderingError,
+    Prompt,
+    PromptSource,
+    RefusedError,
+    Rendered,
+)
 from cachefleet_worker.plugin.plugin_process import Process
 from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
 from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
@@ -46,7 +53,7 @@ Boundaries = Callable[[Any, Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KeysQuery:
     """The query of one request."""
 
     contract: str
@@ -55,11 +62,11 @@ class Asked:
     ids: bool
     keep: bool = False
     """Whether the prompt is to be kept for the request that follows."""
-    api: Api = Api.OPENAI
+    api: BodyKind = BodyKind.OPENAI
     lookahead: int = 0
 
     @classmethod
-    def of(cls, query: dict[str, str], *, block_size: int) -> Asked:
+    def of(cls, query: dict[str, str], *, block_size: int) -> KeysQuery:
         """Parse a query. HttpError 400 names a bad parameter. ``block_size`` is the engine's, 0 where unknown."""
         contract = query.get("contract", "")
         if not _CONTRACT.fullmatch(contract):
@@ -78,11 +85,11 @@ def _flag(query: dict[str, str], name: str) -> bool:
     return query.get(name) == "1"
 
 
-def _api(query: dict[str, str]) -> Api:
+def _api(query: dict[str, str]) -> BodyKind:
     try:
-        return Api(query.get("api", ""))
+        return BodyKind(query.get("api", ""))
     except ValueError:
-        named = ", ".join(filter(None, Api))
+        named = ", ".join(filter(None, BodyKind))
         raise HttpError(400, "bad_api", f"api: must be {named} or left out") from None
 
 
@@ -134,7 +141,7 @@ class KeyService:
         """The document, or vLLM's own refusal of the body. HttpError, RefusedError."""
         if self._source is None or self.cache is None or not self._faults.on(FEATURE):
             raise self._why_not()
-        asked = Asked.of(query, block_size=self._block_size)
+        asked = KeysQuery.of(query, block_size=self._block_size)
         try:
             with recording() if asked.keep else nullcontext(Recording()) as record:
                 content = await self._content(asked, body, self._source, self.cache)
@@ -157,7 +164,7 @@ class KeyService:
         content = b""
         with self._faults.guard(FEATURE):
             try:
-                asked = Asked(hold.contract, "", hold.block_size, hold.ids, lookahead=hold.lookahead)
+                asked = KeysQuery(hold.contract, "", hold.block_size, hold.ids, lookahead=hold.lookahead)
                 only = self._source.prompt(prompt, hold.model)
                 rendered = Rendered((only,), prompt.get("cache_salt") or "", self._source.adapter(hold.model))
                 content = await self._document(asked, rendered, self._source.tokenizer(), self.cache)
@@ -170,13 +177,13 @@ class KeyService:
         handle = self._prompts.keep(record.only) if self._prompts is not None and record.only is not None else ""
         return ((PROMPT_HEADER.encode(), handle.encode()),) if handle else ()
 
-    async def _content(self, asked: Asked, body: bytes, source: PromptSource, cache: KeyCache) -> bytes:
+    async def _content(self, asked: KeysQuery, body: bytes, source: PromptSource, cache: KeyCache) -> bytes:
         rendered = await source.render(body, asked.api)
         if len(rendered.prompts) > MAX_PROMPTS:
             raise HttpError(400, "too_many_prompts", f"{len(rendered.prompts)} prompts, the limit is {MAX_PROMPTS}")
         return await self._document(asked, rendered, source.tokenizer(), cache)
 
-    async def _document(self, asked: Asked, rendered: Rendered, tokenizer: Any, cache: KeyCache) -> bytes:
+    async def _document(self, asked: KeysQuery, rendered: Rendered, tokenizer: Any, cache: KeyCache) -> bytes:
         """The document of what was rendered; a long one is made in a thread."""
         namespace = Namespace(asked.contract, rendered.salt, asked.lora or rendered.adapter)
 
@@ -191,7 +198,7 @@ class KeyService:
         return await asyncio.to_thread(document)
 
     def _keyed(
-        self, prompt: Prompt, asked: Asked, namespace: Namespace, *, cache: KeyCache, tokenizer: Any
+        self, prompt: Prompt, asked: KeysQuery, namespace: Namespace, *, cache: KeyCache, tokenizer: Any
     ) -> PackedPrompt:
         ids = packed(prompt.ids)
         plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
@@ -213,7 +220,7 @@ class KeyService:
                 code = _code(process)
                 _check_vllm()
                 self._source = PromptSource(state)
-            except (OSError, ValueError, UnsupportedError) as error:
+            except (OSError, ValueError, NoRenderingError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
                 return
             self.cache = KeyCache(index_key, max_bytes=process.settings.keys_cache_bytes, code=code)
@@ -229,7 +236,7 @@ class KeyService:
 def _index_key(process: Process) -> bytes:
     key = process.settings.index_key()
     if not key:
-        raise UnsupportedError("CACHEFLEET_INDEX_KEY_FILE names no key")
+        raise NoRenderingError("CACHEFLEET_INDEX_KEY_FILE names no key")
     return key
 
 
@@ -237,12 +244,12 @@ def _code(process: Process) -> Code:
     try:
         return choose(process.settings.backend)
     except NativeError as error:
-        raise UnsupportedError(f"CACHEFLEET_BACKEND: {error}") from error
+        raise NoRenderingError(f"CACHEFLEET_BACKEND: {error}") from error
 
 
 def _check_vllm() -> None:
     if missing := unmet(FEATURE):
-        raise UnsupportedError(missing)
+        raise NoRenderingError(missing)
 
 
 def _boundaries(process: Process) -> Boundaries:

@@ -30,7 +30,7 @@ SHORT_BYTES: Final = 16 * 1024
 """Bodies up to this are rendered on the event loop: a few milliseconds, where nothing of one is memoised."""
 
 
-class UnsupportedError(Exception):
+class NoRenderingError(Exception):
     """This vLLM cannot render here; the message says why."""
 
 
@@ -42,7 +42,7 @@ class RefusedError(Exception):
         self.answer = answer
 
 
-class Api(StrEnum):
+class BodyKind(StrEnum):
     """Whose body it is, where its members do not say."""
 
     OPENAI = ""
@@ -70,8 +70,8 @@ class Rendered:
 
 
 _OTHER_APIS: Final = {
-    Api.RESPONSES: (f"{_ENTRYPOINTS}.openai.responses.protocol", "ResponsesRequest", "render_responses_request"),
-    Api.MESSAGES: (f"{_ENTRYPOINTS}.anthropic.protocol", "AnthropicMessagesRequest", "render_messages_request"),
+    BodyKind.RESPONSES: (f"{_ENTRYPOINTS}.openai.responses.protocol", "ResponsesRequest", "render_responses_request"),
+    BodyKind.MESSAGES: (f"{_ENTRYPOINTS}.anthropic.protocol", "AnthropicMessagesRequest", "render_messages_request"),
 }
 """Module and name of the request's type, and the method of vLLM's render routes."""
 
@@ -83,13 +83,13 @@ class PromptSource:
         self._serving: Any = getattr(state, "serving_render", None)
         self._renderer: Any = getattr(self._serving, "online_renderer", None)
         if self._renderer is None:
-            raise UnsupportedError("this server renders no prompts")
+            raise NoRenderingError("this server renders no prompts")
         if not inspect.iscoroutinefunction(getattr(self._serving, "_check_model", None)):
-            raise UnsupportedError("this vLLM's render route checks models in a way unknown here")
+            raise NoRenderingError("this vLLM's render route checks models in a way unknown here")
         for name in _RENDERS:
             method = getattr(self._renderer, name, None)
             if not inspect.iscoroutinefunction(method) or "skip_mm_cache" not in inspect.signature(method).parameters:
-                raise UnsupportedError(f"this vLLM's renderer has no {name} as known here")
+                raise NoRenderingError(f"this vLLM's renderer has no {name} as known here")
         keep_templates(getattr(self._renderer, "renderer", None))
         self._chat, self._completion = _request_types()
 
@@ -97,12 +97,12 @@ class PromptSource:
         """The tokenizer that encodes the prompts."""
         return self._renderer.renderer.get_tokenizer()
 
-    async def render(self, body: bytes, api: Api = Api.OPENAI) -> Rendered:
+    async def render(self, body: bytes, api: BodyKind = BodyKind.OPENAI) -> Rendered:
         """The prompts of an unchanged body. RefusedError; HttpError for bodies of no such API."""
         try:
             value = _json(body)
             with staying(short=len(body) <= SHORT_BYTES and not _brings_template(value)):
-                return await self._render(value) if api is Api.OPENAI else await self._whole(api, value)
+                return await self._render(value) if api is BodyKind.OPENAI else await self._whole(api, value)
         except (HttpError, RefusedError):
             raise
         except Exception as error:
@@ -149,7 +149,7 @@ class PromptSource:
         lora = getattr(getattr(self._serving.models, "input_processor", None), "lora_config", None)
         return f"{model}:" if getattr(lora, "enable_tower_connector_lora", False) else ""
 
-    async def _whole(self, api: Api, value: Any) -> Rendered:
+    async def _whole(self, api: BodyKind, value: Any) -> Rendered:
         """By vLLM's own render route of another API, which alone knows how its bodies become chats."""
         method, kind = _other_api(api, self._serving)
         if not isinstance(value, dict):
@@ -178,11 +178,11 @@ def _request_types() -> tuple[Any, Any]:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415
         from vllm.entrypoints.openai.completion.protocol import CompletionRequest  # noqa: PLC0415
     except ImportError as error:
-        raise UnsupportedError(f"this vLLM's request types are elsewhere: {error}") from error
+        raise NoRenderingError(f"this vLLM's request types are elsewhere: {error}") from error
     return ChatCompletionRequest, CompletionRequest
 
 
-def _other_api(api: Api, serving: Any) -> tuple[Callable[[Any], Any], Any]:
+def _other_api(api: BodyKind, serving: Any) -> tuple[Callable[[Any], Any], Any]:
     """The method that renders bodies of another API, and their type. HttpError 501 where this vLLM lacks them."""
     module, name, method = _OTHER_APIS[api]
     kind, found = None, getattr(serving, method, None)

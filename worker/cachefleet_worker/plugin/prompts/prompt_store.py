@@ -16,7 +16,7 @@ SECONDS: Final = 30.0
 _HANDLE: Final = re.compile(r"([0-9a-f]{16})-[0-9a-f]{32}")
 
 
-class Outcome(StrEnum):
+class HandleUse(StrEnum):
     """What became of a handle that a request bore. All but the first are rendered again."""
 
     USED = "used"
@@ -39,7 +39,7 @@ class PromptStore:
         self._server = secrets.token_hex(8)
         self._kept: OrderedDict[str, tuple[float, RenderedPrompt]] = OrderedDict()
         self._bytes = 0
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[HandleUse] = Counter()
 
     def keep(self, prompt: RenderedPrompt) -> str:
         """A handle to a prompt, which cannot be guessed; "" where it is longer than all the room there is."""
@@ -58,26 +58,26 @@ class PromptStore:
         self._drop_old()
         outcome = self._outcome(handle, call)
         self._outcomes[outcome] += 1
-        return self._drop(handle) if outcome is Outcome.USED else None
+        return self._drop(handle) if outcome is HandleUse.USED else None
 
     def unused(self) -> None:
         """Count a handle whose request rendered nothing."""
-        self._outcomes[Outcome.UNUSED] += 1
+        self._outcomes[HandleUse.UNUSED] += 1
 
     def stats(self) -> dict[str, int]:
         """Outcomes since the start; prompts and bytes kept now. An agent asks for them: that ends what is too old."""
         self._drop_old()
-        counts = {outcome.value: self._outcomes[outcome] for outcome in Outcome}
+        counts = {outcome.value: self._outcomes[outcome] for outcome in HandleUse}
         return {**counts, "prompts": len(self._kept), "bytes": self._bytes}
 
-    def _outcome(self, handle: str, call: Call | None) -> Outcome:
+    def _outcome(self, handle: str, call: Call | None) -> HandleUse:
         found = _HANDLE.fullmatch(handle)
         if found is None or found[1] != self._server:
-            return Outcome.OTHER_SERVER if found else Outcome.UNKNOWN
+            return HandleUse.OTHER_SERVER if found else HandleUse.UNKNOWN
         if handle not in self._kept:
-            return Outcome.UNKNOWN
+            return HandleUse.UNKNOWN
         _, prompt = self._kept[handle]
-        return Outcome.USED if call is not None and prompt.call == call else Outcome.OTHER_PROMPT
+        return HandleUse.USED if call is not None and prompt.call == call else HandleUse.OTHER_PROMPT
 
     def _drop(self, handle: str) -> RenderedPrompt:
         _, prompt = self._kept.pop(handle)

@@ -15,7 +15,7 @@ from cachefleet_worker.plugin.capabilities import OFF, Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.tokens.background_tokenizer import Background
 from cachefleet_worker.plugin.tokens.boundaries import Marks, Position, propose
-from cachefleet_worker.plugin.tokens.encoding_plan import Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import PlainOnly, Reason
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 from cachefleet_worker.plugin.tokens.tokenizer import marks_of, prepared
@@ -36,7 +36,7 @@ class Seat:
 
     owner: int
     encoder: PartEncoder | None = None
-    refusal: Refusal | None = None
+    refusal: PlainOnly | None = None
     asked: bool = False
     marks: Marks | None = None
     marked: bool = False
@@ -98,11 +98,11 @@ class CachedEncoder:
             seat.marks, seat.marked = marks_of(tokenizer), True
         return propose(ids, seat.marks, reused=reused)
 
-    def prepare(self, tokenizer: Any) -> Refusal | None:
+    def prepare(self, tokenizer: Any) -> PlainOnly | None:
         """Prove a tokenizer now, in this thread; returns the refusal where it is left to the plain encoder."""
         seat = self._seat(tokenizer)
         found = prepared(tokenizer, self._cache, owner=seat.owner)
-        if isinstance(found, Refusal):
+        if isinstance(found, PlainOnly):
             self._refuse(seat, found)
         else:
             seat.encoder = found
@@ -114,7 +114,7 @@ class CachedEncoder:
         """Wait for the background jobs queued so far."""
         self._background.settle()
 
-    def reason(self, tokenizer: Any) -> Refusal | None:
+    def reason(self, tokenizer: Any) -> PlainOnly | None:
         """Why a tokenizer is left to the plain encoder; None where it is not, or is not yet prepared."""
         return self._seat(tokenizer).refusal
 
@@ -159,7 +159,7 @@ class CachedEncoder:
     def _prepare(self, tokenizer: Any) -> None:
         self.prepare(tokenizer)
 
-    def _refuse(self, seat: Seat, refusal: Refusal) -> None:
+    def _refuse(self, seat: Seat, refusal: PlainOnly) -> None:
         seat.encoder, seat.refusal = None, refusal
         self._cache.forget(seat.owner)
         self._capabilities.add(FEATURE, OFF, str(refusal))
@@ -175,7 +175,7 @@ class CachedEncoder:
         self._count("samples")
         if not same:
             self._count("mismatches")
-            self._refuse(seat, Refusal(Reason.MISMATCH))
+            self._refuse(seat, PlainOnly(Reason.MISMATCH))
 
     def _count(self, name: str, amount: int = 1) -> None:
         with self._lock:

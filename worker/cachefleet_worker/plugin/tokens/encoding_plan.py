@@ -67,7 +67,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlainOnly:
     """Why a tokenizer is left to the plain encoder."""
 
     reason: Reason
@@ -89,12 +89,12 @@ class Plan:
     tokens: tuple[AddedToken, ...]
 
 
-def make_plan(description: Mapping[str, Any]) -> Plan | Refusal:
+def make_plan(description: Mapping[str, Any]) -> Plan | PlainOnly:
     """The plan for a tokenizer, from its description."""
     try:
         return _refusal(description) or _plan(description)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        return Refusal(Reason.MALFORMED, f"{type(error).__name__}: {error}")
+        return PlainOnly(Reason.MALFORMED, f"{type(error).__name__}: {error}")
 
 
 def flat(component: Mapping[str, Any] | None, inside: str) -> Iterator[Mapping[str, Any]]:
@@ -108,7 +108,7 @@ def flat(component: Mapping[str, Any] | None, inside: str) -> Iterator[Mapping[s
         yield component
 
 
-def _refusal(description: Mapping[str, Any]) -> Refusal | None:
+def _refusal(description: Mapping[str, Any]) -> PlainOnly | None:
     model = description["model"]
     for kind, known in (
         (model["type"], _MODELS),
@@ -116,26 +116,26 @@ def _refusal(description: Mapping[str, Any]) -> Refusal | None:
         *((part["type"], _NORMALIZERS) for part in _normalizers(description)),
     ):
         if kind not in known:
-            return Refusal(Reason.UNKNOWN_COMPONENT, str(kind))
+            return PlainOnly(Reason.UNKNOWN_COMPONENT, str(kind))
     for name in _RANDOM:
         if model.get(name):
-            return Refusal(Reason.RANDOM, f"{name} is {model[name]}")
+            return PlainOnly(Reason.RANDOM, f"{name} is {model[name]}")
     return None
 
 
-def _plan(description: Mapping[str, Any]) -> Plan | Refusal:
+def _plan(description: Mapping[str, Any]) -> Plan | PlainOnly:
     tokens = added_tokens(description)
     found = cuts(tokens)
     chunks = chunk_rule(
         tuple(_pre_tokenizers(description)), tuple(_normalizers(description)), description["model"], tokens
     )
     if not found and chunks is None:
-        return Refusal(Reason.NO_CUTS)
+        return PlainOnly(Reason.NO_CUTS)
     anchor = None
     if found and _first_differs(description):
         anchor = next((cut for cut in found if cut.side is Side.BOTH), None)
         if anchor is None:
-            return Refusal(Reason.NO_ANCHOR)
+            return PlainOnly(Reason.NO_ANCHOR)
     return Plan(cuts=found, anchor=anchor, chunks=chunks, tokens=tokens)
 
 

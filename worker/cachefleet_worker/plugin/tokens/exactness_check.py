@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from cachefleet_worker.plugin.tokens.encoding_plan import Plan, Reason, Refusal
+from cachefleet_worker.plugin.tokens.encoding_plan import PlainOnly, Plan, Reason
 from cachefleet_worker.plugin.tokens.segments import PartEncoder, PartError, no_panic
 from cachefleet_worker.plugin.tokens.token_cache import TokenCache
 
@@ -109,7 +109,7 @@ def _piece(tokens: Sequence[str], rng: random.Random) -> str:
     return rng.choice(kinds)
 
 
-def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> Refusal | None:
+def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SECONDS) -> PlainOnly | None:
     """Encode texts in parts and as a whole, with an empty cache and again; the refusal where one differs."""
     cache = TokenCache(_CACHE_BYTES)
     encoders = (PartEncoder(tokenizer, plan, cache, owner=0), _choppy(tokenizer, plan, cache))
@@ -118,7 +118,7 @@ def check(tokenizer: Any, plan: Plan, *, rng: random.Random, seconds: float = SE
         if number >= LEAST_TEXTS and time.monotonic() > deadline:
             break
         if not _same(tokenizer, encoders, text):
-            return Refusal(Reason.SELF_TEST, f"text {number}")
+            return PlainOnly(Reason.SELF_TEST, f"text {number}")
     return None
 
 

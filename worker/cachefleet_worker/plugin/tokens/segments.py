@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_worker.plugin.tokens.chunks import CHUNK_CHARACTERS, Chunker
-from cachefleet_worker.plugin.tokens.encoding_plan import Plan, Refusal, make_plan
+from cachefleet_worker.plugin.tokens.encoding_plan import PlainOnly, Plan, make_plan
 from cachefleet_worker.plugin.tokens.splitter import Splitter
 from cachefleet_worker.plugin.tokens.token_cache import Ids, Key, TokenCache
 
@@ -103,11 +103,11 @@ def no_panic() -> Iterator[None]:
         raise
 
 
-def private_copy(tokenizer: Any) -> tuple[Any, Plan | Refusal]:
+def private_copy(tokenizer: Any) -> tuple[Any, Plan | PlainOnly]:
     """A copy of a tokenizer of the tokenizers library that nothing else changes, and the plan for it."""
     description = tokenizer.to_str()
     plan = make_plan(json.loads(description))
-    if isinstance(plan, Refusal):
+    if isinstance(plan, PlainOnly):
         return None, plan
     copy = type(tokenizer).from_str(description)
     copy.no_truncation()

@@ -54,7 +54,7 @@ class TurnSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CertificationVerdict:
     """Whether turns can be continued under a profile; ``reason`` is "" where they can."""
 
     certified: bool
@@ -80,7 +80,7 @@ def turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
             yield list(messages[:end])
 
 
-def judged(examined: Sequence[Sequence[TurnSeen]]) -> Verdict:
+def judged(examined: Sequence[Sequence[TurnSeen]]) -> CertificationVerdict:
     """Return the verdict on all chats, each a sequence of turns."""
     counts: Counter[str] = Counter(chats=len(examined))
     for seen in examined:
@@ -91,7 +91,7 @@ def judged(examined: Sequence[Sequence[TurnSeen]]) -> Verdict:
     reason = next((text for name, text in _FAULTS if counts[name]), "")
     if not reason and not counts["proven"]:
         reason = "no boundary was found again in the next turn"
-    return Verdict(not reason, reason, dict(sorted(counts.items())))
+    return CertificationVerdict(not reason, reason, dict(sorted(counts.items())))
 
 
 _FAULTS: Final = (

@@ -20,9 +20,9 @@ from cachefleet_controlplane.gateway.conversations.certification.certificates im
 )
 from cachefleet_controlplane.gateway.conversations.certification.examination import (
     DEFAULT_CHATS,
+    CertificationVerdict,
     Message,
     TurnSeen,
-    Verdict,
     chats,
     judged,
     turns,
@@ -160,7 +160,9 @@ class Examiner:
         logger.info("a render profile was %s", "certified" if made.certified else "refused", extra=facts)
         return made
 
-    async def _verdict(self, model: ServedModel, worker: WorkerEndpoint, *, count: int, seed: int) -> Verdict:
+    async def _verdict(
+        self, model: ServedModel, worker: WorkerEndpoint, *, count: int, seed: int
+    ) -> CertificationVerdict:
         facts = self._fleet.render_facts(model.name)
         salt = secrets.token_urlsafe(16)  # no tenant's, so no request hits these blocks
         examined: list[Sequence[TurnSeen]] = []

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.rendering_result import read
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.worker_answer import Opened
+from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
@@ -62,7 +62,7 @@ class PlainRenderer:
         except (*READ_ERRORS, OverflowError):
             return None
 
-    async def _post(self, worker: WorkerEndpoint, path: str, body: bytes) -> Opened:
+    async def _post(self, worker: WorkerEndpoint, path: str, body: bytes) -> AttemptResult:
         key = self._credentials.of(worker.url)
         headers = [
             ("content-type", "application/json"),
