@@ -45,7 +45,7 @@ _RULES: Final = tuple(
         (rf"{_C}workers\.registry:Registry\.(sent|_learn).*", LEDGER),
         (rf"{_C}workers\.worker:Worker\.(use|served|_answered|room).*", LEDGER),
         (rf"{_G}placement\.request_queue:.*", LEDGER),
-        (rf"{_G}attempts\.worker_choice:Placement\.(free|_chosen)", LEDGER),
+        (rf"{_G}attempts\.worker_choice:WorkerChoice\.(free|_chosen)", LEDGER),
         (rf"{_G}attempts\.exchange:Exchange\.(_pump|_relay)", RELAY),
         (rf"{_G}attempts\.resume:Resumption\.(relayed|breaks|outcome|stopped|survives)", RELAY),
         (rf"{_G}attempts\.stalled_attempts:StalledAttempts\.(heard|_heard)", RELAY),
@@ -55,7 +55,7 @@ _RULES: Final = tuple(
         # What a worker is sent and answers.
         (r"(aiohttp|yarl|multidict|aiosignal|frozenlist|aiohappyeyeballs|propcache)\b.*", UPSTREAM),
         (rf"{_G}upstream\.answers\..*", RELAY),
-        (rf"{_G}upstream\.worker_answer:Stream\.more", RELAY),
+        (rf"{_G}upstream\.worker_answer:AnswerStream\.more", RELAY),
         (r"cachefleet_runtime\.sse:.*", RELAY),
         (rf"{_G}attempts\.(stream_join|stop_strings):.*", RELAY),
         (rf"{_G}upstream\..*", UPSTREAM),
