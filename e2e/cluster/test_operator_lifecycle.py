@@ -357,6 +357,9 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
         until(lambda: deployment(bench)["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":1"))
         write_image(bench, "example.org/theirs:1", manager="argocd-controller")
     until(lambda: deployment(bench)["spec"].get("paused"))
+    for pod in pods(bench):  # else the Deployment's controller itself ends what is beside a whole ReplicaSet
+        kubelet.waiting(bench.kube, pod, "ContainerCreating", "")
+    until(lambda: not deployment(bench)["status"].get("availableReplicas"))
     replica_set_of_another(bench, deployment(bench))
     until(lambda: not bench.kube.read("ReplicaSet", bench.namespace, "demo-workers-theirs")["spec"]["replicas"])
     first.stop()
