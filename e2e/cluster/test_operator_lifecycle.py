@@ -338,7 +338,7 @@ def test_another_chat_template_is_another_pod_and_a_missing_one_touches_nothing(
 
 def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -> None:
     first = bench.operator(admin_url=fleet.url, tls="issued", **QUICK)
-    running(bench)
+    running(bench, rollout={"maxUnavailable": 1, "maxSurge": 1})
     image(bench, 2)
     kubelet.without_volume(bench.kube, new_pod(bench, 2), "FailedMount", "MountVolume.SetUp failed")  # events say so
     until(lambda: bench.reason("Progressing") == "VolumeUnavailable")
@@ -357,7 +357,7 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
         until(lambda: deployment(bench)["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":1"))
         write_image(bench, "example.org/theirs:1", manager="argocd-controller")
     until(lambda: deployment(bench)["spec"].get("paused"))
-    for pod in pods(bench):  # else the Deployment's controller itself ends what is beside a whole ReplicaSet
+    for pod in pods(bench):  # else the Deployment's controller would itself end what is beside a ready ReplicaSet
         kubelet.waiting(bench.kube, pod, "ContainerCreating", "")
     until(lambda: not deployment(bench)["status"].get("availableReplicas"))
     replica_set_of_another(bench, deployment(bench))
