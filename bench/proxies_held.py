@@ -106,7 +106,7 @@ async def _window(running: Running, bodies: Sequence[bytes]) -> float:
 
 
 async def _until_held(running: Running, engine: Engine) -> None:
-    """Wait until the engine's requests are held: its own log of requests says so."""
+    """Wait until prompts' keys come from the worker's plugin, by when its agent has told that it holds requests."""
     body = next(SHAPES[0].bodies())
     end = time.monotonic() + READY_SECONDS
     async with aiohttp.ClientSession() as http:
@@ -118,4 +118,4 @@ async def _until_held(running: Running, engine: Engine) -> None:
                 if b'cachefleet_render_seconds_count{rung="keys"}' in await scraped.read():
                     return
             await asyncio.sleep(0.2)
-    raise ProxyError(f"no request is held by {engine.url}")
+    raise ProxyError(f"no keys come from {engine.url}")

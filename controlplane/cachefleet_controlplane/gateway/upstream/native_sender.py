@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -71,17 +71,13 @@ class NativeSender:
         It is sent on the thread of the client ``beside``. A body over COUNTED_BYTES is read on demand. OSError;
         StreamTooLargeError.
         """
-        told = _Told(self._completions)
+        told = self._begin(self._client.post, url, path, body, headers=headers, beside=beside)
         try:
-            trust, name = (None, "") if self._trust is None else self._trust.of(url)
-            told.call = self._client.post(told.number, url, path, headers, body, beside, trust, name)
-            return await told.response()
-        except ValueError:
-            told.close()
-            return await self._others.post(url, path, body, headers=headers)
+            if told is not None:
+                return await told.response()
         except _RefusedError:
             self._refused(url)
-            return await self._others.post(url, path, body, headers=headers)
+        return await self._others.post(url, path, body, headers=headers)
 
     async def hold(
         self,
@@ -93,19 +89,33 @@ class NativeSender:
         beside: ClientRequest | None = None,
     ) -> HeldKeys | WorkerResponse:
         """Send a request that the worker renders and holds; as ``post`` where it answers at once. UndecodableError."""
+        told = self._begin(self._client.hold, url, path, body, headers=headers, beside=beside)
+        try:
+            if told is not None:
+                return await told.held()
+        except _RefusedError:
+            self._refused(url)
+        return await self._others.hold(url, path, body, headers=headers)
+
+    def _begin(
+        self,
+        send: Callable[..., WorkerCall],
+        url: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Sequence[tuple[str, str]],
+        beside: ClientRequest | None,
+    ) -> _Told | None:
+        """Have native code send a request; None for one that it does not send."""
         told = _Told(self._completions)
         try:
             trust, name = (None, "") if self._trust is None else self._trust.of(url)
-            told.call = self._client.hold(told.number, url, path, headers, body, beside, trust, name)
-            return await told.held()
-        except UndecodableError:
-            raise
+            told.call = send(told.number, url, path, headers, body, beside, trust, name)
         except ValueError:
             told.close()
-            return await self._others.hold(url, path, body, headers=headers)
-        except _RefusedError:
-            self._refused(url)
-            return await self._others.hold(url, path, body, headers=headers)
+            return None
+        return told
 
     def _refused(self, url: str) -> None:
         if self._trust is not None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream
+from cachefleet_controlplane.transport.chosen_transport import choose_transport
 from cachefleet_core.continuation import RefusalCode
-from cachefleet_core.engine.held_requests import HOLD_HEADER
+from cachefleet_core.engine.held_requests import HOLD_HEADER, MEDIA_TYPE
+from cachefleet_core.native import Choice
 from cachefleet_core.prompt_keys import KEYS_PATH
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
@@ -267,3 +271,23 @@ async def test_native_code_relays_its_stream_from_the_beginning(
         assert (b'"usage":{' in answer) is usage
         assert bool(read) == (transport == "python")
         await until(lambda: bool(gate.records and gate.records[-1].completion_tokens))
+
+
+async def test_a_worker_that_says_no_frame_is_asked_once(transport: str) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        kind = f"content-type: {MEDIA_TYPE}".encode()
+        writer.write(b"HTTP/1.1 200 OK\r\n" + kind + b"\r\nconnection: close\r\n\r\n" + b"x" * 40)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with (
+        server,
+        choose_transport(cast("Choice", transport)) as chosen,
+        Upstream(connect_seconds=5, idle_seconds=5, native=chosen.completions) as upstream,
+    ):
+        opened = await upstream.hold(url, CHATS, b"{}", headers=[], seconds=10)
+    assert (opened.outcome, len(asked)) == (Outcome.OVERSIZED, 1)
