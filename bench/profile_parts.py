@@ -63,18 +63,18 @@ _RULES: Final = tuple(
         # From the client, and to it.
         (r"(uvicorn|httptools|h11|websockets)\b.*", SERVER),
         (rf"{_C}(http_\w+|wire\.http_exchange):.*", SERVER),
-        (rf"{_G}(request_bodies|body_encoding|apis\..*):.*", BODY),
-        (rf"{_G}(tenant_admission|body_budget):.*", TENANT),
+        (rf"{_G}(admit\.request_bodies|apis\..*):.*", BODY),
+        (rf"{_G}(admit\.tenant_admission|body_budget):.*", TENANT),
         (rf"{_C}tenants\..*", TENANT),
         # What is decided.
-        (rf"{_G}(rendering|handles|conversations|hot_observer|placement)\b.*", INPUT),
+        (rf"{_G}(rendering|handles|conversations|account\.hot_observer|placement)\b.*", INPUT),
         (rf"{_C}pools\..*", INPUT),
         (rf"{_C}(routing|selection|index|fleet|workers\.(registry|worker|pool|sent_texts)).*", DECISION),
         (rf"{_C}workers\..*", LEDGER),
         (rf"{_G}attempts\..*", ATTEMPTS),
         # What is kept of it.
         (rf"{_C}(store|history)\..*", RECORD),
-        (rf"{_G}(shortfall_records|cache_accounts|request_account).*", RECORD),
+        (rf"{_G}account\..*", RECORD),
         (rf"({_C}(metrics|exposition)|prometheus_client)\b.*", METRICS),
         (r"(uvloop|asyncio\.(events|base_events|runners|selector_events))\b.*", LOOP),
     )

@@ -13,16 +13,17 @@ from typing import TypeVar
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
 from cachefleet_controlplane.fleet.backend import Backend, backend
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.account.prefix_list import PrefixList
+from cachefleet_controlplane.gateway.account.warm_keys import WarmKeys
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
-from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
-from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
@@ -30,7 +31,6 @@ from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
-from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials

@@ -12,6 +12,11 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.account.lost_hits import LostHits
+from cachefleet_controlplane.gateway.account.request_account import ARRIVED, Record, RequestAccount
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
+from cachefleet_controlplane.gateway.admit.tenant_admission import ADMITTED, AdmissionMiddleware, admitted_request
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
@@ -20,17 +25,14 @@ from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
-from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.conversations.rehydration import PREVIOUS, continued, previous_id
 from cachefleet_controlplane.gateway.conversations.retention import allowance
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import with_handle
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, endpoint_of
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.health import OPEN_PATHS, Handler, Health
-from cachefleet_controlplane.gateway.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing, is_anthropic
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
 from cachefleet_controlplane.gateway.placement.decision_trace import (
@@ -41,8 +43,6 @@ from cachefleet_controlplane.gateway.placement.decision_trace import (
 )
 from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.placement.routing_input import Answering, RoutingInput, RoutingInputBuilder
-from cachefleet_controlplane.gateway.request_account import ARRIVED, Record, RequestAccount
-from cachefleet_controlplane.gateway.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.response_resources import (
     COMPACT_PATH,
     INPUT_TOKENS_PATH,
@@ -54,7 +54,6 @@ from cachefleet_controlplane.gateway.responses_socket.create_event import memory
 from cachefleet_controlplane.gateway.responses_socket.response_memory import Before, ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket, upgrade_required
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
-from cachefleet_controlplane.gateway.tenant_admission import ADMITTED, AdmissionMiddleware, admitted_request
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.store.tenant_records import TenantRecord

@@ -9,13 +9,13 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Raw
 
+from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.apis.responses import not_stored
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.health import Handler
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.rendering_result import RenderFailure, Rendering
-from cachefleet_controlplane.gateway.tenant_admission import admitted_request
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 

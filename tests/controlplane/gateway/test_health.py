@@ -3,7 +3,7 @@
 import asyncio
 from importlib.metadata import version
 
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from tests.controlplane.gateway.harness import Front, Known, engine, front
 from tests.controlplane.gateway.tenancies import ACME, directory
 from tests.controlplane.waiting import until

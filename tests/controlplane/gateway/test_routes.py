@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.placement.refusals import MODELS_NAMED
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.pools.source import PoolView

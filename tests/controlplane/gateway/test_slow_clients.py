@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from tests.controlplane.gateway.attempts.test_failover import FIRST, Scripted, serving
 from tests.controlplane.gateway.harness import chat, front
 from tests.controlplane.waiting import until, value

@@ -2,8 +2,7 @@
 
 api              the protocol of an API, and the base whose answers pass unchanged
 chat             /v1/chat/completions and /v1/completions
-embeddings       /v1/embeddings
-endpoint_apis    the API of each endpoint
+endpoint_apis    the API of each endpoint; /v1/embeddings
 media            media in messages, and the names that clients give them
 messages         /v1/messages and its count of tokens
 output_schemas   JSON schemas for answers that no value can match

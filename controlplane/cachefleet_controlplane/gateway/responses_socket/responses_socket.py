@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
+from prometheus_client import Counter, Gauge
+
+from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
-from cachefleet_controlplane.gateway.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.responses_socket.message_queue import MessageQueue
 from cachefleet_controlplane.gateway.responses_socket.response_memory import ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.responses_connection import ResponsesConnection, Serve
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
-from cachefleet_controlplane.gateway.responses_socket.socket_metrics import SocketMetrics
-from cachefleet_controlplane.gateway.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.tenants.directory import given_key
 from cachefleet_controlplane.wire.errors import ApiError, error_body
@@ -26,6 +27,37 @@ _UPGRADE: Final = {"upgrade": "websocket", "connection": "upgrade"}
 _PLAIN: Final = "A GET of this path must be upgraded to a WebSocket. Send one request by POST, or connect by WebSocket."
 _ORIGIN: Final = "A web page of another origin needs an API key to connect."
 _OFF: Final = "There are no WebSockets here: CACHEFLEET_WEBSOCKET_CONNECTIONS is 0."
+_REASONS: Final = ("gone", "idle", "limit", "restart", "flood", "failed")
+"""Why a connection ended."""
+
+
+class SocketMetrics:
+    """Metrics of clients' WebSocket connections; their requests are counted with all others."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        registry = metrics.registry
+        self._open = Gauge("cachefleet_websocket_connections", "WebSocket connections of clients", registry=registry)
+        self._ended = Counter(
+            "cachefleet_websocket_ends", "WebSocket connections that ended, by reason", ["reason"], registry=registry
+        )
+        self._refused = Counter(
+            "cachefleet_websocket_refusals", "WebSocket handshakes refused, by status", ["status"], registry=registry
+        )
+        for reason in _REASONS:
+            self._ended.labels(reason)
+
+    def opened(self) -> None:
+        """One more connection is open."""
+        self._open.inc()
+
+    def ended(self, reason: str) -> None:
+        """One connection less is open; called once per ``opened``."""
+        self._open.dec()
+        self._ended.labels(reason).inc()
+
+    def refused(self, status: int) -> None:
+        """Count a handshake that was answered with an error."""
+        self._refused.labels(str(status)).inc()
 
 
 class ResponsesSocket:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
+from cachefleet_controlplane.http_protocol import STALL_SECONDS
+from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 from cachefleet_controlplane.wire.content_encoding import decoded, encoding_of
 from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
 from cachefleet_controlplane.wire.json_bounds import JsonBounds, NativeExcess
@@ -21,6 +23,21 @@ THREAD_BYTES: Final = 1024 * 1024
 """A longer body is decoded off the event loop."""
 INFLATED_AT_ONCE: Final = 4
 JSON_BOUNDS: Final = JsonBounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayBounds:
+    """Bounds on a body (bytes, seconds), on all bodies held at once (``buffered_bytes``), on requests under way,
+    and on the seconds for which a client may not read its answer (``send_seconds``) or send nothing of its body
+    (``stall_seconds``).
+    """
+
+    body_bytes: int
+    body_seconds: float
+    requests: int
+    send_seconds: float = SEND_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    buffered_bytes: int = 256 * 1024 * 1024
 
 
 class RequestBodies:

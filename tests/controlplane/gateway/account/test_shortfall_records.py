@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId, worker_id
 from cachefleet_controlplane.index.python_index import PythonIndex

@@ -9,13 +9,13 @@ from typing import Final
 from msgspec import Struct
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.shortfall_records import (
+from cachefleet_controlplane.gateway.account.shortfall_records import (
     cause_of,
     claimed_tokens,
     prefilled,
 )
+from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
+from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks

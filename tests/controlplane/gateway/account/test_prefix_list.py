@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.cache_accounts.prefix_list import PrefixList
-from cachefleet_controlplane.gateway.cache_accounts.warm_keys import RETRY_SECONDS, WarmKeys
+from cachefleet_controlplane.gateway.account.prefix_list import PrefixList
+from cachefleet_controlplane.gateway.account.warm_keys import RETRY_SECONDS, WarmKeys
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.wire.errors import ApiError

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.cache_accounts.warm_keys import WarmKeys
+from cachefleet_controlplane.gateway.account.warm_keys import WarmKeys
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix, TrackedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.routing.reservations import KEY_BYTES

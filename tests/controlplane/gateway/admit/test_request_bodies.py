@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.gateway_bounds import GatewayBounds
-from cachefleet_controlplane.gateway.request_bodies import THREAD_BYTES, RequestBodies
+from cachefleet_controlplane.gateway.admit.request_bodies import THREAD_BYTES, GatewayBounds, RequestBodies
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.gateway.harness import MODEL, chat, engine, front
 from tests.controlplane.waiting import until

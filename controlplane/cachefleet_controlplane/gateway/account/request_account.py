@@ -8,17 +8,16 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from cachefleet_controlplane.gateway.account.left_answers import LeftAnswers
+from cachefleet_controlplane.gateway.account.lost_hits import LostHits
+from cachefleet_controlplane.gateway.account.request_spans import failed, request_spans
+from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, find_surplus, take_evidence
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.cache_accounts import request_recorder
-from cachefleet_controlplane.gateway.cache_accounts.left_answers import LeftAnswers
-from cachefleet_controlplane.gateway.cache_accounts.lost_hits import LostHits
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.request_spans import failed, request_spans
-from cachefleet_controlplane.gateway.shortfall_records import find_shortfall, find_surplus, take_evidence
-from cachefleet_controlplane.gateway.tenant_admission import AdmittedRequest
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
-from cachefleet_controlplane.history.recorded_requests import RecordedRequests
+from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
@@ -139,7 +138,7 @@ class RequestAccount:
         if failed(trace):
             self._lost.failed(trace)
         if self._recorded is not None:
-            request_recorder.record(self._recorded, trace)
+            _keep(self._recorded, trace)
         metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
         if decision is None:
             return
@@ -169,3 +168,24 @@ class RequestAccount:
     def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:
         if self._context.tracer is not None:
             self._context.tracer.end(request_spans(trace, span, ended=self._context.clock()))
+
+
+def _keep(recorded: RecordedRequests, trace: DecisionTrace) -> None:
+    """Keep a request that one worker has answered and whose engine tells what it served from cache; no other."""
+    usage, decision, basis = trace.usage, trace.answered, trace.basis
+    if not recorded.on or decision is None or basis is None or usage is None or not trace.attempts:
+        return
+    if usage.cached_tokens is None or not basis.single or not decision.pool:
+        return
+    recorded.add(
+        RecordedRequest(
+            trace.at,
+            decision.pool,
+            basis.keys,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens or 0,
+            trace.ttft_seconds,
+            (trace.queued_seconds or 0.0) + decision.queue_seconds,
+        )
+    )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from cachefleet_controlplane.gateway.tenant_admission import INVALID_KEY
+from cachefleet_controlplane.gateway.admit.tenant_admission import INVALID_KEY
 from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory

@@ -1,0 +1,11 @@
+"""Accounts for requests as they end: record, usage, metrics, spans, tokens lost from the cache.
+
+request_account    the entry: accounts for a request however it ends
+hot_observer       feeds the tracker of hot prefixes with placed requests
+left_answers       what was made of whole answers whose clients left, by the engine's count
+lost_hits          tokens not served from cache by cause
+prefix_list        the hottest prefixes, for people
+request_spans      a traced request as spans
+shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
+warm_keys          the block keys of declared warm prefixes
+"""
