@@ -3,8 +3,6 @@
     python -m bench.proxies                            # about twenty minutes
     python -m bench.proxies --rounds 1 --streams 200   # whether it runs
 
-Ours is measured over the native transport, where that is installed, and beside its own Python transport too.
-
 Each proxy is a process on a core of its own, before the same four engines, which answer at once from memory and share
 the other core with the client. All get the same bodies in the same order, from the same client, in turns: request by
 request on one connection for what a proxy adds; WINDOW_SECONDS at a time on CONNECTIONS without pause for what it gets
@@ -43,7 +41,7 @@ from bench.proxies_engine import engines
 from bench.proxies_exact import exact_rows
 from bench.proxies_held import held_rows
 from bench.proxies_memory import STREAMS, Start, memory_rows
-from bench.proxies_sides import OURS, OURS_IN_PYTHON, PEER_ROUTERS, Proxy, ours, routed
+from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy, ours, routed
 from bench.rows import Row, median, percentile, row
 
 RESULTS: Final = Path(__file__).parent / "results" / "proxies.json"
@@ -130,7 +128,7 @@ async def _window(proxy: Proxy, shape: Shape, bodies: Sequence[bytes], figures: 
 def rows_of(shape: Shape, figures: dict[str, Figures], straight: Sequence[float]) -> list[Row]:
     """Ours beside each peer, with the bars."""
     own = figures[OURS]
-    out = _compared(shape, own, figures[OURS_IN_PYTHON], straight, name=OURS_IN_PYTHON)
+    out: list[Row] = []
     for peer in PEER_ROUTERS:
         rows = _compared(shape, own, figures[peer.name], straight, name=peer.name)
         rows[0] = judged(rows[0], Bar("proxies", "", "ratio", peer.bar(stream=shape.stream), at_least=True))
@@ -181,7 +179,6 @@ async def beside(folder: Path, shapes: Sequence[Shape], *, rounds: int) -> list[
         with ExitStack() as stack:
             starts = [
                 ours(folder, urls, core=core),
-                ours(folder, urls, core=core, name=OURS_IN_PYTHON, transport="python"),
                 *(routed(peer, folder, urls, core=core) for peer in PEER_ROUTERS),
             ]
             # They are waited for in a thread: their probes are answered in this one.
@@ -197,10 +194,7 @@ async def crowded(folder: Path, *, streams: int) -> list[Row]:
     """Memory with many open streams, of each proxy by itself."""
     _, core = cores(2)
     mine = partial(ours, folder, core=core, upstream_connections=str(2 * streams))
-    starts: dict[str, Start] = {
-        OURS: partial(mine, name=f"{OURS} alone"),
-        OURS_IN_PYTHON: partial(mine, name=f"{OURS_IN_PYTHON} alone", transport="python"),
-    }
+    starts: dict[str, Start] = {OURS: partial(mine, name=f"{OURS} alone")}
     starts |= {peer.name: partial(routed, peer, folder, core=core) for peer in PEER_ROUTERS}
     out: list[Row] = []
     for name, start in starts.items():

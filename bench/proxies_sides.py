@@ -1,4 +1,4 @@
-"""The proxies that are compared: ours over either transport, and three routers as their packages are published."""
+"""The proxies that are compared: ours, and three routers as their packages are published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.ports import take_ports
 
 OURS: Final = "cachefleet"
-OURS_IN_PYTHON: Final = "its Python transport"
 START_SECONDS: Final = 60.0
 
 

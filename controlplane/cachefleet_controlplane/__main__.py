@@ -27,8 +27,7 @@ from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.http_server import HttpServer, NeverListenedError, http_server
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
-from cachefleet_controlplane.transport.native_server import ServerBounds
-from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs
@@ -111,7 +110,7 @@ async def serve(
 
 
 async def _run(
-    name: str, server: PublicServer, listener: socket.socket | None, known: asyncio.Event | None = None
+    name: str, server: NativeServer | HttpServer, listener: socket.socket | None, known: asyncio.Event | None = None
 ) -> None:
     """Serve; at an inherited socket, where clients may be waiting, once the pools are ``known``."""
     telling = asyncio.create_task(_tell(name, server))
@@ -126,12 +125,12 @@ async def _run(
         telling.cancel()
 
 
-async def _tell(name: str, server: PublicServer) -> None:
+async def _tell(name: str, server: NativeServer | HttpServer) -> None:
     with contextlib.suppress(NeverListenedError):  # its reason is logged where there is one
         logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
 
 
-def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, HttpServer]:
+def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, HttpServer]:
     """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
     messages = MessageBounds(
         seconds=settings.request_body_seconds,
@@ -146,7 +145,7 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[PublicServer, Http
         tls=plane.tls.public,
     )
     host, port = settings.gateway_host, settings.gateway_port
-    gateway = public_server(plane.transport, plane.gateway, host=host, port=port, bounds=bounds)
+    gateway = NativeServer(plane.gateway, plane.completions, host=host, port=port, bounds=bounds)
     internal = http_server(
         plane.internal,
         host=settings.internal_host,

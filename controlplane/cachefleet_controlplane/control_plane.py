@@ -81,7 +81,7 @@ class ControlPlane:
     """One replica, as an async context manager; within it ``gateway`` and ``internal`` may be served.
 
     The constructor raises OSError or ValueError where the fleet key cannot be read, and SettingsError where a
-    certificate cannot, or native code was asked for by name and cannot be loaded.
+    certificate or native code cannot.
     """
 
     def __init__(self, settings: Settings, bounds: ReplicaBounds | None = None) -> None:
@@ -97,7 +97,7 @@ class ControlPlane:
         database = database_of(settings, self._cluster_marker)
         self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
         self.backend = backend_of(settings)
-        self.transport = transport_of(settings, self.metrics)
+        self.completions = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
         self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
         self.fleet = self._fleet(fleet_key)
@@ -110,7 +110,7 @@ class ControlPlane:
         self.audit = audit_log(settings, database, self.metrics)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
-        self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.transport)
+        self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.completions)
         self.conversations = conversation_parts(
             settings,
             fleet_key,
@@ -198,7 +198,7 @@ class ControlPlane:
         self.internal = self._internal(allowed)
         if self.tracer is not None:
             self._resources.push_async_callback(self.tracer.close)
-        await self._resources.enter_async_context(self.transport)
+        await self._resources.enter_async_context(self.completions)
         await self._resources.enter_async_context(self._upstream)
         self._resources.push_async_callback(self.hot.close)
         self._start("store", self.decisions.run)
@@ -275,7 +275,7 @@ class ControlPlane:
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
             "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": directory.lost},
             "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
-            "transport": {"code": self.transport.code, "reason": self.transport.reason},
+            "transport": {"version": self.completions.version},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),
         }

@@ -105,9 +105,6 @@ class Settings(BaseSettings):
     refuse to start without."""
 
     # The gateway.
-    transport: Choice = "auto"
-    """What moves the bytes of clients and workers; auto takes native code where it is installed. Set it to `python` to
-    rule native code out as the cause of a problem."""
     gateway_threads: int = Field(1, ge=1, le=64)
     """Threads of the native transport. Raise it where one thread is busy all the time and the pod has more cores."""
     request_max_bytes: int = Field(32 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)

@@ -60,9 +60,9 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, Usage
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
-from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector
-from cachefleet_core.native import Code, NativeError
+from cachefleet_core.native import Code, NativeError, lacking
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -223,20 +223,23 @@ def backend_of(settings: Settings) -> Backend:
         raise SettingsError([f"CACHEFLEET_BACKEND: {error}"]) from error
 
 
-def transport_of(settings: Settings, metrics: Metrics) -> Transport:
-    """The transport that the settings name, shown by ``metrics``. SettingsError where it cannot be loaded."""
+def transport_of(settings: Settings, metrics: Metrics) -> Completions:
+    """The native transport's threads, shown by ``metrics``. SettingsError where they cannot be started."""
+    if lack := lacking():
+        raise SettingsError([f"the control plane needs native code: {lack}"])
     try:
-        transport = choose_transport(settings.transport, threads=settings.gateway_threads)
-    except NativeError as error:
-        raise SettingsError([f"CACHEFLEET_TRANSPORT: {error}"]) from error
-    metrics.collect_from(TransportCollector(transport))
-    return transport
+        completions = Completions(threads=settings.gateway_threads)
+    except OSError as error:
+        line = f"CACHEFLEET_GATEWAY_THREADS: {settings.gateway_threads} threads cannot be started: {error}"
+        raise SettingsError([line]) from error
+    metrics.collect_from(TransportCollector(completions))
+    return completions
 
 
-def upstream_of(settings: Settings, bounds: ReplicaBounds, tls: WorkerTls | None, transport: Transport) -> Upstream:
+def upstream_of(settings: Settings, bounds: ReplicaBounds, tls: WorkerTls | None, completions: Completions) -> Upstream:
     """The client of workers."""
     connect, idle = bounds.connect_seconds, settings.upstream_idle_seconds
-    return Upstream(connect_seconds=connect, idle_seconds=idle, tls=tls, native=transport.completions)
+    return Upstream(completions, connect_seconds=connect, idle_seconds=idle, tls=tls)
 
 
 def tracer_of(environment: Mapping[str, str], metrics: Metrics) -> Tracer | None:

@@ -12,6 +12,7 @@ import pytest
 
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
 from cachefleet_core.prompt_keys import decode
 from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet
@@ -27,7 +28,7 @@ def asked(server: VllmServer, api: str, body: dict[str, Any]) -> Answer:
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[Upstream]:
-    async with Upstream(connect_seconds=5, idle_seconds=60) as made:
+    async with Completions() as completions, Upstream(completions, connect_seconds=5, idle_seconds=60) as made:
         yield made
 
 

@@ -85,7 +85,7 @@ def test_python_has_one_core_however_many_there_are() -> None:
     assert [round(short.per_second(cores)) for cores in (1, 2, 4)] == [1250, 2000, 2000]
     long = Profile(requests=1000, main=100_000_000, native=900_000_000)
     assert [round(long.per_second(cores)) for cores in (1, 2, 4)] == [1000, 1111, 3333]
-    assert Profile(requests=1000, main=500_000_000).per_second(4) == 2000, "its Python transport"
+    assert Profile(requests=1000, main=500_000_000).per_second(4) == 2000, "no native threads"
 
 
 def test_a_sample_is_counted_where_the_callback_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bench.proxies import Figures, rows_of
 from bench.proxies_client import Caller, ProxyError, Shape, latencies, load
 from bench.proxies_engine import TOKENS, engines
 from bench.proxies_memory import memory_rows
-from bench.proxies_sides import OURS, OURS_IN_PYTHON, PEER_ROUTERS, Proxy
+from bench.proxies_sides import OURS, PEER_ROUTERS, Proxy
 from tests.fakes.engine import FakeEngine
 
 WHOLE, STREAM = Shape(2048, stream=False), Shape(2048, stream=True)
@@ -103,13 +103,13 @@ async def test_a_proxy_that_answers_otherwise_voids_the_row() -> None:
 
 
 def test_rows_have_their_bars() -> None:
-    figures = {name: Figures() for name in (OURS, OURS_IN_PYTHON, *(peer.name for peer in PEER_ROUTERS))}
+    figures = {name: Figures() for name in (OURS, *(peer.name for peer in PEER_ROUTERS))}
     for number, one in enumerate(figures.values(), start=1):
         one.seconds, one.rates, one.per_cpu = [0.002 * number] * 4, [100.0], [1000.0 * number]
         one.loaded = [0.01 * number] * 4
     rows = rows_of(WHOLE, figures, [0.0015] * 4)
     bars = {one["row"]: (one["bar"], one["kept"]) for one in rows if "bar" in one}
-    assert len(rows) == 5 * (1 + len(PEER_ROUTERS)) + 1
+    assert len(rows) == 5 * len(PEER_ROUTERS) + 1
     assert bars == {
         "2 KiB, whole: per second of CPU, beside sglang-router 0.3.2": ("≥ 1x", False),
         "2 KiB, whole: per second of CPU, beside vllm-router 0.1.17": ("≥ 1x", False),

@@ -154,7 +154,7 @@ async def test_everything_is_where_it_should_be(tmp_path: Path) -> None:
         ready = json.loads((await made.get("/readyz"))[1])
         assert ready["pools"] == {"known": True, "problem": ""}
         assert ready["backend"] == {"code": made.plane.backend.code.name, "reason": made.plane.backend.code.reason}
-        assert ready["transport"] == {"code": made.plane.transport.code, "reason": made.plane.transport.reason}
+        assert ready["transport"] == {"version": made.plane.completions.version}
         assert (await made.get("/admin/v1/pools"))[0] == 401
         assert (await made.get("/admin/v1/pools", "for-agents"))[0] == 401
         pools = json.loads((await made.get("/admin/v1/pools", "for-people"))[1])["items"]

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from cachefleet_core.report_frames import SUBPROTOCOL, encode
 from tests.controlplane.frames import hello
 from tests.controlplane.gateway.harness import chat, engine
 from tests.controlplane.replicas import FakeService, Replica, Traffic, replica
-from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -116,12 +114,9 @@ LONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_what_is_not_finished_in_time_ends_with_a_word(tmp_path: Path, transport: str) -> None:
+async def test_what_is_not_finished_in_time_ends_with_a_word(tmp_path: Path) -> None:
     """Streams with each API's error event, whole answers with a 503 in its shape, and all of them are on record."""
-    if reason := missing(transport):
-        pytest.skip(reason)
-    settings = {"withdraw_seconds": 0, "drain_seconds": 1, "transport": transport}
+    settings = {"withdraw_seconds": 0, "drain_seconds": 1}
     async with (
         engine(inter_token_seconds=0.05, natural_tokens=3000, num_blocks=4096) as worker,
         replica(tmp_path, "a", {"demo-0": worker}, **settings) as one,

@@ -11,7 +11,6 @@ import pytest
 from cachefleet_controlplane.__main__ import servers
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.replica_bounds import ReplicaBounds
-from cachefleet_controlplane.transport.public_server import PublicServer
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.test_control_plane import settings
 
@@ -68,7 +67,7 @@ async def ports(tmp_path: Path) -> AsyncIterator[Ports]:
     async with engine() as worker:
         told = settings(tmp_path, worker, {"gateway": 0, "internal": 0}, **changes)
         async with ControlPlane(told, bounds) as plane:
-            both: tuple[PublicServer, PublicServer] = servers(plane, told)
+            both = servers(plane, told)
             serving = [asyncio.create_task(server.serve()) for server in both]
             yield Ports(*[await server.listening() for server in both])
             for server in both:

@@ -39,7 +39,6 @@ from tests.controlplane.gateway.harness import FLEET_KEY, POOL, WORKER_KEY, chat
 from tests.controlplane.gateway.harness import pool as declared_pool
 from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.test_control_plane import settings as plane_settings
-from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 from tests.fakes.secret_volume import SecretVolume
@@ -152,22 +151,13 @@ class Fleet:
         return Certificate.read(ssl.DER_cert_to_PEM_cert(der).encode()).issuer
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    """What moves the bytes; skipped where this machine has none of that name."""
-    name: str = request.param
-    if reason := missing(name):
-        pytest.skip(reason)
-    return name
-
-
 @asynccontextmanager
-async def fleet(folder: Path, cluster: Cluster, *, transport: str = "python", **options: Any) -> AsyncIterator[Fleet]:
+async def fleet(folder: Path, cluster: Cluster, **options: Any) -> AsyncIterator[Fleet]:
     await cluster.resync()
     volumes = {ref: SecretVolume(folder / ref.name, cluster.data(ref)) for ref in (PLANE, WORKERS)}
     ports, stop = take_ports({"gateway": 0, "internal": 0}), asyncio.Event()
     async with engine(tls=volumes[WORKERS].folder, worker_key=WORKER_KEY, **options) as worker:
-        told = plane_settings(folder, worker, ports, tls_folder=volumes[PLANE].folder, transport=transport)
+        told = plane_settings(folder, worker, ports, tls_folder=volumes[PLANE].folder)
         plane = ControlPlane(told, BOUNDS)
         serving = asyncio.create_task(serve(plane, told, stop))
         internal = f"https://127.0.0.1:{ports['internal']}"
@@ -219,11 +209,11 @@ async def requests(fleet: Fleet) -> AsyncIterator[None]:
     assert fleet.errors == []
 
 
-async def test_everything_is_renewed_while_requests_flow(transport: str, tmp_path: Path) -> None:
+async def test_everything_is_renewed_while_requests_flow(tmp_path: Path) -> None:
     cluster = Cluster(NOW - dt.timedelta(days=1460))  # four fifths of the authority's life ago
     await cluster.issued.renew()
     cluster.now = NOW - dt.timedelta(days=61)  # two thirds of a certificate's life ago
-    async with fleet(tmp_path, cluster, transport=transport) as one, requests(one):
+    async with fleet(tmp_path, cluster) as one, requests(one):
         first = {ref: cluster.serving(ref) for ref in (PLANE, WORKERS)}
         first_authority = first[PLANE].issuer
         await one.more()
@@ -256,10 +246,10 @@ async def test_everything_is_renewed_while_requests_flow(transport: str, tmp_pat
 
 
 async def test_a_worker_of_another_pool_or_authority_gets_no_key(
-    transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mine, other = Cluster(NOW), Cluster(NOW)
-    async with fleet(tmp_path, mine, transport=transport) as one:
+    async with fleet(tmp_path, mine) as one:
         await other.resync()
         one.volumes[WORKERS].put(other.data(WORKERS))  # an impostor at the worker's address
         asked = len(one.worker.requests)
@@ -287,8 +277,8 @@ async def test_plain_http_is_not_answered(tmp_path: Path) -> None:
                 await http.get(url.replace("https", "http") + "/healthz")
 
 
-async def test_a_client_that_goes_away_frees_its_worker(transport: str, tmp_path: Path) -> None:
-    async with fleet(tmp_path, Cluster(NOW), transport=transport, inter_token_seconds=0.05, natural_tokens=1000) as one:
+async def test_a_client_that_goes_away_frees_its_worker(tmp_path: Path) -> None:
+    async with fleet(tmp_path, Cluster(NOW), inter_token_seconds=0.05, natural_tokens=1000) as one:
         async with aiohttp.ClientSession() as http:
             url, body = one.gateway + "/v1/chat/completions", chat("x", stream=True, max_tokens=1000)
             async with http.post(url, json=body) as answer:

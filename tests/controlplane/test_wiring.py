@@ -13,8 +13,8 @@ from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
 from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.wiring import pool_source
+from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.wiring import pool_source, transport_of
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native import API, NativeError
 
@@ -54,6 +54,13 @@ def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.Monk
     assert backend().code.name == "python"
     with pytest.raises(NativeError, match="interface"):
         backend("native")
+
+
+def test_without_native_code_the_start_ends_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cachefleet_native", None)
+    with pytest.raises(SettingsError) as refused:
+        transport_of(Settings.model_construct(), Metrics())
+    assert refused.value.lines == ["the control plane needs native code: cachefleet_native is not installed"]
 
 
 @pytest.mark.parametrize("tls", [False, True])

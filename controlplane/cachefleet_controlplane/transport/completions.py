@@ -1,12 +1,19 @@
-"""Tells callers on an event loop what the native transport's threads have done, in batches."""
+"""The native transport's threads, and the handlers on the event loop of what they have done, called in batches."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from itertools import count
-from typing import Any, Final, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from cachefleet_core.native import MODULE
+
+if TYPE_CHECKING:  # imported once it is known to be there
+    from cachefleet_native import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -14,51 +21,43 @@ Handler = Callable[[Any], None]
 FIRST_NUMBER: Final = 1
 
 
-class NativeTransport(Protocol):
-    """What the native module's ``Transport`` has for completions."""
-
-    @property
-    def panics(self) -> int: ...
-    def fileno(self) -> int: ...
-    def take(self) -> list[tuple[int, Any]]: ...
-
-
 class Completions:
-    """Handlers of what native threads tell, each under a number of its own; used on one event loop."""
+    """The threads of one process, and a handler for each number; an async context manager, within which handlers are
+    called on the running event loop. OSError where the threads cannot be started.
+    """
 
-    def __init__(self, native: NativeTransport) -> None:
-        self.native: Final = native
+    def __init__(self, *, threads: int = 1) -> None:
+        module = import_module(MODULE)
+        self.version: Final[str] = module.__version__
+        self.native: Final[Transport] = module.Transport(threads=threads)
         self._handlers: dict[int, Handler] = {}
         self._numbers = count(FIRST_NUMBER)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def attach(self) -> None:
-        """Tell handlers on the running event loop, until ``detach``."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self.native.fileno(), self._tell)
+    async def __aenter__(self) -> Self:
+        asyncio.get_running_loop().add_reader(self.native.fileno(), self._dispatch)
+        return self
 
-    def detach(self) -> None:
-        """Tell nothing any more."""
-        if self._loop is not None:
-            self._loop.remove_reader(self.native.fileno())
-            self._loop = None
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        asyncio.get_running_loop().remove_reader(self.native.fileno())
 
     def expect(self, handler: Handler) -> int:
-        """Return a number under which ``handler`` is told all that comes, until it is forgotten."""
+        """Return a number whose completions ``handler`` is called with, until it is forgotten."""
         number = next(self._numbers)
         self._handlers[number] = handler
         return number
 
     def forget(self, number: int) -> None:
-        """Drop what still comes for a number."""
+        """Drop further completions of a number."""
         self._handlers.pop(number, None)
 
-    def _tell(self) -> None:
-        for number, told in self.native.take():
+    def _dispatch(self) -> None:
+        for number, completion in self.native.take():
             handler = self._handlers.get(number)
             if handler is None:
                 continue
             try:
-                handler(told)
+                handler(completion)
             except Exception:  # one caller's defect is not another's
-                logger.exception("what the transport told could not be handled")
+                logger.exception("a completion of the native transport could not be handled")

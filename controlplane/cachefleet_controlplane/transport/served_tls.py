@@ -1,9 +1,8 @@
-"""TLS of the public port: the pair in a folder, for either transport, replaced without a restart."""
+"""TLS of the public port: the pair in a folder, replaced without a restart."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,10 +18,10 @@ LOOK_SECONDS: Final = 1.0
 
 
 class ServedTls:
-    """``context`` is OpenSSL's, which looks at the folder at each handshake. OSError where the pair cannot be used."""
+    """The pair, looked at again every ``look_seconds``. OSError where it cannot be used."""
 
     def __init__(self, folder: Path, *, look_seconds: float = LOOK_SECONDS) -> None:
-        self.context: Final[ssl.SSLContext] = server_context(folder)
+        server_context(folder)
         self._pair = folder / CERTIFICATE, folder / PRIVATE_KEY
         self._look_seconds = look_seconds
 

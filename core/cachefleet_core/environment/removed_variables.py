@@ -35,6 +35,7 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
                 "REVIEW_TIMEOUT_SECONDS",
                 "SIMULATION_SECONDS",
                 "TENANTS_POLL_SECONDS",
+                "TRANSPORT",
                 "UPSTREAM_CONNECT_SECONDS",
                 "USAGE_FLUSH_SECONDS",
                 "USAGE_QUEUE",

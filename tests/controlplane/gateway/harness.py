@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import aiohttp
 from msgspec.structs import replace
@@ -48,15 +47,13 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tracing.tracer import Tracer
-from cachefleet_controlplane.transport.chosen_transport import Transport, choose_transport
-from cachefleet_controlplane.transport.native_server import ServerBounds
-from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
@@ -162,7 +159,7 @@ class Front:
     queue: Queue
     records: list[DecisionRecord] = field(default_factory=list)
     engines: Sequence[Worker] = ()
-    server: PublicServer | None = None
+    server: NativeServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests = field(default_factory=RecordedRequests)
     builder: RoutingInputBuilder | None = None
@@ -244,8 +241,8 @@ def chat(text: str, **changes: Any) -> dict[str, Any]:
 
 
 def _server(
-    transport: Transport, gateway: Gateway, bounds: GatewayBounds, drain_seconds: float, tls: ServedTls | None
-) -> PublicServer:
+    completions: Completions, gateway: Gateway, bounds: GatewayBounds, drain_seconds: float, tls: ServedTls | None
+) -> NativeServer:
     messages = MessageBounds(seconds=bounds.body_seconds, stall_seconds=bounds.stall_seconds)
     served = ServerBounds(
         head_seconds=30,
@@ -255,16 +252,11 @@ def _server(
         websocket=client_websocket(messages),
         tls=tls,
     )
-    return public_server(transport, gateway, host="127.0.0.1", port=0, bounds=served)
+    return NativeServer(gateway, completions, host="127.0.0.1", port=0, bounds=served)
 
 
-def _upstream(transport: Transport, idle_seconds: float) -> Upstream:
-    return Upstream(connect_seconds=1, idle_seconds=idle_seconds, native=transport.completions)
-
-
-def named_transport() -> Choice:
-    """The transport that the suites of the gateway run over."""
-    return cast("Choice", os.environ.get("CACHEFLEET_TRANSPORT", "python"))
+def _upstream(completions: Completions, idle_seconds: float) -> Upstream:
+    return Upstream(completions, connect_seconds=1, idle_seconds=idle_seconds)
 
 
 def _unseen(stack: AsyncExitStack, fleet: Fleet, upstream: Upstream, credentials: Credentials) -> UnseenText:
@@ -303,18 +295,15 @@ async def front(
     sockets: SocketLimits | None = None,
     drain_seconds: float = 1,
     tracer: Tracer | None = None,
-    transport: Choice | None = None,
     tls: ServedTls | None = None,
 ) -> AsyncIterator[Front]:
-    """A gateway before ``engines``, which the caller runs; over the transport that CACHEFLEET_TRANSPORT names, unless
-    one is given.
-    """
+    """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
-        chosen = await stack.enter_async_context(choose_transport(transport or named_transport()))
-        upstream = await stack.enter_async_context(_upstream(chosen, idle_seconds))
+        completions = await stack.enter_async_context(Completions())
+        upstream = await stack.enter_async_context(_upstream(completions, idle_seconds))
         options = GatewayOptions(
             render_seconds=render_seconds,
             queue_requests=queue_requests,
@@ -355,7 +344,7 @@ async def front(
             hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
             new_id=lambda: f"d{next(numbers)}",
         )
-        server = _server(chosen, gateway, bounds, drain_seconds, tls)
+        server = _server(completions, gateway, bounds, drain_seconds, tls)
         serving = asyncio.create_task(server.serve())
         url = f"{server.origin.rpartition(':')[0]}:{await server.listening()}"
         http = await stack.enter_async_context(aiohttp.ClientSession())

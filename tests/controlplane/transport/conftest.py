@@ -1,4 +1,4 @@
-"""What the suites of this folder share: each of their tests runs over every transport."""
+"""What the suites of this folder share: an application, and a server of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.controlplane.transport.probe import Probe
-from tests.controlplane.transport.transports import TRANSPORTS, Served, missing, served
+from tests.controlplane.transport.transports import Served, served
 
-__all__ = ["probe", "side", "transport"]
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    """A transport's name; skipped where this machine has none of that name."""
-    name: str = request.param
-    if reason := missing(name):
-        pytest.skip(reason)
-    return name
+__all__ = ["probe", "side"]
 
 
 @pytest.fixture
@@ -28,7 +19,7 @@ def probe() -> Probe:
 
 
 @pytest.fixture
-async def side(transport: str, probe: Probe) -> AsyncIterator[Served]:
+async def side(probe: Probe) -> AsyncIterator[Served]:
     """A server of the application, with generous bounds."""
-    async with served(transport, probe) as made:
+    async with served(probe) as made:
         yield made

@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import Response, chunk, chunked, posted, request
-from tests.controlplane.transport.transports import TRANSPORTS, Served, missing, served
+from tests.controlplane.transport.transports import Served, served
 from tests.controlplane.waiting import until
 
 PLAIN = (b"content-type", b"text/plain")
@@ -235,13 +235,11 @@ SOUND = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-async def test_the_transports_say_the_same(name: str) -> None:
-    if reason := next(filter(None, map(missing, TRANSPORTS)), ""):
-        pytest.skip(reason)
+async def test_asgi_and_the_gateways_way_say_the_same(name: str) -> None:
     told = []
-    for transport, plain in (("python", True), ("native", True), ("native", False)):
+    for plain in (True, False):
         probe = Probe(plain=plain)
         probe.release.set()
-        async with served(transport, probe) as side:
+        async with served(probe) as side:
             told.append((await _asked(side, SOUND[name])).told())
-    assert told[0] == told[1] == told[2]
+    assert told[0] == told[1]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import chunk, posted, request
-from tests.controlplane.transport.transports import ON_THREADS, TRANSPORTS, Served
+from tests.controlplane.transport.transports import Served, served
 from tests.controlplane.waiting import until
 
-pytestmark = pytest.mark.parametrize("transport", [*TRANSPORTS, ON_THREADS], indirect=True)
+
+@pytest.fixture(params=[1, 4])
+async def side(request: pytest.FixtureRequest, probe: Probe) -> AsyncIterator[Served]:
+    """A server on so many threads."""
+    async with served(probe, threads=request.param) as made:
+        yield made
+
 
 CROWD = 1000
 FLOOD = 4000

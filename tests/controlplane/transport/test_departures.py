@@ -115,23 +115,23 @@ async def test_one_that_leaves_is_no_other(side: Served, probe: Probe) -> None:
 
 
 @asynccontextmanager
-async def _flooded(transport: str, seconds: float) -> AsyncIterator[tuple[Served, Probe, Connection]]:
+async def _flooded(seconds: float) -> AsyncIterator[tuple[Served, Probe, Connection]]:
     probe = Probe(send_seconds=seconds)
-    async with served(transport, probe) as side, await connected(side.port, receive_bytes=4096) as connection:
+    async with served(probe) as side, await connected(side.port, receive_bytes=4096) as connection:
         await connection.send(request(b"/flood"))
         yield side, probe, connection
 
 
-async def test_a_client_that_does_not_read_counts_as_gone(transport: str) -> None:
-    async with _flooded(transport, 0.3) as (_, probe, __):
+async def test_a_client_that_does_not_read_counts_as_gone() -> None:
+    async with _flooded(0.3) as (_, probe, __):
         await until(lambda: bool(probe.noted))
         await until(lambda: not probe.under_way)
         assert probe.noted[-1] in {"gone /flood", "left /flood"}
         assert probe.noted.count("wrote") * len(PIECE) < 16 << 20  # what the sockets' own buffers hold
 
 
-async def test_a_client_that_reads_slowly_bounds_what_waits_for_it(transport: str) -> None:
-    async with _flooded(transport, 30) as (side, probe, connection):
+async def test_a_client_that_reads_slowly_bounds_what_waits_for_it() -> None:
+    async with _flooded(30) as (side, probe, connection):
         await _still(probe)
         before = len(probe.noted)
         assert before * len(PIECE) < 16 << 20
@@ -150,8 +150,8 @@ async def _still(probe: Probe) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_client_that_leaves_with_an_answer_full_of_data_is_noticed(transport: str) -> None:
-    async with _flooded(transport, 30) as (_, probe, connection):
+async def test_a_client_that_leaves_with_an_answer_full_of_data_is_noticed() -> None:
+    async with _flooded(30) as (_, probe, connection):
         await _still(probe)
         connection.reset()
         await until(lambda: not probe.under_way)

@@ -13,11 +13,10 @@ from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
 from cachefleet_controlplane.transport.native_exchange import NativeExchange, NativeReply
 from cachefleet_controlplane.wire.http_exchange import WholeBody
-from tests.controlplane.gateway.cases import timeless
 from tests.controlplane.gateway.harness import chat, engine
 from tests.controlplane.leftovers import collector_off, gone
 from tests.controlplane.transport.raw_client import Connection, Response, chunk, posted, request
-from tests.controlplane.transport.transports import TRANSPORTS, Gate, gateway, missing
+from tests.controlplane.transport.transports import Gate, gateway
 from tests.controlplane.transport.workers.fake_raw_worker import (
     CHUNKED,
     STREAM,
@@ -59,8 +58,8 @@ def _worker(*steps: Step) -> Any:
     return fake_raw_worker(list(steps), others=[whole(b'{"detail":"Not Found"}', status=b"404 Not Found")], path=CHAT)
 
 
-async def test_a_whole_answer_comes_through(transport: str) -> None:
-    async with engine() as worker, gateway(transport, worker) as gate:
+async def test_a_whole_answer_comes_through() -> None:
+    async with engine() as worker, gateway(worker) as gate:
         response = await _asked(gate, _chat())
     assert (response.status, response.field(b"content-type")) == (200, b"application/json")
     assert response.field(b"content-length") == b"%d" % len(response.body)
@@ -81,28 +80,16 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_nothing_of_a_request_stays_until_a_garbage_collection(transport: str, name: str) -> None:
-    async with engine() as worker, gateway(transport, worker) as gate:
+async def test_nothing_of_a_request_stays_until_a_garbage_collection(name: str) -> None:
+    async with engine() as worker, gateway(worker) as gate:
         with collector_off():
             for text in ("hello", "hello" * 20 * KIB):  # the second one's body comes in pieces
                 await _asked(gate, _chat(text, **ASKED[name]))
             await gone(Exchange, WorkerChoice, NativeExchange, NativeReply, WholeBody)
 
 
-@pytest.mark.parametrize("name", ASKED)
-async def test_the_transports_answer_the_same(name: str) -> None:
-    if reason := next(filter(None, map(missing, TRANSPORTS)), ""):
-        pytest.skip(reason)
-    told = []
-    for transport in TRANSPORTS:
-        async with engine(multibyte=True) as worker, gateway(transport, worker) as gate:
-            response = await _asked(gate, _chat(**ASKED[name]))
-            told.append((*response.told()[:-1], timeless(response.body)))
-    assert told[0] == told[1]
-
-
-async def test_requests_sent_ahead_are_answered_in_their_order(transport: str) -> None:
-    async with engine() as worker, gateway(transport, worker) as gate, await gate.connect() as connection:
+async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    async with engine() as worker, gateway(worker) as gate, await gate.connect() as connection:
         await connection.send(_chat("one") + _chat("two", stream=True) + request(b"/v1/models") + _chat("three"))
         told = [await connection.response() for _ in range(4)]
     assert [one.status for one in told] == [200] * 4
@@ -112,10 +99,8 @@ async def test_requests_sent_ahead_are_answered_in_their_order(transport: str) -
 
 @LEAVES
 @pytest.mark.parametrize("framing", [b"content-length: 200000", b"transfer-encoding: chunked"])
-async def test_the_bytes_of_a_body_are_given_back_where_its_client_leaves(
-    transport: str, framing: bytes, leave: Any
-) -> None:
-    async with _worker(whole()) as worker, gateway(transport, worker, bounds=BOUNDS) as gate:
+async def test_the_bytes_of_a_body_are_given_back_where_its_client_leaves(framing: bytes, leave: Any) -> None:
+    async with _worker(whole()) as worker, gateway(worker, bounds=BOUNDS) as gate:
         held = gate.front.gateway.bodies
         async with await gate.connect() as connection:
             begun = b" " * 100_000
@@ -127,9 +112,9 @@ async def test_the_bytes_of_a_body_are_given_back_where_its_client_leaves(
         assert not _chats(worker)
 
 
-async def test_a_body_that_stalls_is_a_408(transport: str) -> None:
+async def test_a_body_that_stalls_is_a_408() -> None:
     bounds = GatewayBounds(body_bytes=1000, body_seconds=5, requests=10, stall_seconds=0.2)
-    async with _worker(whole()) as worker, gateway(transport, worker, bounds=bounds) as gate:
+    async with _worker(whole()) as worker, gateway(worker, bounds=bounds) as gate:
         async with await gate.connect() as connection:
             await connection.send(request(CHAT, b"content-length: 100", method=b"POST") + b"{")
             response = await connection.response()
@@ -139,8 +124,8 @@ async def test_a_body_that_stalls_is_a_408(transport: str) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_over_its_limit_is_a_413_that_can_be_read(transport: str, chunked: bool) -> None:  # noqa: FBT001
-    async with _worker(whole()) as worker, gateway(transport, worker, bounds=BOUNDS) as gate:
+async def test_a_body_over_its_limit_is_a_413_that_can_be_read(chunked: bool) -> None:  # noqa: FBT001
+    async with _worker(whole()) as worker, gateway(worker, bounds=BOUNDS) as gate:
         async with await gate.connect() as connection:
             framing = b"transfer-encoding: chunked" if chunked else b"content-length: 4000000"
             await connection.send(request(CHAT, framing, method=b"POST"))
@@ -155,11 +140,10 @@ async def test_a_body_over_its_limit_is_a_413_that_can_be_read(transport: str, c
 @LEAVES
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_before_its_answer_frees_the_worker_at_once(
-    transport: str,
     stream: bool,  # noqa: FBT001 - a parameter
     leave: Any,
 ) -> None:
-    async with _worker(End.SILENCE) as worker, gateway(transport, worker) as gate:
+    async with _worker(End.SILENCE) as worker, gateway(worker) as gate:
         async with await gate.connect() as connection:
             await connection.send(_chat(stream=stream))
             await until(lambda: bool(_chats(worker)))
@@ -170,9 +154,9 @@ async def test_a_client_that_leaves_before_its_answer_frees_the_worker_at_once(
 
 
 @LEAVES
-async def test_a_client_that_leaves_within_its_stream_frees_the_worker_at_once(transport: str, leave: Any) -> None:
+async def test_a_client_that_leaves_within_its_stream_frees_the_worker_at_once(leave: Any) -> None:
     steps: tuple[Step, ...] = (head(STREAM, CHUNKED), chunk(FIRST), End.SILENCE)
-    async with _worker(*steps) as worker, gateway(transport, worker) as gate:
+    async with _worker(*steps) as worker, gateway(worker) as gate:
         async with await gate.connect() as connection:
             await connection.send(_chat(stream=True))
             await connection.reader.readuntil(FIRST)
@@ -182,10 +166,10 @@ async def test_a_client_that_leaves_within_its_stream_frees_the_worker_at_once(t
     assert [attempt.outcome for attempt in gate.front.records[0].attempts] == ["cancelled"]
 
 
-async def test_a_client_that_does_not_read_frees_its_worker(transport: str) -> None:
+async def test_a_client_that_does_not_read_frees_its_worker() -> None:
     bounds = GatewayBounds(body_bytes=10_000, body_seconds=5, requests=10, send_seconds=0.3)
     flood: tuple[Step, ...] = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
-    async with _worker(*flood) as worker, gateway(transport, worker, bounds=bounds) as gate:
+    async with _worker(*flood) as worker, gateway(worker, bounds=bounds) as gate:
         async with await gate.connect(receive_bytes=4096) as connection:
             await connection.send(_chat(stream=True))
             await until(lambda: gate.front.gateway.under_way == 1)
@@ -193,9 +177,9 @@ async def test_a_client_that_does_not_read_frees_its_worker(transport: str) -> N
         assert value(gate.front.metrics, "client_disconnects_total") == 1
 
 
-async def test_a_client_that_reads_slowly_slows_its_worker(transport: str) -> None:
+async def test_a_client_that_reads_slowly_slows_its_worker() -> None:
     flood: tuple[Step, ...] = (head(STREAM, CHUNKED), *[chunk(FIRST * 100)] * 10_000, End.SILENCE)
-    async with _worker(*flood) as worker, gateway(transport, worker) as gate:
+    async with _worker(*flood) as worker, gateway(worker) as gate:
         async with await gate.connect(receive_bytes=4096) as connection:
             await connection.send(_chat(stream=True))
             await _still(worker)
@@ -213,42 +197,42 @@ async def _still(worker: FakeRawWorker) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_stream_cut_at_every_byte_is_the_worker_s_own(transport: str) -> None:
+async def test_a_stream_cut_at_every_byte_is_the_worker_s_own() -> None:
     stream = (
         FIRST + b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"\xc3\xa4"},"finish_reason":"stop"}]}\n\n'
     )
     stream += DONE
     for at in range(1, len(stream), 3):
         steps = (head(STREAM, CHUNKED), chunk(stream[:at]), 0.001, chunk(stream[at:]), chunk(b""))
-        async with _worker(*steps) as worker, gateway(transport, worker) as gate:
+        async with _worker(*steps) as worker, gateway(worker) as gate:
             assert (await _asked(gate, _chat(stream=True))).body == stream
 
 
-async def test_an_attempt_that_breaks_before_its_answer_is_retried_elsewhere(transport: str) -> None:
-    async with _worker(End.RESET) as bad, engine() as good, gateway(transport, bad, good) as gate:
+async def test_an_attempt_that_breaks_before_its_answer_is_retried_elsewhere() -> None:
+    async with _worker(End.RESET) as bad, engine() as good, gateway(bad, good) as gate:
         for number in range(4):
             response = await _asked(gate, _chat(f"request {number}", stream=bool(number % 2)))
             assert (response.status, response.field(b"x-cachefleet-worker")) == (200, b"demo-1")
         assert _chats(bad)
 
 
-async def test_a_stream_that_breaks_ends_with_an_error_event(transport: str) -> None:
+async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
     steps: tuple[Step, ...] = (head(STREAM, CHUNKED), chunk(FIRST), 0.01, End.RESET)
-    async with _worker(*steps) as worker, gateway(transport, worker) as gate:
+    async with _worker(*steps) as worker, gateway(worker) as gate:
         response = await _asked(gate, _chat(stream=True))
         assert response.body.startswith(FIRST)
         assert b'"error"' in response.body
 
 
-async def test_connections_to_workers_are_kept(transport: str) -> None:
-    async with _worker(streamed(FIRST, DONE)) as worker, gateway(transport, worker) as gate:
+async def test_connections_to_workers_are_kept() -> None:
+    async with _worker(streamed(FIRST, DONE)) as worker, gateway(worker) as gate:
         for _ in range(20):
             assert (await _asked(gate, _chat(stream=True))).body == FIRST + DONE
         assert worker.connections <= 2
 
 
-async def test_many_streams_at_once_are_each_their_own(transport: str) -> None:
-    async with engine(max_num_seqs=200) as worker, gateway(transport, worker) as gate:
+async def test_many_streams_at_once_are_each_their_own() -> None:
+    async with engine(max_num_seqs=200) as worker, gateway(worker) as gate:
         alone = await _asked(gate, _chat("hello", stream=True))
         told = await asyncio.gather(*(_asked(gate, _chat("hello", stream=True)) for _ in range(64)))
         assert {one.status for one in told} == {200}

@@ -14,16 +14,13 @@ from h2.exceptions import ProtocolError
 from tests.controlplane.transport.http2_client import Http2Client, http2
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.tls_side import NAME, Secured, secured
-from tests.controlplane.transport.transports import missing
 from tests.controlplane.waiting import until
-
-pytestmark = pytest.mark.skipif(bool(missing("native")), reason=missing("native"))
 
 
 @pytest.fixture
 async def side(probe: Probe, tmp_path: Path) -> AsyncIterator[Secured]:
     """A server of the application, with generous bounds."""
-    async with secured("native", probe, tmp_path, drain_seconds=20.0) as made:
+    async with secured(probe, tmp_path, drain_seconds=20.0) as made:
         yield made
 
 
@@ -153,7 +150,7 @@ async def test_a_stream_whose_client_takes_nothing_ends_alone(
     probe: Probe, tmp_path: Path, path: str, body: bytes
 ) -> None:
     async with (
-        secured("native", probe, tmp_path, send_seconds=0.4) as side,
+        secured(probe, tmp_path, send_seconds=0.4) as side,
         http2(side, window=1000, reads=False) as client,
     ):
         slow = await client.ask(path, body)
@@ -169,7 +166,7 @@ async def test_a_stream_whose_client_takes_nothing_ends_alone(
 async def test_a_client_that_reads_nothing_at_all_is_cut(probe: Probe, tmp_path: Path) -> None:
     probe.limit = 8_000_001
     async with (
-        secured("native", probe, tmp_path, send_seconds=0.4) as side,
+        secured(probe, tmp_path, send_seconds=0.4) as side,
         http2(side, window=2**31 - 1) as client,
     ):
         client.state.increment_flow_control_window(2**30)
@@ -201,7 +198,7 @@ async def test_a_server_that_leaves_says_so_and_ends_what_is_under_way(side: Sec
 
 async def test_a_server_that_stops_waits_for_nobody_who_asks_nothing(probe: Probe, tmp_path: Path) -> None:
     async with (
-        secured("native", probe, tmp_path, drain_seconds=30.0) as side,
+        secured(probe, tmp_path, drain_seconds=30.0) as side,
         http2(side) as silent,
         http2(side) as idle,
     ):
@@ -213,7 +210,7 @@ async def test_a_server_that_stops_waits_for_nobody_who_asks_nothing(probe: Prob
 
 
 async def test_an_idle_connection_ends_with_word_of_it(probe: Probe, tmp_path: Path) -> None:
-    async with secured("native", probe, tmp_path, head_seconds=0.3) as side, http2(side) as client:
+    async with secured(probe, tmp_path, head_seconds=0.3) as side, http2(side) as client:
         await client.asked("/echo")
         await client.until(lambda: client.closed)
         assert client.goaway == 0

@@ -23,18 +23,17 @@ from tests.controlplane.waiting import until
 from tests.fakes.secret_volume import SecretVolume
 
 
-async def test_chats_streams_and_websockets(transport: str, tmp_path: Path) -> None:
+async def test_chats_streams_and_websockets(tmp_path: Path) -> None:
     volume = SecretVolume(tmp_path / "public", pair())
     ports, stop = take_ports({"gateway": 0, "internal": 0}), asyncio.Event()
     async with engine() as worker:
-        told = settings(tmp_path, worker, ports, gateway_tls_folder=volume.folder, transport=transport)
+        told = settings(tmp_path, worker, ports, gateway_tls_folder=volume.folder)
         plane = ControlPlane(told, BOUNDS)
         serving = asyncio.create_task(serve(plane, told, stop))
         try:
             await until(lambda: hasattr(plane, "internal") and plane.readiness()[0])
             await _asked(ports["gateway"])
-            if transport == "native":
-                await _asked_by_http2(Secured(None, ports["gateway"], volume))  # type: ignore[arg-type] # not stopped
+            await _asked_by_http2(Secured(None, ports["gateway"], volume))  # type: ignore[arg-type] # not stopped
         finally:
             stop.set()
             assert await serving == 0

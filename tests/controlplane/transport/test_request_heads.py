@@ -244,14 +244,14 @@ async def test_a_chunk_that_is_none_ends_the_connection(side: Served, probe: Pro
 
 
 @pytest.mark.parametrize("said", [b"", b"G", b"\r\n", b"POST /echo HTTP/1.1\r\nhost:", b"\r\n" * 3])
-async def test_without_a_whole_head_a_connection_is_closed_in_time(transport: str, probe: Probe, said: bytes) -> None:
-    async with served(transport, probe, head_seconds=SHORT) as side, await side.connect() as connection:
+async def test_without_a_whole_head_a_connection_is_closed_in_time(probe: Probe, said: bytes) -> None:
+    async with served(probe, head_seconds=SHORT) as side, await side.connect() as connection:
         await connection.send(said)
         assert await connection.ended()
 
 
-async def test_a_head_that_drips_is_closed_all_the_same(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, head_seconds=SHORT) as side, await side.connect() as connection:
+async def test_a_head_that_drips_is_closed_all_the_same(probe: Probe) -> None:
+    async with served(probe, head_seconds=SHORT) as side, await side.connect() as connection:
 
         async def drip() -> None:
             for byte in BEGIN * 100:
@@ -264,16 +264,16 @@ async def test_a_head_that_drips_is_closed_all_the_same(transport: str, probe: P
     assert not probe.scopes
 
 
-async def test_a_second_head_must_come_in_time_too(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, head_seconds=SHORT) as side, await side.connect() as connection:
+async def test_a_second_head_must_come_in_time_too(probe: Probe) -> None:
+    async with served(probe, head_seconds=SHORT) as side, await side.connect() as connection:
         await connection.send(posted(b"ok"))
         assert (await connection.response()).body == b"ok"
         await connection.send(b"POST /ec")
         assert await connection.ended()
 
 
-async def test_an_answer_may_take_longer_than_a_head(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, head_seconds=SHORT) as side, await side.connect() as connection:
+async def test_an_answer_may_take_longer_than_a_head(probe: Probe) -> None:
+    async with served(probe, head_seconds=SHORT) as side, await side.connect() as connection:
         await connection.send(posted(b"ok", b"/held"))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(connection.reader.read(1), 2 * SHORT)

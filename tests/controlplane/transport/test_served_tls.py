@@ -1,4 +1,4 @@
-"""TLS of the public port over either transport: what is presented, to whom, and what follows when that is replaced."""
+"""TLS of the public port: what is presented, to whom, and what follows when that is replaced."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OTHER = "other.test"
 
 
 @pytest.fixture
-async def side(transport: str, probe: Probe, tmp_path: Path) -> AsyncIterator[Secured]:
+async def side(probe: Probe, tmp_path: Path) -> AsyncIterator[Secured]:
     """A server of the application, with generous bounds."""
-    async with secured(transport, probe, tmp_path) as made:
+    async with secured(probe, tmp_path) as made:
         yield made
 
 
@@ -107,11 +107,8 @@ async def test_a_client_that_knows_http1_alone_gets_it(side: Secured) -> None:
             assert (await connection.response()).line == b"HTTP/1.1 200 OK"
 
 
-@pytest.mark.parametrize("transport", ["native"], indirect=True)
-async def test_a_handshake_that_does_not_come_is_bounded_and_hinders_nobody(
-    transport: str, probe: Probe, tmp_path: Path
-) -> None:
-    async with secured(transport, probe, tmp_path, head_seconds=0.5) as side:
+async def test_a_handshake_that_does_not_come_is_bounded_and_hinders_nobody(probe: Probe, tmp_path: Path) -> None:
+    async with secured(probe, tmp_path, head_seconds=0.5) as side:
         silent = [await asyncio.open_connection("127.0.0.1", side.port) for _ in range(5)]
         silent[0][1].write(b"\x16\x03\x01")  # the beginning of one
         begun = time.monotonic()
@@ -122,14 +119,11 @@ async def test_a_handshake_that_does_not_come_is_bounded_and_hinders_nobody(
         assert time.monotonic() - begun >= 0.4
 
 
-@pytest.mark.parametrize("transport", ["native"], indirect=True)
 @pytest.mark.parametrize(("path", "body"), [(b"/flood", b""), (b"/echo", b"x" * 8_000_000)], ids=["stream", "whole"])
-async def test_a_client_that_takes_nothing_is_cut(
-    transport: str, probe: Probe, tmp_path: Path, path: bytes, body: bytes
-) -> None:
+async def test_a_client_that_takes_nothing_is_cut(probe: Probe, tmp_path: Path, path: bytes, body: bytes) -> None:
     probe.limit = len(body) + 1
     async with (
-        secured(transport, probe, tmp_path, send_seconds=0.4) as side,
+        secured(probe, tmp_path, send_seconds=0.4) as side,
         await side.connect() as connection,
     ):
         own: socket.socket = connection.writer.get_extra_info("socket")

@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cachefleet_controlplane.http_server import NeverListenedError
+from cachefleet_controlplane.transport.completions import Completions
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import Connection, posted, request
-from tests.controlplane.transport.transports import Served, chosen, made, served
+from tests.controlplane.transport.transports import Served, made, served
 from tests.controlplane.waiting import until
 
 
 @pytest.fixture
-async def side(transport: str, probe: Probe) -> AsyncIterator[Served]:
+async def side(probe: Probe) -> AsyncIterator[Served]:
     """A server with time for answers under way."""
-    async with served(transport, probe, drain_seconds=20.0) as made:
+    async with served(probe, drain_seconds=20.0) as made:
         yield made
 
 
@@ -108,8 +109,8 @@ async def test_one_that_stops_still_answers_on_a_connection_it_said_was_kept(sid
         connection.close()
 
 
-async def test_one_that_stops_waits_for_nobody_who_asks_nothing(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, drain_seconds=30.0) as side:
+async def test_one_that_stops_waits_for_nobody_who_asks_nothing(probe: Probe) -> None:
+    async with served(probe, drain_seconds=30.0) as side:
         idle = [await _asked(side), await side.connect(), await side.connect()]
         await idle[2].send(b"POST /echo HT")
         side.server.stop()
@@ -119,8 +120,8 @@ async def test_one_that_stops_waits_for_nobody_who_asks_nothing(transport: str, 
             connection.close()
 
 
-async def test_one_that_stops_gives_up_what_takes_too_long(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, drain_seconds=1.0) as side, await side.connect() as connection:
+async def test_one_that_stops_gives_up_what_takes_too_long(probe: Probe) -> None:
+    async with served(probe, drain_seconds=1.0) as side, await side.connect() as connection:
         await connection.send(posted(b"hello", b"/held"))
         await until(lambda: "held 5" in probe.noted)
         side.server.stop()
@@ -128,8 +129,8 @@ async def test_one_that_stops_gives_up_what_takes_too_long(transport: str, probe
         await until(lambda: not probe.under_way)
 
 
-async def test_the_end_without_connections_is_at_once(transport: str, probe: Probe) -> None:
-    async with chosen(transport) as opened:
+async def test_the_end_without_connections_is_at_once(probe: Probe) -> None:
+    async with Completions() as opened:
         server = made(opened, probe, drain_seconds=30.0)
         serving = asyncio.create_task(server.serve())
         await server.listening()
@@ -138,10 +139,10 @@ async def test_the_end_without_connections_is_at_once(transport: str, probe: Pro
             await serving
 
 
-async def test_one_that_is_stopped_while_it_starts_ends_without_an_error(transport: str, probe: Probe) -> None:
+async def test_one_that_is_stopped_while_it_starts_ends_without_an_error(probe: Probe) -> None:
     """At each turn of the loop until it listens: a stop may come at any of them."""
     for turns in range(40):
-        async with chosen(transport) as opened:
+        async with Completions() as opened:
             server = made(opened, probe, drain_seconds=30.0, websocket_bytes=1024)
             serving, listening = asyncio.create_task(server.serve()), asyncio.create_task(server.listening())
             for _ in range(turns):
@@ -153,8 +154,8 @@ async def test_one_that_is_stopped_while_it_starts_ends_without_an_error(transpo
             assert isinstance(outcomes[0], int | NeverListenedError), turns
 
 
-async def test_a_port_that_cannot_be_had_is_told(transport: str, side: Served, probe: Probe) -> None:
-    async with chosen(transport) as opened:
+async def test_a_port_that_cannot_be_had_is_told(side: Served, probe: Probe) -> None:
+    async with Completions() as opened:
         with pytest.raises(SystemExit):
             await made(opened, probe, port=side.port).serve()
 

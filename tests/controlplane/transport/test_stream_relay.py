@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import pytest
@@ -25,9 +24,10 @@ from cachefleet_controlplane.gateway.upstream import native_sender
 from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_exchange import NativeReply, reply_of
-from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
-from tests.controlplane.transport.transports import TRANSPORTS, Served, chosen, made, missing
+from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, Reply, while_present
+from tests.controlplane.transport.transports import Served, made
 from tests.controlplane.transport.workers.fake_raw_worker import End, FakeRawWorker, Step, fake_raw_worker
 from tests.controlplane.waiting import until
 
@@ -72,10 +72,11 @@ class Told:
 
 @dataclass
 class Side:
-    """A gateway of the relay alone, over one transport, before one worker."""
+    """A gateway of the relay alone before one worker; without ``native`` all events pass through Python."""
 
     served: Served
     worker: FakeRawWorker
+    native: bool = True
     resumable: bool = True
     strip_ids: bool = True
     send_seconds: float = 30
@@ -93,9 +94,13 @@ class Side:
         return response.body, self.told.pop()
 
 
+def _asgi_reply(scope: Any, send: Any, *, seconds: float) -> Reply:
+    return Reply(send, seconds=seconds, path=scope["path"])
+
+
 def app_of(sides: list[Side], upstream: Upstream) -> Any:
     async def relay(side: Side, reply: Any) -> None:
-        opened = await upstream.open(side.worker.url, "/", b"", headers=(), beside=reply.native)
+        opened = await upstream.open(side.worker.url, "/", b"", headers=(), beside=getattr(reply, "native", None))
         assert opened.stream is not None
         limits = ResumeLimits(0, None, Stopping()) if side.resumable else None
         resuming = Resumption(None, None, limits)  # type: ignore[arg-type] # it resumes nothing
@@ -116,7 +121,8 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         side = sides[0]
-        reply = reply_of(scope, send, seconds=side.send_seconds)
+        made = reply_of if side.native else _asgi_reply
+        reply = made(scope, send, seconds=side.send_seconds)
         await receive()
         try:
             if not await while_present(relay(side, reply), receive, reply, scope.get(DEPARTURE)):
@@ -128,18 +134,16 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
 
 
 @asynccontextmanager
-async def side_of(transport: str, **options: Any) -> AsyncIterator[Side]:
-    if why := missing(transport):
-        pytest.skip(why)
+async def side_of(**options: Any) -> AsyncIterator[Side]:
     sides: list[Side] = []
     async with (
-        chosen(transport) as opened,
-        Upstream(connect_seconds=5, idle_seconds=30, native=opened.completions) as upstream,
+        Completions() as completions,
+        Upstream(completions, connect_seconds=5, idle_seconds=30) as upstream,
         fake_raw_worker() as worker,
     ):
-        server = made(opened, app_of(sides, upstream))
+        server = made(completions, app_of(sides, upstream))
         serving = asyncio.create_task(server.serve())
-        sides.append(Side(Served(transport, server, await server.listening()), worker, **options))
+        sides.append(Side(Served(server, await server.listening()), worker, **options))
         try:
             yield sides[0]
         finally:
@@ -158,7 +162,7 @@ def in_pieces(stream: bytes, cuts: Iterable[int]) -> list[Step]:
 
 
 async def alike(sides: Sequence[Side], steps: Sequence[Step]) -> tuple[bytes, Told]:
-    """What comes of a stream over all transports, which is the same."""
+    """What comes of a stream on all sides, which is the same."""
     first, *others = [await side.play(steps) for side in sides]
     for other in others:
         assert other == first
@@ -220,7 +224,7 @@ def test_streams_pass_alike_wherever_they_are_cut(
     steps = [*in_pieces(stream, cuts), b"0\r\n\r\n" if whole else End.CLOSE]
 
     async def play() -> None:
-        async with side_of("python") as one, side_of("native") as two:
+        async with side_of(native=False) as one, side_of() as two:
             for side in (one, two):
                 side.resumable, side.strip_ids = resumable, strip_ids
             await alike((one, two), steps)
@@ -231,7 +235,7 @@ def test_streams_pass_alike_wherever_they_are_cut(
 async def test_a_stream_may_be_cut_at_every_byte(relays: list[Relayed]) -> None:
     words = ["Ä", "b\n", "😀", ""]
     stream = b"".join([FIRST, *(said(word, [number]) for number, word in enumerate(words)), *LAST])
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         for steps in (in_pieces(stream, range(len(stream))), in_pieces(stream, ())):
             body, told = await alike((one, two), [*steps, b"0\r\n\r\n"])
             assert body.count(b'"token_ids":null') == len(words) + 1
@@ -246,7 +250,7 @@ async def test_a_stream_may_be_cut_at_every_byte(relays: list[Relayed]) -> None:
 
 async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed]) -> None:
     steps: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(500)), b"0\r\n\r\n"]
-    async with side_of("native") as side:
+    async with side_of() as side:
         _, told = await side.play(steps)
         assert told.produced.text == "x" * 500
     assert len(relays) == 1
@@ -255,7 +259,7 @@ async def test_what_is_ordinary_is_relayed_without_python(relays: list[Relayed])
 
 async def test_an_ordinary_beginning_is_relayed_unread(relays: list[Relayed]) -> None:
     steps: list[Step] = [HEAD, chunk(FIRST + said("a", [1])), 0.005, chunk(said("b", [2])), 0.005, End.CLOSE]
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         _, told = await alike((one, two), steps)
         assert (told.outcome, told.produced.prompt_ids, told.produced.ids) == ("cut_off", [5, 6, 7], [1, 2])
         one.resumable = two.resumable = False
@@ -274,7 +278,7 @@ async def test_an_ordinary_beginning_is_relayed_unread(relays: list[Relayed]) ->
     ],
 )
 async def test_another_beginning_is_read_by_python(first: bytes, relays: list[Relayed]) -> None:
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         await alike((one, two), [HEAD, chunk(first), 0.01, chunk(said("b", [2])), *map(chunk, LAST), b"0\r\n\r\n"])
     assert all(left.beginning is None for left in relays)
 
@@ -284,7 +288,7 @@ async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch
     monkeypatch.setattr(StalledAttempts, "heard", lambda _, answer: heard.append(answer.worker))
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
-    async with side_of("native") as side:
+    async with side_of() as side:
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids, told.usage.completion_tokens) == ("finished", [1, 1, 1, 9], 2)
         assert heard == ["w"]
@@ -300,7 +304,7 @@ async def test_who_leaves_once_all_was_relayed_has_had_its_answer(monkeypatch: p
         await end(self, data)
 
     monkeypatch.setattr(NativeReply, "end", after_leaving)
-    async with side_of("native") as side:
+    async with side_of() as side:
         _, told = await side.play([HEAD, chunk(FIRST + said("x", [1])), *map(chunk, LAST), b"0\r\n\r\n"])
         assert (told.outcome, relayed, side.gone.is_set()) == ("finished", [True], False)
 
@@ -311,7 +315,7 @@ async def test_another_end_comes_to_python_at_once(
 ) -> None:
     monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
     end = [last, *LAST[1:]]
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         _, told = await alike(
             (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("x", [1])), *map(chunk, end), b"0\r\n\r\n"]
         )
@@ -330,7 +334,7 @@ async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[R
         go_on,
         chunk(b"".join(LAST[1:])),
     ]
-    async with side_of("native") as side:
+    async with side_of() as side:
         playing = asyncio.create_task(side.play([*steps, b"0\r\n\r\n"]))
         await until(lambda: bool(relays))
         go_on.set()
@@ -357,7 +361,7 @@ async def test_an_error_after_the_end_is_read_for_itself(
         first, second = before
         return [HEAD, chunk(FIRST), first, chunk(LAST[0]), second, chunk(ERROR), chunk(DONE), b"0\r\n\r\n"]
 
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         expected = await one.play(steps(0.01, 0.01))
         playing = asyncio.create_task(two.play(steps(go, read)))
         await until(lambda: bool(relaying) and 0.05 < relaying[0].silent_seconds() < math.inf)
@@ -371,18 +375,18 @@ async def test_an_error_after_the_end_is_read_for_itself(
 
 
 @pytest.mark.parametrize(
-    ("transport", "end"),
-    [*product(TRANSPORTS, (End.CLOSE, End.RESET)), ("native", b"zz\r\n")],  # after no chunk, aiohttp waits on
+    "end",
+    [End.CLOSE, End.RESET, b"zz\r\n"],
 )
-async def test_a_stream_that_breaks_off_can_be_resumed(transport: str, end: Step) -> None:
-    async with side_of(transport) as side:
+async def test_a_stream_that_breaks_off_can_be_resumed(end: Step) -> None:
+    async with side_of() as side:
         body, told = await side.play([HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), 0.005, end])
         assert (told.outcome, told.produced.ids, told.produced.text) == ("cut_off", [1], "a")
         assert body.endswith(said("a", [1]).replace(b"[1]", b"null"))
 
 
 async def test_an_error_voids_what_came_with_it() -> None:
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         begun: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), 0.005]
         body, told = await alike((one, two), [*begun, chunk(said("b", [2]) + ERROR), 0.005, b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids) == ("cut_off", [1])
@@ -392,15 +396,14 @@ async def test_an_error_voids_what_came_with_it() -> None:
 async def test_an_event_without_end_is_oversized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.native_sender.MAX_EVENT_BYTES", 1000)
     monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_EVENT_BYTES", 1000)
-    async with side_of("python") as one, side_of("native") as two:
+    async with side_of(native=False) as one, side_of() as two:
         steps: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(b"data: " + b"x" * 2000), End.SILENCE]
         _, told = await alike((one, two), steps)
         assert told.outcome == "oversized"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_client_that_leaves_frees_the_worker_at_once(transport: str) -> None:
-    async with side_of(transport) as side:
+async def test_a_client_that_leaves_frees_the_worker_at_once() -> None:
+    async with side_of() as side:
         side.worker.answers = [[HEAD, chunk(FIRST), 0.005, chunk(said("a", [1])), End.SILENCE]]
         async with await side.served.connect() as connection:
             await connection.send(ASK)
@@ -410,9 +413,8 @@ async def test_a_client_that_leaves_frees_the_worker_at_once(transport: str) -> 
             await until(lambda: not side.worker.open)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_client_that_takes_nothing_frees_the_worker(transport: str) -> None:
-    async with side_of(transport, send_seconds=0.05) as side:
+async def test_a_client_that_takes_nothing_frees_the_worker() -> None:
+    async with side_of(send_seconds=0.05) as side:
         flood: list[Step] = [chunk(said("x" * 60_000, [1]))] * 400
         side.worker.answers = [[HEAD, chunk(FIRST), *flood, End.SILENCE]]
         async with await side.served.connect() as connection:

@@ -1,4 +1,4 @@
-"""WebSockets pass through either transport; other upgrades are plain requests."""
+"""WebSockets pass through the server; other upgrades are plain requests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _frame(text: bytes) -> bytes:
     return Frame(Opcode.TEXT, text).serialize(mask=True)
 
 
-async def test_a_websocket_is_served(transport: str) -> None:
-    async with served(transport, app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+async def test_a_websocket_is_served() -> None:
+    async with served(app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(UPGRADE)
         response = await connection.response()
         assert response.line == b"HTTP/1.1 101 Switching Protocols"
@@ -47,24 +47,24 @@ async def test_a_websocket_is_served(transport: str) -> None:
 
 
 async def test_a_long_path_of_the_folder_for_temporary_files_does_not_matter(
-    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Unix socket's path has at most 107 bytes."""
     (long := tmp_path / ("x" * 120)).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    async with served(transport, app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+    async with served(app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(UPGRADE)
         assert (await connection.response()).status == 101
 
 
-async def test_a_refused_websocket_is_a_403(transport: str) -> None:
-    async with served(transport, app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+async def test_a_refused_websocket_is_a_403() -> None:
+    async with served(app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(UPGRADE.replace(b"/socket", b"/refused"))
         assert (await connection.rest()).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_server_that_stops_ends_its_websockets(transport: str) -> None:
-    async with served(transport, app, websocket_bytes=1 << 20, drain_seconds=5.0) as side:
+async def test_a_server_that_stops_ends_its_websockets() -> None:
+    async with served(app, websocket_bytes=1 << 20, drain_seconds=5.0) as side:
         connection = await side.connect()
         await connection.send(UPGRADE)
         assert (await connection.response()).status == 101
@@ -81,17 +81,17 @@ async def test_without_websockets_an_upgrade_is_a_plain_request(side: Served, up
         assert (await connection.response()).status == 200
 
 
-async def test_another_upgrade_than_a_websocket_is_a_plain_request(transport: str, probe: Probe) -> None:
-    async with served(transport, probe, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+async def test_another_upgrade_than_a_websocket_is_a_plain_request(probe: Probe) -> None:
+    async with served(probe, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(request(b"/echo", b"connection: upgrade", b"upgrade: h2c"))
         assert (await connection.response()).status == 200
 
 
-async def test_before_a_websocket_there_may_be_requests(transport: str, probe: Probe) -> None:
+async def test_before_a_websocket_there_may_be_requests(probe: Probe) -> None:
     async def either(scope: Any, receive: Any, send: Any) -> None:
         await (app if scope["type"] == "websocket" else probe)(scope, receive, send)
 
-    async with served(transport, either, websocket_bytes=1 << 20) as side, await side.connect() as connection:
+    async with served(either, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(posted(b"hello"))
         assert (await connection.response()).body == b"hello"
         await connection.send(UPGRADE)

@@ -1,18 +1,17 @@
-"""An application served by TLS over either transport, with a certificate that the test replaces."""
+"""An application served by TLS, with a certificate that the test replaces."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_controlplane.transport.chosen_transport import choose_transport
-from cachefleet_controlplane.transport.native_server import ServerBounds
-from cachefleet_controlplane.transport.public_server import PublicServer, public_server
+from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_runtime.tls import client_context
 from tests.controlplane.transport.raw_client import Connection
@@ -40,7 +39,7 @@ def trusting(*protocols: str) -> ssl.SSLContext:
 class Secured:
     """An application that is being served by TLS, where, and with what."""
 
-    server: PublicServer
+    server: NativeServer
     port: int
     volume: SecretVolume
 
@@ -72,14 +71,13 @@ class Secured:
 
 
 @asynccontextmanager
-async def secured(transport: str, app: Application, folder: Path, **bounds: Any) -> AsyncIterator[Secured]:
+async def secured(app: Application, folder: Path, **bounds: Any) -> AsyncIterator[Secured]:
     """Serve until the end of the context, which waits for the server's."""
     volume = SecretVolume(folder / "served", pair())
     tls = ServedTls(volume.folder, look_seconds=0.02)
     given = ServerBounds(**{"head_seconds": 30.0, "drain_seconds": 1.0, **bounds}, tls=tls)
-    async with AsyncExitStack() as stack:
-        chosen = await stack.enter_async_context(choose_transport("native" if transport == "native" else "python"))
-        server = public_server(chosen, app, host="127.0.0.1", port=0, bounds=given)
+    async with Completions() as completions:
+        server = NativeServer(app, completions, host="127.0.0.1", port=0, bounds=given)
         serving = asyncio.create_task(server.serve())
         try:
             yield Secured(server, await server.listening(), volume)

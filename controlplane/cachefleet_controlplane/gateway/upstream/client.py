@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import aiohttp
 
@@ -42,47 +42,24 @@ _LOOK_AGAIN_SECONDS: Final = 0.05
 _EVENT_STREAM: Final = "text/event-stream"
 
 
-class Sender(Protocol):
-    """Sends requests to workers."""
-
-    async def post(
-        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], beside: Any = None
-    ) -> WorkerResponse:
-        """Send a request; return its response. ``beside``: the native request of the client that it is for.
-
-        aiohttp.ClientError, OSError, StreamTooLargeError.
-        """
-        ...
-
-    async def hold(
-        self, url: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]], beside: Any = None
-    ) -> HeldKeys | WorkerResponse:
-        """Send a request that the worker renders and holds; return its response where it answers at once.
-
-        As ``post``; HoldError, UndecodableError.
-        """
-        ...
-
-
 class Upstream:
     """The gateway's one HTTP client; a context manager. Bounds are in seconds.
 
-    With ``native`` code that sends what it can; what it does not send goes over aiohttp.
+    Native code sends what it can; what it does not send goes over aiohttp.
     ``tls`` verifies workers at https URLs; without it these are verified as any server of the web.
     """
 
     def __init__(
         self,
+        completions: Completions,
         *,
         idle_seconds: float,
         connect_seconds: float = CONNECT_SECONDS,
         tls: WorkerTls | None = None,
-        native: Completions | None = None,
     ) -> None:
         bounds = {"connect_seconds": connect_seconds, "idle_seconds": idle_seconds}
         self._http = AiohttpSender(**bounds, tls=tls)
-        self._native = None if native is None else NativeSender(native, self._http, **bounds, tls=tls)
-        self._sender: Sender = self._native or self._http
+        self._sender = NativeSender(completions, self._http, **bounds, tls=tls)
         self.answers = AnswerBudget()
 
     async def __aenter__(self) -> Self:
@@ -92,8 +69,7 @@ class Upstream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        if self._native is not None:
-            self._native.close()
+        self._sender.close()
         await self._http.close()
 
     async def open(

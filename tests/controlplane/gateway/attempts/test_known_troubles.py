@@ -24,16 +24,13 @@ from tests.controlplane.gateway.harness import (
     _Agent,
     engine,
     front,
-    named_transport,
     pool,
 )
 from tests.controlplane.waiting import task, until
 
-NATIVE = named_transport() == "native"
 hurried_only = pytest.mark.usefixtures("hurried")
-paced = pytest.mark.usefixtures("monkeypatch" if NATIVE else "hurried")
-"""What native code relays is silent by real time."""
-python_only = pytest.mark.skipif(NATIVE, reason="its seconds would be real ones; the rule knows no transport")
+PYTHONS: dict[str, Any] = {"path": "/v1/responses", "input": "x"}
+"""A stream that native code does not relay, by whose real time it would be silent."""
 Answer = tuple[int, dict[str, str], bytes]
 LONG = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 400, "ignore_eos": True, "stream": True}
 ASKS: list[tuple[str, dict[str, Any]]] = [
@@ -120,7 +117,6 @@ async def test_where_no_other_worker_is_it_is_503_at_once() -> None:
         assert (await asking)[0] == 503
 
 
-@paced
 @pytest.mark.parametrize(("path", "body"), ASKS)
 async def test_a_stream_that_nobody_can_resume_ends_with_its_api_s_error(path: str, body: dict[str, Any]) -> None:
     async with silent(first=True, path=path, **body | {"model": "fake", "stream": True}) as (gate, agent, asking):
@@ -179,9 +175,9 @@ async def test_one_whose_engine_serves_nothing_is_taken_from_it() -> None:
 
 
 @hurried_only
-@pytest.mark.parametrize("first", [False, pytest.param(True, marks=python_only)])
+@pytest.mark.parametrize("first", [False, True])
 async def test_where_nobody_else_takes_it_an_engine_that_serves_nothing_is_waited_for_a_while(*, first: bool) -> None:
-    async with silent(first=first) as (_, agent, asking):
+    async with silent(first=first, **PYTHONS) as (_, agent, asking):
         await agent.says_until(asking, seconds=SUSPENDED_SECONDS - 5, **ASLEEP)
         assert not asking.done()
         await agent.says_until_done(asking, **ASLEEP)
@@ -191,9 +187,8 @@ async def test_where_nobody_else_takes_it_an_engine_that_serves_nothing_is_waite
 
 
 @hurried_only
-@python_only
 async def test_a_worker_that_neither_pool_source_nor_agent_knows_is_waited_for_no_more() -> None:
-    async with engine() as good, silent(good, first=True) as (gate, agent, asking):
+    async with engine() as good, silent(good, first=True, **PYTHONS) as (gate, agent, asking):
         agent.says()
         gate.fleet.update_pools([PoolView(pool(), gate.endpoints()[1:])])
         await agent.says_until(asking, seconds=12)  # as where only a label was taken off

@@ -14,7 +14,6 @@ from cachefleet_controlplane.pools.source import PoolView
 from tests.controlplane.gateway.conversations.talk import STORED
 from tests.controlplane.gateway.harness import MODEL, Front, engine, front, pool
 from tests.controlplane.gateway.responses_socket.sockets import connected, respond
-from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -38,16 +37,9 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> Any:
-    if reason := missing(request.param):
-        pytest.skip(reason)
-    return request.param
-
-
 @asynccontextmanager
-async def omitting(*engines: FakeEngine, transport: Any, omit: bool = True) -> AsyncIterator[Front]:
-    async with front(engines, transport=transport) as gate:
+async def omitting(*engines: FakeEngine, omit: bool = True) -> AsyncIterator[Front]:
+    async with front(engines) as gate:
         declared = pool(continuation=STORED)
         hit = declared.spec.hit.model_copy(update={"omit_zero_cached_tokens": omit})
         spec = declared.spec.model_copy(update={"hit": hit})
@@ -79,10 +71,10 @@ def totals(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "body"), FORMS)
-async def test_a_zero_is_left_out_and_all_else_stays(transport: str, path: str, body: dict[str, Any]) -> None:
+async def test_a_zero_is_left_out_and_all_else_stays(path: str, body: dict[str, Any]) -> None:
     told = {}
     for omit in (False, True):
-        async with engine() as worker, omitting(worker, transport=transport, omit=omit) as gate:
+        async with engine() as worker, omitting(worker, omit=omit) as gate:
             for turn in ("cold", "warm"):
                 status, _, answer = await gate.post(path, {"model": MODEL} | body)
                 assert status == 200, answer
@@ -99,8 +91,8 @@ async def test_a_zero_is_left_out_and_all_else_stays(transport: str, path: str, 
     assert cached(told[True, "warm"][-1])[0] > 0
 
 
-async def test_over_a_websocket_too(transport: str) -> None:
-    async with engine() as worker, omitting(worker, transport=transport) as gate, connected(gate) as socket:
+async def test_over_a_websocket_too() -> None:
+    async with engine() as worker, omitting(worker) as gate, connected(gate) as socket:
         cold = await respond(socket, TEXT)
         warm = await respond(socket, TEXT)
     assert ("input_tokens_details" in cold["usage"], warm["usage"]["input_tokens_details"]["cached_tokens"] > 0) == (
@@ -125,9 +117,9 @@ async def resumed(gate: Front, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("omit", [False, True])
-async def test_a_stream_that_another_worker_ends_tells_its_cached_tokens(transport: str, *, omit: bool) -> None:
+async def test_a_stream_that_another_worker_ends_tells_its_cached_tokens(*, omit: bool) -> None:
     """The first one broke off before its count; the second says what it had of the prompt, and no more."""
-    async with engine() as one, engine() as two, omitting(one, two, transport=transport, omit=omit) as gate:
+    async with engine() as one, engine() as two, omitting(one, two, omit=omit) as gate:
         assert cached(await resumed(gate, TEXT)) == ([] if omit else [0])
         warm = await resumed(gate, TEXT)
         assert 0 < cached(warm)[0] <= warm["prompt_tokens"]

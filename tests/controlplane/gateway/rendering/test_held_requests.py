@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -13,16 +13,14 @@ from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream
-from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.continuation import RefusalCode
 from cachefleet_core.engine.held_requests import HOLD_HEADER, MEDIA_TYPE
-from cachefleet_core.native import Choice
 from cachefleet_core.prompt_keys import KEYS_PATH
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
 from tests.controlplane.gateway.handles.test_handles import carried, talking
 from tests.controlplane.gateway.harness import MODEL, Front, chat, direct, front
-from tests.controlplane.transport.transports import TRANSPORTS
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -37,13 +35,6 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
     ("/v1/responses", {"model": MODEL, "input": LONG, "max_output_tokens": 2}),
     ("/v1/messages", {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": 2}),
 ]
-
-
-@pytest.fixture(autouse=True, params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What sends requests to workers, and answers clients."""
-    monkeypatch.setenv("CACHEFLEET_TRANSPORT", request.param)
-    return str(request.param)
 
 
 def introduce(gate: Front) -> None:
@@ -249,7 +240,7 @@ async def test_the_connection_is_used_again() -> None:
 
 @pytest.mark.parametrize("usage", [False, True])
 async def test_native_code_relays_its_stream_from_the_beginning(
-    *, usage: bool, transport: str, monkeypatch: pytest.MonkeyPatch
+    *, usage: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What Python is given of it are the ends that native code has told of."""
     read: list[bytes] = []
@@ -269,11 +260,11 @@ async def test_native_code_relays_its_stream_from_the_beginning(
         assert answer.count(b'"content"') > 3
         assert answer.endswith(b"data: [DONE]\n\n")
         assert (b'"usage":{' in answer) is usage
-        assert bool(read) == (transport == "python")
+        assert not read
         await until(lambda: bool(gate.records and gate.records[-1].completion_tokens))
 
 
-async def test_a_worker_that_says_no_frame_is_asked_once(transport: str) -> None:
+async def test_a_worker_that_says_no_frame_is_asked_once() -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -286,8 +277,8 @@ async def test_a_worker_that_says_no_frame_is_asked_once(transport: str) -> None
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with (
         server,
-        choose_transport(cast("Choice", transport)) as chosen,
-        Upstream(connect_seconds=5, idle_seconds=5, native=chosen.completions) as upstream,
+        Completions() as completions,
+        Upstream(completions, connect_seconds=5, idle_seconds=5) as upstream,
     ):
         opened = await upstream.hold(url, CHATS, b"{}", headers=[], seconds=10)
     assert (opened.outcome, len(asked)) == (Outcome.OVERSIZED, 1)

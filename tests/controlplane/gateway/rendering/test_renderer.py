@@ -1,7 +1,8 @@
 """The ladder to a prompt's ids: which rung is tried where, and what is remembered."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, engine, pool
@@ -101,8 +103,10 @@ class Rendered:
         return value(self.metrics, "render_failures_total", reason=reason)
 
 
-def upstream() -> Upstream:
-    return Upstream(connect_seconds=60, idle_seconds=600)
+@asynccontextmanager
+async def upstream() -> AsyncIterator[Upstream]:
+    async with Completions() as completions, Upstream(completions, connect_seconds=60, idle_seconds=600) as made:
+        yield made
 
 
 def paths(worker: FakeEngine) -> list[str]:

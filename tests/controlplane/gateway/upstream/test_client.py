@@ -1,10 +1,11 @@
-"""The client of workers, over aiohttp and by native code: what it sends, how it reads answers, what failures are."""
+"""The client of workers: what it sends, how it reads answers, what failures are."""
 
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,13 @@ from cachefleet_controlplane.gateway.upstream.answer_budget import COUNTED_BYTES
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream, AttemptResult
-from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from cachefleet_controlplane.transport.completions import Completions
 from tests.controlplane.leftovers import collector_off
 from tests.controlplane.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 HEADERS = [("content-type", "application/json"), ("x-name", "wörd")]
-BOTH = pytest.mark.parametrize("code", ["python", "native"])
 
 
 def chunk(data: bytes) -> bytes:
@@ -102,17 +102,16 @@ def once(answer: bytes, *, closes: bool = False) -> Serve:
 
 
 @asynccontextmanager
-async def client(code: str, *, idle_seconds: float = 30) -> AsyncIterator[Upstream]:
-    if code == "native":
-        pytest.importorskip("cachefleet_native")
-    async with AsyncExitStack() as stack:
-        transport = await stack.enter_async_context(choose_transport("native" if code == "native" else "python"))
-        made = Upstream(connect_seconds=5, idle_seconds=idle_seconds, native=transport.completions)
-        yield await stack.enter_async_context(made)
+async def client(*, idle_seconds: float = 30) -> AsyncIterator[Upstream]:
+    async with (
+        Completions() as completions,
+        Upstream(completions, connect_seconds=5, idle_seconds=idle_seconds) as upstream,
+    ):
+        yield upstream
 
 
-async def opened_from(code: str, serve: Serve, *, idle_seconds: float = 30) -> AttemptResult:
-    async with client(code, idle_seconds=idle_seconds) as http, worker(serve) as made:
+async def opened_from(serve: Serve, *, idle_seconds: float = 30) -> AttemptResult:
+    async with client(idle_seconds=idle_seconds) as http, worker(serve) as made:
         return await http.open(made.url, "/v1/x", b"{}", headers=HEADERS)
 
 
@@ -124,8 +123,7 @@ async def rest(stream: AnswerStream) -> bytes:
     return b"".join(events)
 
 
-@BOTH
-async def test_a_request_is_sent_as_it_is_and_its_connection_used_again(code: str) -> None:
+async def test_a_request_is_sent_as_it_is_and_its_connection_used_again() -> None:
     seen = []
 
     async def serve(connection: Connection) -> None:
@@ -134,7 +132,7 @@ async def test_a_request_is_sent_as_it_is_and_its_connection_used_again(code: st
             connection.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
 
     large = b"x" * 3_000_000
-    async with client(code) as http, worker(serve) as made:
+    async with client() as http, worker(serve) as made:
         for body in (b"{}", b"", large):
             opened = await http.open(made.url, "/v1/x?a=b", body, headers=HEADERS)
             assert opened.outcome is Outcome.ANSWERED
@@ -150,29 +148,26 @@ async def test_a_request_is_sent_as_it_is_and_its_connection_used_again(code: st
     assert [body for _, body in seen] == [b"{}", b"", large]
 
 
-@BOTH
-async def test_headers_of_an_answer_are_read(code: str) -> None:
+async def test_headers_of_an_answer_are_read() -> None:
     fields = b"X-Own: \xe4\r\nx-cachefleet-conversation: Abc\r\nX-CacheFleet-Prompt: p\r\n"
     answer = b"HTTP/1.1 400 Bad\r\nContent-Length: 3\r\n" + fields + b"Set-Cookie: a=b\r\n\r\nbad"
-    opened = await opened_from(code, always(answer))
+    opened = await opened_from(always(answer))
     assert opened.outcome is Outcome.ANSWERED
     assert opened.answer is not None
     assert opened.answer.headers == ((b"x-own", b"\xe4"),)
     assert (opened.answer.prompt, opened.answer.kept) == ("p", "Abc")
 
 
-@BOTH
 @pytest.mark.parametrize("status", [204, 302, 401, 500, 503])
-async def test_statuses_are_judged_and_no_redirect_is_followed(code: str, status: int) -> None:
+async def test_statuses_are_judged_and_no_redirect_is_followed(status: int) -> None:
     answer = b"HTTP/1.1 %d x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n" % status
-    opened = await opened_from(code, always(answer))
+    opened = await opened_from(always(answer))
     assert opened.answer is not None
     assert opened.answer.status == status
     judged = Outcome.KEY_REFUSED if status == 401 else Outcome.ANSWERED if status < 500 else Outcome.SERVER_ERROR
     assert opened.outcome is judged
 
 
-@BOTH
 @pytest.mark.parametrize(
     "answer",
     [
@@ -186,40 +181,36 @@ async def test_statuses_are_judged_and_no_redirect_is_followed(code: str, status
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
     ],
 )
-async def test_an_answer_that_is_none_is_lost(code: str, answer: bytes) -> None:
-    assert (await opened_from(code, once(answer, closes=True))).outcome is Outcome.LOST
+async def test_an_answer_that_is_none_is_lost(answer: bytes) -> None:
+    assert (await opened_from(once(answer, closes=True))).outcome is Outcome.LOST
 
 
-@BOTH
-async def test_a_worker_that_is_not_there_is_unreachable(code: str) -> None:
-    async with client(code) as http:
+async def test_a_worker_that_is_not_there_is_unreachable() -> None:
+    async with client() as http:
         async with worker(always(OK)) as made:
             pass
         for url in (made.url, "http://no.such.name.invalid:80"):
             assert (await http.open(url, "/", b"", headers=())).outcome is Outcome.UNREACHABLE
 
 
-@BOTH
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\n", OK[:-1], CHUNKED])
-async def test_silence_is_bounded(code: str, begun: bytes) -> None:
-    assert (await opened_from(code, once(begun), idle_seconds=0.05)).outcome is Outcome.SILENT
+async def test_silence_is_bounded(begun: bytes) -> None:
+    assert (await opened_from(once(begun), idle_seconds=0.05)).outcome is Outcome.SILENT
 
 
-@BOTH
-async def test_a_long_answer_is_refused(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1_000_000)
     endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_001
     announced = b"HTTP/1.1 200 OK\r\ncontent-length: 1000001\r\n\r\n"  # of which nothing need come
     for answer in (endless, announced):
-        assert (await opened_from(code, once(answer))).outcome is Outcome.OVERSIZED
+        assert (await opened_from(once(answer))).outcome is Outcome.OVERSIZED
 
 
-@BOTH
-async def test_all_whole_answers_have_one_budget(code: str) -> None:
+async def test_all_whole_answers_have_one_budget() -> None:
     """It is given back with the last reference to an answer, or where one is given up."""
     size = 2 * COUNTED_BYTES
     large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size
-    async with client(code) as http, worker(always(large)) as made:
+    async with client() as http, worker(always(large)) as made:
         http.answers = AnswerBudget(5 * size)
 
         async def opened() -> AttemptResult:
@@ -240,17 +231,15 @@ async def test_all_whole_answers_have_one_budget(code: str) -> None:
         assert http.answers.held == 0
 
 
-@BOTH
-async def test_a_stream_that_is_nothing_but_an_error_is_bounded_too(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_is_nothing_but_an_error_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1_000_000)
     error = chunk(b'data: {"error":{"message":"dead","code":500}}\n\n')
     endless = CHUNKED + error + chunk(b": " + b"x" * 100_000 + b"\n\n") * 11 + LAST
-    assert (await opened_from(code, once(endless))).outcome is Outcome.OVERSIZED
+    assert (await opened_from(once(endless))).outcome is Outcome.OVERSIZED
 
 
-@BOTH
-async def test_a_stream_is_read_event_by_event(code: str) -> None:
-    async with client(code) as http, worker(always(CHUNKED + FIRST + chunk(b"data:") + LAST)) as made:
+async def test_a_stream_is_read_event_by_event() -> None:
+    async with client() as http, worker(always(CHUNKED + FIRST + chunk(b"data:") + LAST)) as made:
         for _ in range(2):
             opened = await http.open(made.url, "/", b"", headers=())
             assert opened.outcome is Outcome.FIRST_EVENT
@@ -260,9 +249,8 @@ async def test_a_stream_is_read_event_by_event(code: str) -> None:
         assert len(made.connections) == 1
 
 
-@BOTH
 @pytest.mark.parametrize("how", ["close", "cancel", "never"])
-async def test_an_unfinished_request_cuts_its_connection_at_once(code: str, how: str) -> None:
+async def test_an_unfinished_request_cuts_its_connection_at_once(how: str) -> None:
     ended = asyncio.Event()
     begun = asyncio.Event()
 
@@ -273,7 +261,7 @@ async def test_an_unfinished_request_cuts_its_connection_at_once(code: str, how:
         await connection.cut()
         ended.set()
 
-    async with client(code) as http, worker(serve) as made:
+    async with client() as http, worker(serve) as made:
         asking = asyncio.create_task(http.open(made.url, "/", b"", headers=()))
         await begun.wait()
         if how == "never":
@@ -291,19 +279,17 @@ async def test_an_unfinished_request_cuts_its_connection_at_once(code: str, how:
             reading.cancel()
 
 
-@BOTH
-async def test_a_broken_stream_is_lost_unless_its_last_event_has_come(code: str) -> None:
+async def test_a_broken_stream_is_lost_unless_its_last_event_has_come() -> None:
     for events, outcome in ((FIRST, Outcome.LOST), (FIRST + LAST[:-5], Outcome.FINISHED)):
-        async with client(code) as http, worker(once(CHUNKED + events, closes=True)) as made:
+        async with client() as http, worker(once(CHUNKED + events, closes=True)) as made:
             opened = await http.open(made.url, "/", b"", headers=())
             assert opened.stream is not None
             await rest(opened.stream)
             assert opened.stream.outcome is outcome
 
 
-@BOTH
-async def test_a_stream_that_falls_silent_is_told(code: str) -> None:
-    async with client(code, idle_seconds=0.05) as http, worker(once(CHUNKED + FIRST)) as made:
+async def test_a_stream_that_falls_silent_is_told() -> None:
+    async with client(idle_seconds=0.05) as http, worker(once(CHUNKED + FIRST)) as made:
         opened = await http.open(made.url, "/", b"", headers=())
         assert opened.stream is not None
         await rest(opened.stream)
@@ -311,7 +297,6 @@ async def test_a_stream_that_falls_silent_is_told(code: str) -> None:
 
 
 async def test_a_connection_on_which_nothing_was_asked_for_came_is_not_used_again() -> None:
-    """By native code: aiohttp takes what came for the next request's answer."""
     unasked = asyncio.Event()
 
     async def serve(connection: Connection) -> None:
@@ -323,7 +308,7 @@ async def test_a_connection_on_which_nothing_was_asked_for_came_is_not_used_agai
         unasked.set()
         await connection.cut()
 
-    async with client("native") as http, worker(serve) as made:
+    async with client() as http, worker(serve) as made:
         for _ in range(2):
             opened = await http.open(made.url, "/", b"", headers=())
             assert opened.answer is not None
@@ -334,9 +319,8 @@ async def test_a_connection_on_which_nothing_was_asked_for_came_is_not_used_agai
         assert len(made.connections) == 2
 
 
-@BOTH
-async def test_what_native_code_does_not_send_is_sent_all_the_same(code: str) -> None:
-    async with client(code) as http, worker(always(OK)) as made:
+async def test_what_native_code_does_not_send_is_sent_all_the_same() -> None:
+    async with client() as http, worker(always(OK)) as made:
         opened = await http.open(made.url, "/with space", b"", headers=())
         assert opened.outcome is Outcome.ANSWERED
         assert made.connections[0].heads[0].startswith(b"POST /with%20space HTTP/1.1\r\n")
@@ -344,9 +328,8 @@ async def test_what_native_code_does_not_send_is_sent_all_the_same(code: str) ->
             await http.open(made.url, "/", b"", headers=[("a", "b\r\nc: d")])
 
 
-@BOTH
-async def test_many_are_asked_at_once(code: str) -> None:
-    async with client(code) as http, worker(always(OK)) as made:
+async def test_many_are_asked_at_once() -> None:
+    async with client() as http, worker(always(OK)) as made:
         answers = await asyncio.gather(*(http.open(made.url, "/", b"{}", headers=()) for _ in range(100)))
         assert {opened.outcome for opened in answers} == {Outcome.ANSWERED}
         assert 1 < len(made.connections) <= 100  # those that are answered early are used again
@@ -361,11 +344,12 @@ async def test_what_was_cancelled_is_gone_without_a_garbage_collection() -> None
         await connection.request()
         await connection.cut()
 
-    async with client("python") as http, worker(serve) as made:
+    async with client() as http, worker(serve) as made:
         kept = Kept()
         gone = weakref.ref(kept)
-        asking = asyncio.create_task(http.open(made.url, "/", b"{}", headers=HEADERS, beside=kept))
-        del kept
+        watched: Any = kept
+        asking = asyncio.create_task(http.open(made.url, "/", b"{}", headers=HEADERS, watch=watched))
+        del kept, watched
         await until(lambda: bool(made.connections and made.connections[0].heads))
         with collector_off():
             asking.cancel()

@@ -18,7 +18,6 @@ from cachefleet_controlplane.gateway.upstream import answer_budget, client
 from cachefleet_controlplane.wire.content_encoding import PIECE_BYTES, Inflater, UndecodableError
 from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.harness import MODEL, Front, engine, events, front
-from tests.controlplane.transport.transports import TRANSPORTS, missing
 from tests.controlplane.waiting import until
 
 BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15, "deflate, raw": -15}
@@ -62,19 +61,12 @@ class Compressing(Scripted):
             return out
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> Any:
-    if reason := missing(request.param):
-        pytest.skip(reason)
-    return request.param
-
-
 @asynccontextmanager
-async def behind(coding: str, transport: Any, **options: Any) -> AsyncIterator[Front]:
+async def behind(coding: str, **options: Any) -> AsyncIterator[Front]:
     async with (
         engine() as worker,
         serving(Compressing(worker.url, coding, **options)) as proxy,
-        front([proxy], transport=transport, max_attempts=2) as gate,
+        front([proxy], max_attempts=2) as gate,
     ):
         yield gate
 
@@ -83,9 +75,9 @@ async def behind(coding: str, transport: Any, **options: Any) -> AsyncIterator[F
 @pytest.mark.parametrize("coding", ["gzip", "deflate, raw"])
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_what_is_compressed_is_read_and_passed_on_plain(
-    transport: Any, coding: str, path: str, body: dict[str, Any], *, stream: bool
+    coding: str, path: str, body: dict[str, Any], *, stream: bool
 ) -> None:
-    async with behind(coding, transport) as gate:
+    async with behind(coding) as gate:
         for number, accepted in enumerate(("gzip", "identity"), 1):
             asked = {"model": MODEL, "stream": stream} | body
             status, headers, answer = await gate.post(path, asked, accept_encoding=accepted)
@@ -104,10 +96,8 @@ async def test_what_is_compressed_is_read_and_passed_on_plain(
     ("label", "coding"), [("br", "gzip"), ("zstd", "gzip"), ("gzip, gzip", "gzip"), ("gzip", "deflate")]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_cannot_be_decoded_is_a_502_that_says_what_to_do(
-    transport: Any, label: str, coding: str, *, stream: bool
-) -> None:
-    async with behind(coding, transport, label=label) as gate:
+async def test_what_cannot_be_decoded_is_a_502_that_says_what_to_do(label: str, coding: str, *, stream: bool) -> None:
+    async with behind(coding, label=label) as gate:
         for number, (path, body) in enumerate(BODIES, 1):
             status, headers, answer = await gate.post(path, {"model": MODEL, "stream": stream} | body)
             assert (status, "content-encoding" in headers) == (502, False)
@@ -116,8 +106,8 @@ async def test_what_cannot_be_decoded_is_a_502_that_says_what_to_do(
             assert [attempt.outcome for attempt in gate.records[-1].attempts] == ["undecodable"]
 
 
-async def test_an_error_that_is_compressed_is_told(transport: Any) -> None:
-    async with behind("gzip", transport) as gate:
+async def test_an_error_that_is_compressed_is_told() -> None:
+    async with behind("gzip") as gate:
         status, _, answer = await gate.chat("x", temperature=-1)
         assert (status, "temperature" in json.loads(answer)["error"]["message"]) == (400, True)
 
@@ -136,10 +126,10 @@ class Bomb(Scripted):
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_what_it_becomes_is_bounded(transport: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_it_becomes_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_budget, "MAX_ANSWER_BYTES", 1 << 20)
     monkeypatch.setattr(client, "MAX_EVENT_BYTES", 1 << 20)
-    async with serving(Bomb(8 << 20, kind)) as worker, front([worker], transport=transport) as gate:
+    async with serving(Bomb(8 << 20, kind)) as worker, front([worker]) as gate:
         status, _, _ = await gate.chat("x", stream=kind != "application/json")
         await until(lambda: len(gate.records) == 1)
         assert (status, gate.records[-1].attempts[-1].outcome) == (502, "oversized")

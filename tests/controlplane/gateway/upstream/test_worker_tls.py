@@ -1,4 +1,4 @@
-"""Workers at https URLs, over aiohttp and by native code: verified by authorities that change and their pool's name."""
+"""Workers at https URLs: verified by authorities that change and their pool's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_tls import AGAIN_SECONDS, NativeTrust, WorkerTls
-from cachefleet_controlplane.transport.chosen_transport import choose_transport
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
 from cachefleet_operator.certificates.certificate import Pair
 from cachefleet_runtime.tls import TrustedAuthorities, server_context
@@ -78,27 +78,25 @@ class Side:
         return opened.outcome, b"" if opened.answer is None else opened.answer.body
 
 
-@pytest.fixture(params=["python", "native"])
-async def side(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Side]:
+@pytest.fixture
+async def side(tmp_path: Path) -> AsyncIterator[Side]:
     """Both of one authority."""
-    if request.param == "native":
-        pytest.importorskip("cachefleet_native")
-    async with running(request.param, tmp_path, authority()) as made:
+    async with running(tmp_path, authority()) as made:
         yield made
 
 
 @asynccontextmanager
-async def running(code: str, folder: Path, signing: Pair, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[Side]:
+async def running(folder: Path, signing: Pair, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[Side]:
     worker = Worker(SecretVolume(folder / "worker", issued(signing, *names)))
     trusted = SecretVolume(folder / "trusted", {AUTHORITIES: signing.pem})
     tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME)
     async with AsyncExitStack() as stack:
-        chosen = await stack.enter_async_context(choose_transport("native" if code == "native" else "python"))
+        completions = await stack.enter_async_context(Completions())
         context = server_context(worker.volume.folder)
         server = await asyncio.start_server(worker.accept, "127.0.0.1", 0, ssl=context)
         await stack.enter_async_context(server)
         worker.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        upstream = Upstream(connect_seconds=5, idle_seconds=30, tls=tls, native=chosen.completions)
+        upstream = Upstream(completions, connect_seconds=5, idle_seconds=30, tls=tls)
         async with upstream:
             yield Side(upstream, worker, trusted)
         await asyncio.gather(*worker.serving)
@@ -138,11 +136,8 @@ async def test_another_authority_is_refused_and_logged_once(side: Side, caplog: 
     assert "unable to get local issuer" in told[0]
 
 
-@pytest.mark.parametrize("code", ["python", "native"])
-async def test_another_name_is_refused(code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if code == "native":
-        pytest.importorskip("cachefleet_native")
-    async with running(code, tmp_path, authority(), (OTHER, "127.0.0.1", "localhost")) as side:
+async def test_another_name_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path, authority(), (OTHER, "127.0.0.1", "localhost")) as side:
         assert await side.asked() == (Outcome.UNREACHABLE, b"")
     assert [record.message for record in caplog.records if REFUSED in record.message and "Hostname" in record.message]
 
@@ -160,10 +155,9 @@ async def test_authorities_that_are_replaced_hold_for_the_next_connection(side: 
 
 async def test_what_openssl_alone_accepts_is_asked_all_the_same(tmp_path: Path) -> None:
     """A certificate that is its own authority."""
-    pytest.importorskip("cachefleet_native")
     signing = authority()
     own = issued(signing, NAME)
-    async with running("native", tmp_path, signing) as side:
+    async with running(tmp_path, signing) as side:
         side.trusted.put({AUTHORITIES: own[CERTIFICATE]})
         side.worker.volume.put(own)
         assert [(await side.asked())[0] for _ in range(3)] == [Outcome.ANSWERED] * 3
@@ -182,7 +176,6 @@ async def _plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def test_a_handshake_that_stalls_is_bounded(tmp_path: Path) -> None:
-    pytest.importorskip("cachefleet_native")
     signing = authority()
     trusted = SecretVolume(tmp_path / "trusted", {AUTHORITIES: signing.pem})
     tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME)
@@ -194,8 +187,8 @@ async def test_a_handshake_that_stalls_is_bounded(tmp_path: Path) -> None:
         ended.set()
 
     async with (
-        choose_transport("native") as chosen,
-        Upstream(connect_seconds=0.1, idle_seconds=30, tls=tls, native=chosen.completions) as upstream,
+        Completions() as completions,
+        Upstream(completions, connect_seconds=0.1, idle_seconds=30, tls=tls) as upstream,
         await asyncio.start_server(hold, "127.0.0.1", 0) as server,
     ):
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -205,7 +198,6 @@ async def test_a_handshake_that_stalls_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_was_refused_is_left_to_others_for_a_while(tmp_path: Path) -> None:
-    pytest.importorskip("cachefleet_native")
     trusted = SecretVolume(tmp_path / "trusted", {AUTHORITIES: authority().pem})
     tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda url: "" if "nobody" in url else NAME)
     now = 0.0

@@ -1,4 +1,4 @@
-"""Asks a fake worker by either transport, and tells all that came of it as one value."""
+"""Asks a fake worker, and tells all that came of it as one value."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream, AttemptResult
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
-from tests.controlplane.transport.transports import chosen
 from tests.controlplane.transport.workers.fake_raw_worker import FakeRawWorker, Step, fake_raw_worker
 
 PATH: Final = "/v1/chat/completions"
@@ -32,10 +32,10 @@ class Came:
 
 
 @asynccontextmanager
-async def upstream_of(transport: str, **bounds: Any) -> AsyncIterator[Upstream]:
+async def upstream_of(**bounds: Any) -> AsyncIterator[Upstream]:
     """A client of workers."""
     given = {"connect_seconds": 5.0, "idle_seconds": 30.0, **bounds}
-    async with chosen(transport) as native, Upstream(**given, native=native.completions) as upstream:
+    async with Completions() as completions, Upstream(completions, **given) as upstream:
         yield upstream
 
 
@@ -66,7 +66,7 @@ async def _read(outcome: Outcome, stream: AnswerStream) -> Came:
     return Came(outcome, stream.status, stream.headers, events=tuple(events), end=stream.outcome)
 
 
-async def answered(transport: str, *steps: Step, **bounds: Any) -> Came:
+async def answered(*steps: Step, **bounds: Any) -> Came:
     """What comes of an answer of these steps."""
-    async with fake_raw_worker(steps) as worker, upstream_of(transport, **bounds) as upstream:
+    async with fake_raw_worker(steps) as worker, upstream_of(**bounds) as upstream:
         return await came(upstream, worker)

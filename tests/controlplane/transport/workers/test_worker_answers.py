@@ -36,8 +36,8 @@ def _streamed(*events: bytes, end: Outcome = Outcome.FINISHED) -> Came:
     return Came(Outcome.FIRST_EVENT, 200, ((b"content-type", b"text/event-stream"),), events=events, end=end)
 
 
-async def test_what_a_worker_is_sent(transport: str) -> None:
-    async with fake_raw_worker([whole()]) as worker, upstream_of(transport) as upstream:
+async def test_what_a_worker_is_sent() -> None:
+    async with fake_raw_worker([whole()]) as worker, upstream_of() as upstream:
         await came(upstream, worker)
         await came(upstream, worker, b"")
     line, *fields = worker.requests[0].split(b"\r\n\r\n")[0].split(b"\r\n")
@@ -58,8 +58,8 @@ def _harmless(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 65_536, MIB - 1, MIB, 3 * MIB])
-async def test_a_body_of_any_size_is_sent_whole(transport: str, size: int) -> None:
-    async with fake_raw_worker([whole()]) as worker, upstream_of(transport) as upstream:
+async def test_a_body_of_any_size_is_sent_whole(size: int) -> None:
+    async with fake_raw_worker([whole()]) as worker, upstream_of() as upstream:
         assert await came(upstream, worker, b"x" * size) == _whole(b"{}")
     assert len(worker.requests[0].split(b"\r\n\r\n", 1)[1]) == size
 
@@ -112,9 +112,9 @@ SOUND: dict[str, tuple[list[Step], Came | None]] = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-async def test_a_sound_answer(transport: str, name: str) -> None:
+async def test_a_sound_answer(name: str) -> None:
     steps, expected = SOUND[name]
-    assert await answered(transport, *steps) == (expected or _streamed(b"data: 1\n\n", b"data: 2"))
+    assert await answered(*steps) == (expected or _streamed(b"data: 1\n\n", b"data: 2"))
 
 
 UNSOUND: dict[str, list[Step]] = {
@@ -145,8 +145,8 @@ UNSOUND: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-async def test_an_unsound_answer_is_lost(transport: str, name: str) -> None:
-    assert await answered(transport, *UNSOUND[name]) == Came(Outcome.LOST)
+async def test_an_unsound_answer_is_lost(name: str) -> None:
+    assert await answered(*UNSOUND[name]) == Came(Outcome.LOST)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +159,15 @@ async def test_an_unsound_answer_is_lost(transport: str, name: str) -> None:
         ([streamed(b'data: {"error":{"message":"x","code":500}}\n\n')], Outcome.SERVER_ERROR, 200),
     ],
 )
-async def test_an_answer_that_is_a_failure(transport: str, steps: list[bytes], outcome: Outcome, status: int) -> None:
-    told = await answered(transport, *steps)
+async def test_an_answer_that_is_a_failure(steps: list[bytes], outcome: Outcome, status: int) -> None:
+    told = await answered(*steps)
     assert (told.outcome, told.status) == (outcome, status)
 
 
-async def test_what_is_not_there_is_unreachable(transport: str) -> None:
+async def test_what_is_not_there_is_unreachable() -> None:
     async with fake_raw_worker([whole()]) as worker:
         pass
-    async with upstream_of(transport) as upstream:
+    async with upstream_of() as upstream:
         assert await came(upstream, worker) == Came(Outcome.UNREACHABLE)
         for url in ("http://127.0.0.1:1", "http://no-such-host.invalid:80", "http://"):
             opened = await upstream.open(url, PATH, BODY, headers=HEADERS)
@@ -177,32 +177,32 @@ async def test_what_is_not_there_is_unreachable(transport: str) -> None:
 @pytest.mark.parametrize(
     "steps", [[End.SILENCE], [b"HTTP/1.1 200 OK\r\n", End.SILENCE], [head(JSON, CHUNKED), chunk(b"{"), End.SILENCE]]
 )
-async def test_a_worker_that_says_nothing_more_is_silent(transport: str, steps: list[bytes | End]) -> None:
-    async with fake_raw_worker(steps) as worker, upstream_of(transport, idle_seconds=0.2) as upstream:
+async def test_a_worker_that_says_nothing_more_is_silent(steps: list[bytes | End]) -> None:
+    async with fake_raw_worker(steps) as worker, upstream_of(idle_seconds=0.2) as upstream:
         assert await came(upstream, worker) == Came(Outcome.SILENT)
         await until(lambda: worker.left == 1)
 
 
-async def test_a_stream_that_says_nothing_more_is_silent(transport: str) -> None:
+async def test_a_stream_that_says_nothing_more_is_silent() -> None:
     steps: list[Step] = [head(STREAM, CHUNKED), chunk(EVENTS[0]), End.SILENCE]
-    assert await answered(transport, *steps, idle_seconds=0.2) == _streamed(EVENTS[0], end=Outcome.SILENT)
+    assert await answered(*steps, idle_seconds=0.2) == _streamed(EVENTS[0], end=Outcome.SILENT)
 
 
-async def test_a_slow_answer_is_no_silent_one(transport: str) -> None:
+async def test_a_slow_answer_is_no_silent_one() -> None:
     drip: list[Step] = [step for byte in whole(b'{"a":1}') for step in (bytes([byte]), 0.003)]
-    assert await answered(transport, *drip, idle_seconds=0.3) == _whole(b'{"a":1}')
+    assert await answered(*drip, idle_seconds=0.3) == _whole(b'{"a":1}')
 
 
-async def test_a_worker_that_answers_before_the_body_is_in(transport: str) -> None:
-    async with fake_raw_worker([whole(status=b"400 Bad")], early=True) as worker, upstream_of(transport) as upstream:
+async def test_a_worker_that_answers_before_the_body_is_in() -> None:
+    async with fake_raw_worker([whole(status=b"400 Bad")], early=True) as worker, upstream_of() as upstream:
         assert (await came(upstream, worker, b"x" * 4 * MIB)).status == 400
 
 
-async def test_an_event_that_is_too_long_is_oversized(transport: str) -> None:
+async def test_an_event_that_is_too_long_is_oversized() -> None:
     endless: list[Step] = [head(STREAM, CHUNKED), chunk(EVENTS[0]), *[chunk(b"data: " + b"x" * MIB)] * 9, End.SILENCE]
-    assert await answered(transport, *endless) == _streamed(EVENTS[0], end=Outcome.OVERSIZED)
+    assert await answered(*endless) == _streamed(EVENTS[0], end=Outcome.OVERSIZED)
     first: list[Step] = [head(STREAM, CHUNKED), *[chunk(b"x" * MIB)] * 9, End.SILENCE]
-    assert await answered(transport, *first) == Came(Outcome.OVERSIZED)
+    assert await answered(*first) == Came(Outcome.OVERSIZED)
 
 
 STREAMS = {
@@ -219,17 +219,17 @@ def _cut(stream: bytes) -> tuple[bytes, ...]:
 
 
 @pytest.mark.parametrize("ends", STREAMS)
-async def test_a_stream_cut_at_every_byte_is_the_same_events(transport: str, ends: str) -> None:
+async def test_a_stream_cut_at_every_byte_is_the_same_events(ends: str) -> None:
     stream = STREAMS[ends]
     begin, end = head(STREAM, CHUNKED), chunk(b"")
     answers = [[begin, chunk(stream[:at]), chunk(stream[at:]), end] for at in range(1, len(stream))]
-    async with fake_raw_worker(*answers) as worker, upstream_of(transport) as upstream:
+    async with fake_raw_worker(*answers) as worker, upstream_of() as upstream:
         for _ in answers:
             assert await came(upstream, worker) == _streamed(*_cut(stream))
     assert worker.connections == 1
 
 
 @pytest.mark.parametrize("ends", STREAMS)
-async def test_a_stream_byte_by_byte_is_the_same_events(transport: str, ends: str) -> None:
+async def test_a_stream_byte_by_byte_is_the_same_events(ends: str) -> None:
     pieces = [chunk(bytes([byte])) for byte in STREAMS[ends]]
-    assert await answered(transport, head(STREAM, CHUNKED), *pieces, chunk(b"")) == _streamed(*_cut(STREAMS[ends]))
+    assert await answered(head(STREAM, CHUNKED), *pieces, chunk(b"")) == _streamed(*_cut(STREAMS[ends]))
