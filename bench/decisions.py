@@ -1,10 +1,9 @@
-"""CPU of one routed request, by number of workers: deciding, beginning, first token, end; native code beside Python.
+"""CPU of one routed request, by number of workers: deciding, beginning, first token, end.
 
     python -m bench.decisions
 
-In one process, in turns, with the same fleets and prompts; both must choose the same workers before anything is timed.
 A prompt is known by its blocks (agents report all workers) or by its text alone (nobody reports). Nothing else of a
-request is in it: no HTTP, no rendering. The lower decile of the calls, since others on a core only add to a time.
+request is in it: no HTTP, no rendering.
 """
 
 from __future__ import annotations
@@ -14,13 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from bench.rows import Row, percentile, row
-from cachefleet_controlplane.index.native_index import NativeIndex
+from bench.rows import Row, percentile
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt
-from cachefleet_controlplane.selection.native_selection import NativeSelector
-from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
-from cachefleet_controlplane.selection.selection import Selector
-from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import MODEL, LiveFleet, pool, view
@@ -30,8 +24,6 @@ PROMPTS: Final = 50
 BLOCKS, BLOCK_SIZE, CHUNKS = 125, 16, 16
 ROOM: Final = 100_000
 """Blocks of each worker."""
-NATIVE: Final = (NativeSelector, NativeTextSelector)
-PYTHON: Final = (Selector, TextSelector)
 
 
 def prompts(*, blocks: bool) -> list[Prompt]:
@@ -50,9 +42,9 @@ def prompts(*, blocks: bool) -> list[Prompt]:
     ]
 
 
-def fleet(workers: int, how: tuple[type[Selector], type[TextSelector]], *, blocks: bool) -> LiveFleet:
+def fleet(workers: int, *, blocks: bool) -> LiveFleet:
     """Of one pool; with ``blocks`` an agent reports each worker."""
-    made = LiveFleet(make_index=NativeIndex, selector=how[0], text_selector=how[1])
+    made = LiveFleet(texts=True)
     names = [f"worker-{number}" for number in range(workers)]
     made.update_pools([view(pool(), names)])
     for name in names if blocks else ():
@@ -77,17 +69,19 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 def measured(workers: int, *, blocks: bool, rounds: int) -> Row:
-    """``ours`` is native code. ValueError where the two do not choose alike."""
-    native, python = (fleet(workers, how, blocks=blocks) for how in (NATIVE, PYTHON))
-    asked = prompts(blocks=blocks)
-    if [routed(native, prompt) for prompt in asked] != [routed(python, prompt) for prompt in asked]:
-        raise ValueError("native code and Python choose different workers")
-    ours, peer = list[float](), list[float]()
-    for prompt in asked * rounds:
-        ours.append(microseconds(lambda: routed(native, prompt)))  # noqa: B023 - called at once
-        peer.append(microseconds(lambda: routed(python, prompt)))  # noqa: B023
+    """The lower decile, as others on a core only add to a time."""
+    live, asked = fleet(workers, blocks=blocks), prompts(blocks=blocks)
+    for prompt in asked:
+        routed(live, prompt)
+    spent = [microseconds(lambda: routed(live, prompt)) for prompt in asked * rounds]  # noqa: B023 - called at once
     known = "blocks" if blocks else "text"
-    return row(f"{workers} workers, by {known}", percentile(ours, 10), percentile(peer, 10), unit="us")
+    return {
+        "row": f"{workers} workers, by {known}",
+        "ours": percentile(spent, 10),
+        "peer": None,
+        "ratio": None,
+        "unit": "us",
+    }
 
 
 def rows(workers: tuple[int, ...] = WORKERS, *, rounds: int = 4) -> Iterator[Row]:
@@ -101,9 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help=f"times {PROMPTS} requests (default 4)")
     options = parser.parse_args()
-    print(f"{'CPU of a routed request':28} {'native':>10} {'Python':>10} {'ratio':>7}")
+    print(f"{'CPU of a routed request':28} {'':>10}")
     for one in rows(rounds=options.rounds):
-        print(f"{one['row']:28} {one['ours']:7.0f} us {one['peer']:7.0f} us {one['ratio']:7.2f}", flush=True)
+        print(f"{one['row']:28} {one['ours']:7.0f} us", flush=True)
 
 
 if __name__ == "__main__":

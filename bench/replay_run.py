@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from bench.replay_policies import BoundedHashPolicy, NeverPaid, Plain, RandomPolicy
 from bench.replay_result import PolicyResult
 from bench.replay_work import BLOCK, blocks
 from bench.replay_worker import MeasuredWorker
-from cachefleet_controlplane.fleet.backend import backend
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.placement import Placed, Placement
 from cachefleet_controlplane.simulation.run_result import SimulationError
@@ -26,7 +22,6 @@ from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.native import Choice
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 
 SEED: Final = 1
@@ -41,8 +36,7 @@ class Replay(SimulatedRun):
 
     result: PolicyResult
 
-    def __init__(self, requests: Sequence[Request], setup: Setup, policy: str, *, code: Choice = "auto") -> None:
-        parts = backend(code)
+    def __init__(self, requests: Sequence[Request], setup: Setup, policy: str) -> None:
         scenario = Scenario(setup=setup, policy=policy if policy in set(RoutingPolicy) else RoutingPolicy.CACHE_AWARE)
         super().__init__(
             requests,
@@ -50,7 +44,6 @@ class Replay(SimulatedRun):
             CONTRACT,
             scenario,
             placement=peer_placement(policy, worker_names(setup)),
-            parts=replace(parts, selector=partial(self._selector, parts.selector)),
             worker=MeasuredWorker,
         )
         if policy == PLAIN:
@@ -65,17 +58,18 @@ class Replay(SimulatedRun):
             raise SimulationError(f"request {min(self.result.refused)} was refused")
         return self.result
 
-    def _selector(self, make: Callable[[Any, Registry], Selector], index: Any, registry: Registry) -> Selector:
-        self._registry = registry
-        return make(index, registry)
+    @property
+    def registry(self) -> Registry:
+        """The pools and workers of the simulated control plane."""
+        return self._fleet.fleet._registry  # noqa: SLF001 - what is replaced here, the product never replaces
 
     def learn_into(self, worth: PoolWorth) -> None:
         """Have the pool learn as ``worth`` does; before ``run``."""
-        self._registry.pools[POOL].worth = worth
+        self.registry.pools[POOL].worth = worth
 
     def pay_into(self, paid: PaidWaiting) -> None:
         """Have waiting count as ``paid`` does; before ``run``."""
-        self._registry.paid_waiting = paid
+        self.registry.paid_waiting = paid
 
     def _watch(self) -> None:
         self.result.worst.append(max(worker.backlog(self._now) for worker in self._fleet.workers.values()))

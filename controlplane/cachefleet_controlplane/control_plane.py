@@ -34,6 +34,7 @@ from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.history.sampler import Sampler
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
@@ -50,7 +51,6 @@ from cachefleet_controlplane.wiring import (
     Authority,
     audit_log,
     authority,
-    backend_of,
     cluster_marker_of,
     database_of,
     gateway_bounds,
@@ -58,6 +58,7 @@ from cachefleet_controlplane.wiring import (
     gateway_options,
     hot_prefix_parts,
     input_builder,
+    native_code_of,
     pool_source,
     renderer_of,
     simulator_of,
@@ -96,10 +97,9 @@ class ControlPlane:
         self._cluster_marker = cluster_marker_of(settings)
         database = database_of(settings, self._cluster_marker)
         self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
-        self.backend = backend_of(settings)
+        self.code = native_code_of()
         self.completions = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
-        self.metrics.backend(code=self.backend.code.name, reason=self.backend.code.reason)
         self.fleet = self._fleet(fleet_key)
         self.tenancy.tenants.on_change(self.fleet.update_tenants)
         self.metrics.collect_from(FleetCollector(self.fleet.view))
@@ -124,24 +124,22 @@ class ControlPlane:
         self.gateway = self._gateway(fleet_key.salt_key)
 
     def _fleet(self, fleet_key: FleetKey) -> Fleet:
-        settings, backend = self._settings, self.backend
+        settings = self._settings
         return Fleet(
-            backend.index(),
+            BlockIndex(),
             index_key=fleet_key.index_key,
             salt_key=fleet_key.salt_key,
             salt_version=self.tenancy.tenants.salt_version,
             tenants=self.tenancy.tenants.names,
-            keyer=backend.code.keyer,
-            selector=backend.selector,
-            texts=None if settings.knowledge == "load" else backend.index(),
-            text_selector=backend.text_selector,
+            keyer=self.code.keyer,
+            texts=None if settings.knowledge == "load" else BlockIndex(),
             policy=RoutingPolicy(settings.policy),
             name_rules=settings.name_rules,
         )
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        options = gateway_options(settings, self.backend.code, tracer=self.tracer)
+        options = gateway_options(settings, self.code, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         self._deaths = context.deaths
         builder = input_builder(
@@ -164,7 +162,6 @@ class ControlPlane:
             bounds=gateway_bounds(settings, self.bounds),
             turns=self.conversations.turns,
             hot=self.hot.observer,
-            json_excess=self.backend.json_excess,
             sockets=SocketLimits.of(settings),
             ready=lambda: self.readiness()[0],
             history=self.history,
@@ -173,7 +170,7 @@ class ControlPlane:
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
-        logger.info("block keys and index in %s code: %s", self.backend.code.name, self.backend.code.reason)
+        logger.info("block keys, index and choice of workers: %s", self.code.reason)
         try:
             await self._open()
         except BaseException:
@@ -274,7 +271,6 @@ class ControlPlane:
             "agents": {"awaited": awaited},
             "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
             "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": directory.lost},
-            "backend": {"code": self.backend.code.name, "reason": self.backend.code.reason},
             "transport": {"version": self.completions.version},
             "requests_under_way": self.gateway.under_way,
             "tasks": len(asyncio.all_tasks()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from cachefleet_controlplane.exposition import PendingCounts, SettledRegistry, observe, remembering
@@ -95,7 +95,6 @@ class Metrics:
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._spans = self._counter("trace_spans", "Spans of traces, by what became of them", "outcome")
         self._auth = self._pending("auth_checks", "Tokens checked", "check", "outcome")
-        self._backend = Info("cachefleet_backend", "Code of block keys and index", registry=self.registry)
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
         for task in TASKS:  # a series that begins at 1 shows no increase to an alert
             self._task_errors.labels(task)
@@ -285,10 +284,6 @@ class Metrics:
     def auth(self, *, check: str, outcome: str) -> None:
         """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
         self._auth.add(check, outcome)
-
-    def backend(self, *, code: str, reason: str) -> None:
-        """Set which backend computes block keys and holds the index, native or python, and why."""
-        self._backend.info({"code": code, "reason": reason})
 
     def task_error(self, task: str) -> None:
         """Count an unexpected error caught at a task's root; ``task`` is one of TASKS."""

@@ -15,7 +15,6 @@ from sqlalchemy import make_url
 
 from cachefleet_controlplane.setting_values import allowed, is_base_url
 from cachefleet_controlplane.store.database import usable_url
-from cachefleet_core.native import Choice
 from cachefleet_core.pool.model_names import NameRules, parse_rules
 
 PREFIX = "CACHEFLEET_"
@@ -100,7 +99,6 @@ class Settings(BaseSettings):
     knowledge: Literal["exact", "approximate", "load"] = "exact"
     """The most that decisions may know of a prompt: its blocks, its text, or nothing. Lower it where asking workers for
     block keys costs more than it gives."""
-    backend: Choice = "auto"
     """What computes block keys and holds the index; auto takes native code where it is installed. Set it to `native` to
     refuse to start without."""
 

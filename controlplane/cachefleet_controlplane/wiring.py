@@ -1,4 +1,4 @@
-"""Builds the parts of a control plane from its settings: store, hot prefixes, tenants, pools, backend, gateway."""
+"""Builds the parts of a control plane from its settings: store, hot prefixes, tenants, pools, native code, gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TypeVar
 
 from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
-from cachefleet_controlplane.fleet.backend import Backend, backend
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.prefix_list import PrefixList
@@ -62,7 +61,7 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector
-from cachefleet_core.native import Code, NativeError, lacking
+from cachefleet_core.native import Code, NativeError, choose
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -215,18 +214,16 @@ def _needed(value: T | None) -> T:
     return value
 
 
-def backend_of(settings: Settings) -> Backend:
-    """The backend that the settings name. SettingsError where it cannot be loaded."""
+def native_code_of() -> Code:
+    """The native keyer and digest. SettingsError where the native module cannot be used."""
     try:
-        return backend(settings.backend)
+        return choose("native")
     except NativeError as error:
-        raise SettingsError([f"CACHEFLEET_BACKEND: {error}"]) from error
+        raise SettingsError([f"the control plane needs native code: {error}"]) from error
 
 
 def transport_of(settings: Settings, metrics: Metrics) -> Completions:
     """The native transport's threads, shown by ``metrics``. SettingsError where they cannot be started."""
-    if lack := lacking():
-        raise SettingsError([f"the control plane needs native code: {lack}"])
     try:
         completions = Completions(threads=settings.gateway_threads)
     except OSError as error:
@@ -285,18 +282,15 @@ def gateway_bounds(settings: Settings, bounds: ReplicaBounds) -> GatewayBounds:
 
 
 def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) -> GatewayOptions:
-    """What the gateway learns of prompts, and its bounds; the code's keyer is used for texts where it is native."""
-    native = code.name == "native"
+    """What the gateway learns of prompts, and its bounds; ``code`` computes the keys of texts."""
     return GatewayOptions(
         render_seconds=settings.render_timeout_seconds,
         renderer_urls=settings.renderer_urls,
         queue_requests=settings.queue_requests,
         max_attempts=settings.max_attempts,
         knowledge=Knowledge(settings.knowledge),
-        # Native code computes keys faster than a cache lookup or a hash of the text takes.
-        key_cache=None if native else KeyCache(),
         render_cache=RenderCache(),
-        texts=Texts(secrets.token_bytes(32), keyer=code.keyer if native else None),
+        texts=Texts(secrets.token_bytes(32), keyer=code.keyer),
         tracer=tracer,
     )
 

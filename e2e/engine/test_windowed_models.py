@@ -13,8 +13,8 @@ from typing import Final
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.index.protocol import BlockIndex, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import choose
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
@@ -47,7 +47,7 @@ class Watched:
         self.block = self.rank.block_size
         self.side = side
         self.residents = Residents(INDEX_KEY, CONTRACT, block_size=self.block, groups=self.rank.groups, code=choose())
-        self.index: BlockIndex = PythonIndex()
+        self.index: BlockIndex = BlockIndex()
         self.follower = Follower(replay=False, snapshots=True, limits=Limits())
         self.source = Source(
             0,

@@ -1,4 +1,4 @@
-//! Counts the parts of a JSON body that cost most to decode, without decoding it: the twin of `wire.json_bounds`.
+//! Counts the parts of a JSON body that cost most to decode, without decoding it.
 //!
 //! Besides, whether it is text at all. A string reaches from a quote to the next that is not escaped, or to the end. Grammar is not checked: what is within
 //! the bounds may still be no JSON.

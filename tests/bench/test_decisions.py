@@ -1,24 +1,18 @@
-"""The benchmark of decisions: what is timed has chosen the same workers before."""
-
-import itertools
-
-import pytest
-
-pytest.importorskip("cachefleet_native")
+"""The benchmark of decisions times each number of workers."""
 
 from bench import decisions
 
 
 def test_each_number_of_workers_has_a_row_for_each_way_to_know_a_prompt() -> None:
-    found = list(decisions.rows((1, 3), rounds=1))
-    assert [one["row"] for one in found] == [
+    rows = list(decisions.rows((1, 3), rounds=1))
+    assert [row["row"] for row in rows] == [
         f"{workers} workers, by {known}" for known in ("text", "blocks") for workers in (1, 3)
     ]
-    assert all(one["ours"] > 0 and one["peer"] > 0 for one in found)
+    assert all(row["ours"] > 0 for row in rows)
 
 
-def test_what_does_not_choose_alike_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = itertools.count()
-    monkeypatch.setattr(decisions, "routed", lambda *_: f"worker-{next(chosen)}")
-    with pytest.raises(ValueError, match="choose different workers"):
-        decisions.measured(1, blocks=True, rounds=1)
+def test_what_is_timed_is_decided_by_what_is_known() -> None:
+    for blocks in (False, True):
+        fleet, prompt = decisions.fleet(3, blocks=blocks), decisions.prompts(blocks=blocks)[0]
+        first = decisions.routed(fleet, prompt)
+        assert {decisions.routed(fleet, prompt) for _ in range(5)} == {first}

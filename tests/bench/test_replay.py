@@ -20,7 +20,6 @@ from cachefleet_controlplane.simulation.run_result import SimulationError, WorkB
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
 from cachefleet_controlplane.simulation.workload import Request, TraceLine
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
-from cachefleet_core.native import lacking
 
 SETUP = Setup(workers=3, blocks=120, prefill_tokens_per_second=2000.0, model_len=1024)
 WORK = synthetic(conversations=10, turns=6)
@@ -145,11 +144,6 @@ def test_a_run_is_the_same_each_time(runs: dict[str, PolicyResult]) -> None:
     assert Replay(WORK, SETUP, "cacheAware").run() == runs["cacheAware"]
 
 
-@pytest.mark.skipif(bool(lacking()), reason=f"native code: {lacking()}")
-def test_both_codes_decide_alike() -> None:
-    assert Replay(WORK, SETUP, "cacheAware", code="python").run() == Replay(WORK, SETUP, "cacheAware").run()
-
-
 def test_a_prefix_that_all_ask_for_at_once_is_spread() -> None:
     """On full caches: whoever holds it is not waited for while others idle, as would be where waiting pays nothing."""
     setup = replace(replay.STAMPEDE, workers=4, blocks=600, prefill_tokens_per_second=2000.0, batched_tokens=512)
@@ -170,8 +164,8 @@ def test_a_prefix_that_all_ask_for_at_once_is_spread() -> None:
 def test_the_plain_rule_learns_nothing() -> None:
     run = Replay(WORK, SETUP, "plain")
     run.run()
-    assert {worker.worth for worker in run._registry.workers()} == {UNLEARNT}
-    assert not len(run._registry.paid_waiting)
+    assert {worker.worth for worker in run.registry.workers()} == {UNLEARNT}
+    assert not len(run.registry.paid_waiting)
 
 
 def test_what_has_no_room_waits_and_is_served() -> None:

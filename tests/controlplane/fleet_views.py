@@ -3,7 +3,7 @@
 from typing import Any
 
 from cachefleet_controlplane.fleet.view_builders import contract_facts, report_facts
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
 from cachefleet_controlplane.workers.views import OTHERS, FleetView, IndexStatus, TenantIdle
 from cachefleet_core.fleet_status.pool_facts import HitRatio, PoolFacts, WorkerCounts

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
-from cachefleet_controlplane.fleet.fleet import Fleet, MakeSelector, MakeTextSelector
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.index.frame_ingest import Report
-from cachefleet_controlplane.index.protocol import WorkerId, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.model_names import NameRules
@@ -83,24 +82,22 @@ class LiveFleet(Fleet):
         self,
         *,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
-        make_index: Callable[..., Any] = PythonIndex,
-        selector: MakeSelector = Selector,
+        make_index: Callable[..., Any] = BlockIndex,
         name_rules: NameRules | None = None,
-        text_selector: MakeTextSelector | None = None,
+        texts: bool = False,
         **bounds: int,
     ) -> None:
-        """With a ``text_selector`` prompts of unknown blocks are decided by their text."""
+        """``texts``: prompts of unknown blocks are decided by their text."""
         self.now = 1000.0
         self.index = make_index(**bounds)
         super().__init__(
             self.index,
             index_key=INDEX_KEY,
-            selector=selector,
             clock=lambda: self.now,
             wall=lambda: 1.7e9,
             policy=policy,
             name_rules=name_rules,
-            **({"texts": make_index(), "text_selector": text_selector} if text_selector else {}),
+            texts=make_index() if texts else None,
         )
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:

@@ -82,7 +82,6 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("pools_updated", {}, "pool_source_updates_total", {}),
     ("pool_source_error", {"kind": "gone"}, "pool_source_errors_total", {"kind": "gone"}),
     ("auth", {"check": "admin", "outcome": "allowed"}, "auth_checks_total", {"check": "admin", "outcome": "allowed"}),
-    ("backend", {"code": "python", "reason": "set so"}, "backend_info", {"code": "python", "reason": "set so"}),
     ("task_error", {"task": "t"}, "task_errors_total", {"task": "t"}),
 ]
 

@@ -1,4 +1,4 @@
-"""Which code is used, and who decides."""
+"""What the parts of a control plane are made of."""
 
 import sys
 from pathlib import Path
@@ -7,60 +7,27 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.fleet.backend import backend
-from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.python_index import PythonIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
-from cachefleet_controlplane.selection.selection import Selector
 from cachefleet_controlplane.settings import Settings, SettingsError
-from cachefleet_controlplane.wiring import pool_source, transport_of
-from cachefleet_core.block_keys import BlockKeyer
-from cachefleet_core.native import API, NativeError
+from cachefleet_controlplane.wiring import native_code_of, pool_source
+from cachefleet_core.native import API
 
 
-def test_python_may_be_asked_for() -> None:
-    chosen = backend("python")
-    assert (chosen.code.name, chosen.index, chosen.code.keyer, chosen.selector) == (
-        "python",
-        PythonIndex,
-        BlockKeyer,
-        Selector,
-    )
-
-
-def test_native_code_is_used_where_it_is_there() -> None:
-    pytest.importorskip("cachefleet_native")
-    chosen = backend()
-    assert chosen.code.name == "native"
-    assert chosen.index().match([], []) == []
-    assert issubclass(chosen.code.keyer, BlockKeyer)
-    fleet = Fleet(chosen.index(), index_key=b"k" * 32, keyer=chosen.code.keyer, selector=chosen.selector)
-    assert type(fleet._selector).__name__ == "NativeSelector"
-
-
-def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cachefleet_native", None)
-    chosen = backend()
-    assert (chosen.code.name, chosen.index, chosen.code.keyer) == ("python", PythonIndex, BlockKeyer)
-    with pytest.raises(NativeError, match="cachefleet_native"):
-        backend("native")
-
-
-def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_code_of_another_interface_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = ModuleType("cachefleet_native")
     vars(other)["API"] = API + 1
     monkeypatch.setitem(sys.modules, "cachefleet_native", other)
-    assert backend().code.name == "python"
-    with pytest.raises(NativeError, match="interface"):
-        backend("native")
+    with pytest.raises(SettingsError, match="interface"):
+        native_code_of()
 
 
 def test_without_native_code_the_start_ends_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cachefleet_native", None)
     with pytest.raises(SettingsError) as refused:
-        transport_of(Settings.model_construct(), Metrics())
-    assert refused.value.lines == ["the control plane needs native code: cachefleet_native is not installed"]
+        native_code_of()
+    assert refused.value.lines[0].startswith("the control plane needs native code: cachefleet_native is not installed")
+    assert len(refused.value.lines) == 1
 
 
 @pytest.mark.parametrize("tls", [False, True])

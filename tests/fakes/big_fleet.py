@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.workers.views import FleetView
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts

@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Final
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError, IndexFullError
 from cachefleet_controlplane.index.frame_ingest import Report
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, IndexFullError, worker_id
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.pools.block_bounds import excess, most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,

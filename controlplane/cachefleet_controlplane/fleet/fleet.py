@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,15 +22,17 @@ from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
 from cachefleet_controlplane.fleet.view_builders import index_status, pool_facts, worker_facts
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.selection.native_selection import NativeSelector
+from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
 from cachefleet_controlplane.selection.selection import Duty, Selector, eligible, on_duty
-from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
 from cachefleet_controlplane.workers.pool import Pool
@@ -40,16 +41,12 @@ from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderP
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.native_block_keys import NativeBlockKeyer
 from cachefleet_core.pool.model_names import Claim, NameRules
 from cachefleet_core.report_frames import DownFrame, Hello, State
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
-
-MakeSelector = Callable[[Any, Registry], Selector]
-"""Makes a selector over an index of its kind and a registry."""
-MakeTextSelector = Callable[[Any, Registry], TextSelector]
-"""As MakeSelector, over an index of texts."""
 
 
 class Fleet:
@@ -68,10 +65,8 @@ class Fleet:
         salt_key: bytes | None = None,
         salt_version: Callable[[TenantId], int] = lambda _: 1,
         tenants: Callable[[], Iterable[TenantId]] = tuple,
-        keyer: type[BlockKeyer] = BlockKeyer,
-        selector: MakeSelector = Selector,
+        keyer: type[BlockKeyer] = NativeBlockKeyer,
         texts: BlockIndex | None = None,
-        text_selector: MakeTextSelector = TextSelector,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         policy: RoutingPolicy = RoutingPolicy.CACHE_AWARE,
@@ -89,8 +84,8 @@ class Fleet:
         self._arrivals = WorkerArrivals(clock)
         self.losses = Losses(index, self._registry, clock)
         self.holders = BlockHolders(index, self._registry)
-        self._selector = selector(index, self._registry)
-        self._texts = None if texts is None else text_selector(texts, self._registry)
+        self._selector = NativeSelector(index, self._registry)
+        self._texts = None if texts is None else NativeTextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
-from cachefleet_controlplane.index.protocol import IndexStats
+from cachefleet_controlplane.index.block_index import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio

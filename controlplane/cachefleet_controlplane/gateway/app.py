@@ -78,7 +78,6 @@ from cachefleet_controlplane.wire.http_exchange import (
     Send,
     while_present,
 )
-from cachefleet_controlplane.wire.json_bounds import NativeExcess
 from cachefleet_controlplane.wire.json_members import encode, is_null, parse_fields
 from cachefleet_controlplane.wire.request_paths import meant_path, no_such_path, plain_path
 from cachefleet_controlplane.workers.views import ServedModel
@@ -107,7 +106,6 @@ class Gateway:
         bounds: GatewayBounds,
         turns: Turns | None = None,
         hot: HotObserver | None = None,
-        json_excess: NativeExcess | None = None,
         sockets: SocketLimits | None = None,
         history: CacheHistory | None = None,
         recorded: RecordedRequests | None = None,
@@ -128,7 +126,7 @@ class Gateway:
         )
         self._account = RequestAccount(context, record, admission.salt_version, lost, recorded)
         self._bounds = bounds
-        self.bodies = RequestBodies(bounds, json_excess)
+        self.bodies = RequestBodies(bounds)
         self._wall_clock = wall_clock
         self._other_id = RandomIds().next
         self._new_id = new_id or self._other_id

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 

@@ -14,8 +14,8 @@ import cachefleet_native
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.native_index import native_rules
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.block_index import native_rules
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Prompt
 from cachefleet_controlplane.routing.prompt_blocks import Cached
 from cachefleet_controlplane.routing.throughput import Throughput, Throughputs

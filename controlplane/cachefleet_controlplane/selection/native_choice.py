@@ -11,7 +11,7 @@ from typing import Final
 
 import cachefleet_native
 
-from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.routing.decision import (
     CandidateScore,
     Decision,

@@ -5,7 +5,7 @@ Importing this module needs ``cachefleet_native``.
 
 from __future__ import annotations
 
-from cachefleet_controlplane.index.native_index import NativeIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.selection.candidate_tables import CandidateTables
@@ -21,7 +21,7 @@ class NativeSelector(Selector):
     whose room native code may judge wrongly.
     """
 
-    def __init__(self, index: NativeIndex, registry: Registry) -> None:
+    def __init__(self, index: BlockIndex, registry: Registry) -> None:
         super().__init__(index, registry)
         self._native = index.native
         self._tables = CandidateTables(registry, CandidateTable)

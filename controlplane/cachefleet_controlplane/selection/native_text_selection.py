@@ -12,8 +12,7 @@ from typing import Final
 
 import cachefleet_native
 
-from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.index.protocol import IndexDefectError
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.selection.candidate_tables import CandidateTables
@@ -46,7 +45,7 @@ class TextTable(CandidateTable):
 class NativeTextSelector(TextSelector):
     """Keeps a table of candidates for each fleet; rare cases are decided in Python, as by ``NativeSelector``."""
 
-    def __init__(self, index: NativeIndex, registry: Registry) -> None:
+    def __init__(self, index: BlockIndex, registry: Registry) -> None:
         super().__init__(index, registry)
         self._native = index.native
         self._empty = cachefleet_native.Index()

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import BlockIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES

@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.worth import UNLEARNT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cachefleet_controlplane.fleet.backend import Backend
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.index.frame_ingest import read
-from cachefleet_controlplane.index.protocol import worker_id
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError, WorkBudget
@@ -39,12 +39,11 @@ class SimulatedWorkers:
         *,
         clock: Callable[[], float],
         budget: WorkBudget,
-        backend: Backend,
         worker: MakeWorker = SimulatedWorker,
     ) -> None:
         self._pool = pool.key
-        self._index = backend.index()
-        self.fleet = Fleet(self._index, index_key=_INDEX_KEY, selector=backend.selector, clock=clock, wall=clock)
+        self._index = BlockIndex()
+        self.fleet = Fleet(self._index, index_key=_INDEX_KEY, clock=clock, wall=clock)
         names = worker_names(setup)
         endpoints = tuple(WorkerEndpoint(name, f"http://{name}", ready=True) for name in names)
         self.fleet.update_pools([PoolView(pool, endpoints)])

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.fleet.backend import Backend, backend
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Placement, Unplaced
 from cachefleet_controlplane.simulation.run_result import Result, SimulationError, WorkBudget
@@ -50,7 +49,6 @@ class SimulatedRun:
         *,
         budget: WorkBudget | None = None,
         placement: Placement | None = None,
-        parts: Backend | None = None,
         worker: MakeWorker = SimulatedWorker,
     ) -> None:
         self._requests = requests
@@ -72,7 +70,6 @@ class SimulatedRun:
             scenario.setup,
             clock=lambda: self._now,
             budget=self._budget,
-            backend=parts or backend(),
             worker=worker,
         )
         model = f"{pool.metadata.namespace}/{pool.spec.model.name}"

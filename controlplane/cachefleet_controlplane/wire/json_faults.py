@@ -16,23 +16,8 @@ MAX_NAME: Final = 64
 """Characters of a member's name that an error repeats."""
 _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_LONE: Final = re.compile(_HIGH + b"(?!" + _LOW + b")|(?<!" + _HIGH + b")" + _LOW)
 _UNITS: Final = re.compile(_HIGH + b"(?P<pair>" + _LOW + b")?|" + _LOW)
 _BACKSLASH: Final = ord("\\")
-
-
-def is_text(body: bytes) -> bool:
-    """Whether a body is UTF-8, and no escape in it is half of a surrogate pair alone; the twin of native code."""
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError:
-            return False
-    if _SURROGATE.search(body) is None:
-        return True  # as nearly all
-    # What an escaped backslash is followed by is no escape.
-    return _LONE.search(body.replace(rb"\\", b"  ")) is None
 
 
 def check_text(body: bytes) -> None:

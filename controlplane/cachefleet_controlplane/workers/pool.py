@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks

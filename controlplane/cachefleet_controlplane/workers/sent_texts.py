@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, WorkerId
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexFullError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import pack_keys, unpack_keys
 from cachefleet_core.report_frames import Removed, Stored
 

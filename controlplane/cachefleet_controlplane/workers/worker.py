@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_controlplane.index.protocol import WorkerId, worker_id
 from cachefleet_controlplane.index.recent_removals import RemovalHistory
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import ReportStream
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS

@@ -17,6 +17,7 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
         "control plane": frozenset(
             {
                 "ADMIN_MAX_BYTES",
+                "BACKEND",
                 "CONTINUATION_HANDLES",
                 "CONTINUATION_MAX_KEYS",
                 "CONTINUATION_STORE_SECONDS",

@@ -1,5 +1,4 @@
-//! Block index: which worker holds which block. Native backend beside the one in Python,
-//! `controlplane/cachefleet_controlplane/index/python_index.py`.
+//! Block index: which worker holds which block. `tests/reference/block_index.py` says the same in plain sets.
 //!
 //! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table`
 //! (key to block), `sets` (interned holder sets), `spans` (holders of stretches of a run), `runs` (keys with their

@@ -35,7 +35,7 @@ impl Index {
         let parent = parent.extract().map_err(|_| OperationError::new_err("parent: must be a block key or 0"));
         let stored = |parent, tier| Operation::Stored { parent, keys: Cow::Borrowed(&keys), tier };
         self.0.write(|state, seen| {
-            // In the order in which the twin complains.
+            // Keys first, as the reference complains.
             check(&stored(parent.as_ref().map_or(0, |parent| *parent), Tier::Device), seen)?;
             let operation = stored(parent?, tier?);
             Ok(self.0.counted(state.index.apply(worker, &operation), operation.keys().len())?)

@@ -16,7 +16,7 @@ from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import RoutingPolicy

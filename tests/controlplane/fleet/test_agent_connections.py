@@ -5,8 +5,8 @@ import pytest
 
 from cachefleet_controlplane.fleet.agent_connections import MAX_RANKS, RefusedError, UndeclaredRankError
 from cachefleet_controlplane.fleet.view_builders import contract_facts
-from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.block_bounds import most_blocks
 from cachefleet_controlplane.report_streams import stream_state_machine
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
@@ -17,7 +17,6 @@ from cachefleet_core.report_frames import Capability, Delta, Drain, FrameError, 
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
-from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
 KEYS = chain(1, 10)
 
@@ -195,14 +194,13 @@ class TestConnections:
 
 
 class TestUnsoundFrames:
-    @every_index
     @pytest.mark.parametrize(
         "frame",
         [delta(1, stored(KEYS[:5]), stored([KEYS[0], KEYS[0]])), snapshot(1, KEYS[:5], [KEYS[0], KEYS[0]])],
         ids=["delta", "snapshot"],
     )
-    def test_one_changes_nothing(self, frame: Delta | Snapshot, make_index: MakeIndex) -> None:
-        fleet = fleet_of("demo-0", make_index=make_index)
+    def test_one_changes_nothing(self, frame: Delta | Snapshot) -> None:
+        fleet = fleet_of("demo-0")
         connection = fleet.report(holds=KEYS[5:]).connection
         with pytest.raises(FrameError, match="keys"):
             fleet.receive(connection, frame)
@@ -211,9 +209,8 @@ class TestUnsoundFrames:
         fleet.receive(connection, delta(1, stored(KEYS)))
         assert fleet.worker().held_blocks == 10
 
-    @every_index
-    def test_one_held_back_leaves_nothing_claimed_until_a_snapshot(self, make_index: MakeIndex) -> None:
-        fleet = fleet_of("demo-0", make_index=make_index)
+    def test_one_held_back_leaves_nothing_claimed_until_a_snapshot(self) -> None:
+        fleet = fleet_of("demo-0")
         connection = fleet.report(holds=KEYS[5:]).connection
         fleet.receive(connection, snapshot(1, KEYS[:5], last=False))
         fleet.receive(connection, delta(2, stored([KEYS[0], KEYS[0]])))
@@ -230,9 +227,8 @@ class TestUnsoundFrames:
 
 
 class TestFull:
-    @every_index
-    def test_a_worker_that_does_not_fit_is_left_out_until_it_starts_anew(self, make_index: MakeIndex) -> None:
-        fleet = fleet_of("demo-0", "demo-1", make_index=make_index, max_held=12)
+    def test_a_worker_that_does_not_fit_is_left_out_until_it_starts_anew(self) -> None:
+        fleet = fleet_of("demo-0", "demo-1", max_held=12)
         fleet.report("demo-1", KEYS[:6])
         connection = fleet.report("demo-0", KEYS[:6]).connection
         assert fleet.receive(connection, delta(1, stored(KEYS[6:]))) == []
@@ -248,10 +244,9 @@ class TestFull:
 
 
 class TestBounds:
-    @every_index
-    def test_a_worker_that_claims_more_than_it_can_hold_is_left_out(self, make_index: MakeIndex) -> None:
+    def test_a_worker_that_claims_more_than_it_can_hold_is_left_out(self) -> None:
         """By a snapshot or by what follows; the connection stays, no other worker is concerned."""
-        fleet = fleet_of("demo-0", "demo-1", make_index=make_index)
+        fleet = fleet_of("demo-0", "demo-1")
         fleet.report("demo-1", KEYS)
         claims = chain(7, 101)
         link = fleet.report("demo-0", claims)
@@ -267,10 +262,9 @@ class TestBounds:
         assert (fleet.worker("demo-0").indexed, fleet.worker("demo-1").held_blocks) == (False, 10)
         assert (fleet.view().index.excess_claims, later.closed, later.resyncs()) == (2, [], [])
 
-    @every_index
-    def test_blocks_below_the_device_do_not_count_against_it(self, make_index: MakeIndex) -> None:
+    def test_blocks_below_the_device_do_not_count_against_it(self) -> None:
         """Also where the pool does not say that its engines have such: an argument in an image may."""
-        fleet, claims = fleet_of("demo-0", make_index=make_index), chain(7, 1501)
+        fleet, claims = fleet_of("demo-0"), chain(7, 1501)
         link = fleet.report("demo-0", claims[:100])
         fleet.receive(link.connection, delta(1, stored(claims[:1500], tier=Tier.HOST)))
         assert (fleet.worker("demo-0").indexed, fleet.worker("demo-0").held_blocks) == (True, 1600)
@@ -298,7 +292,7 @@ class TestBounds:
         assert fleet.worker("demo-0").indexed is False, "a new engine is held to the new spec"
 
 
-class _DefectiveIndex(PythonIndex):
+class _DefectiveIndex(BlockIndex):
     """Its code fails at whatever changes it."""
 
     def ingest(self, worker: WorkerId, delta: bytes) -> None:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cachefleet_controlplane.fleet.block_holders import BlockHolders
-from cachefleet_controlplane.index.protocol import WorkerId, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_core.block_keys import NO_PARENT, Tier, pack_keys, unpack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, last_keys
 from cachefleet_core.report_frames import Stored
@@ -17,7 +17,7 @@ WINDOWED = HitRule(windows=(2,))
 FIRST, LAST = pack_keys([11]), pack_keys([13])
 
 
-class Counted(PythonIndex):
+class Counted(BlockIndex):
     """An index that counts reads."""
 
     reads = 0

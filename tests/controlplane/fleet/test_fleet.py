@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.view_builders import contract_facts
-from cachefleet_controlplane.index.protocol import IndexDefectError
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
@@ -673,7 +672,7 @@ class TestView:
         assert fleet.worker().sequence == 1
 
 
-class _DefectiveIndex(PythonIndex):
+class _DefectiveIndex(BlockIndex):
     """Its code fails at every question."""
 
     def match(self, *_args: object, **_named: object) -> list[int]:

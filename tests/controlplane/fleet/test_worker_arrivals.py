@@ -6,7 +6,7 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.worker_arrivals import MOST_SECONDS, UNSEEN_SECONDS
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from tests.controlplane.fleets import pool
 
@@ -16,7 +16,7 @@ class World:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.fleet = Fleet(PythonIndex(), index_key=bytes(32), clock=lambda: self.now)
+        self.fleet = Fleet(BlockIndex(), index_key=bytes(32), clock=lambda: self.now)
 
     def listed(self, seconds: float = 0.0, **ready: bool) -> int:
         """Time passes, then these are listed; what clients are told."""

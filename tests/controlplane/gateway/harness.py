@@ -39,7 +39,7 @@ from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge
@@ -301,7 +301,7 @@ async def front(
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
-        fleet = Fleet(PythonIndex(), index_key=FLEET_KEY.index_key, texts=PythonIndex() if texts else None, clock=clock)
+        fleet = Fleet(BlockIndex(), index_key=FLEET_KEY.index_key, texts=BlockIndex() if texts else None, clock=clock)
         completions = await stack.enter_async_context(Completions())
         upstream = await stack.enter_async_context(_upstream(completions, idle_seconds))
         options = GatewayOptions(

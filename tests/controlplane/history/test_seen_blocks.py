@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.history.seen_blocks import MAX_WORKERS, Computed, SeenBlocks, places
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 
 A, B = WorkerId("p/a#0"), WorkerId("p/b#0")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.report_frames import Cleared, Operation
 from tests.controlplane.chains import removed, stored

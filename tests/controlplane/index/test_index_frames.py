@@ -1,4 +1,4 @@
-"""What every BlockIndex must do with whole frames: all of one or nothing, and the same as its operations one by one."""
+"""What the index does with whole frames: all of one or nothing, and the same as its operations one by one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, IndexStats, WorkerId
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexFullError, IndexStats
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core import report_frames
 from cachefleet_core.block_keys import Tier
 from cachefleet_core.report_frames import (
@@ -23,7 +23,7 @@ from cachefleet_core.report_frames import (
     encode,
 )
 from tests.controlplane.chains import chain, removed, stored
-from tests.controlplane.index.index_behaviour import MakeIndex, every_index
+from tests.reference.block_index import ReferenceIndex
 
 A, B = WorkerId("a"), WorkerId("b")
 KEYS = chain(1, 60)
@@ -47,14 +47,14 @@ def snapshot(*parts: tuple[Stored, ...]) -> list[bytes]:
     return [encode(Snapshot(sequence=4, part=n, last=n == last, chains=chains)) for n, chains in enumerate(parts)]
 
 
-def applied(*given: Operation) -> PythonIndex:
-    twin = PythonIndex()
+def applied(*given: Operation) -> ReferenceIndex:
+    reference = ReferenceIndex()
     for operation in given:
-        twin.apply(A, operation)
-    return twin
+        reference.apply(A, operation)
+    return reference
 
 
-def picture(index: BlockIndex) -> tuple[object, ...]:
+def picture(index: BlockIndex | ReferenceIndex) -> tuple[object, ...]:
     """All that can be seen of worker A."""
     return dict(index.stats().held), index.digest(A), *(index.match(KEYS, [A], tier=tier) for tier in Tier)
 
@@ -64,15 +64,13 @@ def content(stats: IndexStats) -> tuple[object, ...]:
 
 
 class TestDeltas:
-    @every_index
     @given(batches=st.lists(st.lists(operations, max_size=6), min_size=1, max_size=4))
-    def test_one_is_applied_as_its_operations_are(self, make_index: MakeIndex, batches: list[list[Operation]]) -> None:
-        index = make_index()
+    def test_one_is_applied_as_its_operations_are(self, batches: list[list[Operation]]) -> None:
+        index = BlockIndex()
         for batch in batches:
             index.ingest(A, delta(*batch))
         assert picture(index) == picture(applied(*(operation for batch in batches for operation in batch)))
 
-    @every_index
     @pytest.mark.parametrize(
         ("frame", "field"),
         [
@@ -88,17 +86,16 @@ class TestDeltas:
             (Snapshot(sequence=1, part=0, last=True), "type: not a delta"),
         ],
     )
-    def test_an_unsound_one_is_refused_whole(self, make_index: MakeIndex, frame: UpFrame, field: str) -> None:
-        index = make_index()
+    def test_an_unsound_one_is_refused_whole(self, frame: UpFrame, field: str) -> None:
+        index = BlockIndex()
         index.ingest(A, delta(stored(KEYS[:4])))
         before = content(index.stats())
         with pytest.raises(FrameError, match=field):
             index.ingest(A, encode(frame))
         assert content(index.stats()) == before
 
-    @every_index
-    def test_what_does_not_fit_is_refused_whole(self, make_index: MakeIndex) -> None:
-        index = make_index(max_held=20, max_workers=1)
+    def test_what_does_not_fit_is_refused_whole(self) -> None:
+        index = BlockIndex(max_held=20, max_workers=1)
         index.ingest(A, delta(stored(KEYS[:10])))
         with pytest.raises(IndexFullError):
             index.ingest(A, delta(removed(KEYS[:1]), stored(KEYS[20:25]), stored(KEYS[30:40])))
@@ -108,57 +105,50 @@ class TestDeltas:
         index.ingest(A, delta(stored(KEYS[:20]), removed(KEYS[:5]), stored(KEYS[:5])))
         assert index.match(KEYS, [A]) == [20]
 
-    @every_index
-    def test_room_comes_back_within_the_bound(self, make_index: MakeIndex) -> None:
-        index = make_index(max_held=20)
+    def test_room_comes_back_within_the_bound(self) -> None:
+        index = BlockIndex(max_held=20)
         for life in range(5):
             index.ingest(A, delta(Cleared(), stored(chain(life, 8))))
             index.ingest(B, delta(stored(chain(life, 8))))
             index.forget(B)
         assert index.stats().held == {A: 8}
 
-    @every_index
     @pytest.mark.parametrize("extra", [1, "x", None, [1, [2, {"a": 1.5}]], b"12", {"deep": {"er": []}}], ids=repr)
-    def test_fields_not_known_are_ignored(self, make_index: MakeIndex, extra: object) -> None:
+    def test_fields_not_known_are_ignored(self, extra: object) -> None:
         raw = {
             "type": "delta",
             "unknown": extra,
             "sequence": 3,
             "operations": [[0, 0, stored(KEYS[:6]).keys, 0, extra]],
         }
-        index = make_index()
+        index = BlockIndex()
         index.ingest(A, msgspec.msgpack.encode(raw))
         assert index.match(KEYS, [A]) == [6]
 
 
 class TestSnapshots:
-    @every_index
     @given(parts=st.lists(st.lists(slices.map(stored), max_size=3).map(tuple), min_size=1, max_size=4))
-    def test_one_takes_the_place_of_everything(self, make_index: MakeIndex, parts: list[tuple[Stored, ...]]) -> None:
-        index = make_index()
+    def test_one_takes_the_place_of_everything(self, parts: list[tuple[Stored, ...]]) -> None:
+        index = BlockIndex()
         index.ingest(A, delta(stored(chain(9, 30), tier=Tier.HOST), stored(KEYS)))
         index.replace(A, snapshot(*parts))
         assert picture(index) == picture(applied(*(one for part in parts for one in part)))
 
-    @every_index
     @pytest.mark.parametrize(
         "parts",
         [[], [(0, False)], [(0, True), (1, True)], [(1, True)], [(0, False), (0, True)], [(0, False), (2, True)]],
         ids=str,
     )
-    def test_parts_that_are_not_of_one_change_nothing(
-        self, make_index: MakeIndex, parts: list[tuple[int, bool]]
-    ) -> None:
-        index = make_index()
+    def test_parts_that_are_not_of_one_change_nothing(self, parts: list[tuple[int, bool]]) -> None:
+        index = BlockIndex()
         index.ingest(A, delta(stored(KEYS[:4])))
         data = [encode(Snapshot(sequence=4, part=part, last=last, chains=(stored(KEYS),))) for part, last in parts]
         with pytest.raises(FrameError, match="part"):
             index.replace(A, data)
         assert index.match(KEYS, [A]) == [4]
 
-    @every_index
-    def test_an_unsound_part_changes_nothing(self, make_index: MakeIndex) -> None:
-        index = make_index()
+    def test_an_unsound_part_changes_nothing(self) -> None:
+        index = BlockIndex()
         index.ingest(A, delta(stored(KEYS[:4])))
         for unsound in (stored([5, 5]), stored([0]), Stored(0, b"1234567890")):
             with pytest.raises(FrameError, match="keys"):
@@ -167,9 +157,8 @@ class TestSnapshots:
             index.replace(A, [delta(stored(KEYS))])
         assert index.match(KEYS, [A]) == [4]
 
-    @every_index
-    def test_the_room_of_what_it_replaces_is_its_own(self, make_index: MakeIndex) -> None:
-        index = make_index(max_held=20, max_workers=2)
+    def test_the_room_of_what_it_replaces_is_its_own(self) -> None:
+        index = BlockIndex(max_held=20, max_workers=2)
         index.ingest(A, delta(stored(KEYS[:15])))
         with pytest.raises(IndexFullError):
             index.replace(B, snapshot((stored(KEYS[:6]),)))
@@ -181,28 +170,25 @@ class TestSnapshots:
 
 
 class TestHostileBytes:
-    @every_index
     @given(
         changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=5),
         cut=st.integers(-3, 3),
     )
     def test_changed_ones_are_refused_whole_or_mean_what_they_mean_elsewhere(
-        self, make_index: MakeIndex, changes: list[tuple[int, int]], cut: int
+        self, changes: list[tuple[int, int]], cut: int
     ) -> None:
         frame = bytearray(encode(SOME))
         for place, value in changes:
             frame[place % len(frame)] = value
-        assert_harmless(make_index(), bytes(frame[: len(frame) - cut]) if cut > 0 else bytes(frame) + bytes(-cut))
+        assert_harmless(BlockIndex(), bytes(frame[: len(frame) - cut]) if cut > 0 else bytes(frame) + bytes(-cut))
 
-    @every_index
     @given(hostile=st.binary(max_size=300))
-    def test_any_are_harmless(self, make_index: MakeIndex, hostile: bytes) -> None:
-        assert_harmless(make_index(), hostile)
+    def test_any_are_harmless(self, hostile: bytes) -> None:
+        assert_harmless(BlockIndex(), hostile)
 
-    @every_index
-    def test_nesting_without_end_is_refused(self, make_index: MakeIndex) -> None:
+    def test_nesting_without_end_is_refused(self) -> None:
         with pytest.raises(FrameError):
-            make_index().ingest(A, b"\x81\xa1x" + b"\x91" * 1_000_000)
+            BlockIndex().ingest(A, b"\x81\xa1x" + b"\x91" * 1_000_000)
 
 
 def assert_harmless(index: BlockIndex, hostile: bytes) -> None:

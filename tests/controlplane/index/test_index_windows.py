@@ -1,20 +1,21 @@
-"""Hits of models with several KV cache groups: native code, the twin and the rule itself say the same."""
+"""Hits of models with several KV cache groups: native code, the reference and the rule itself say the same."""
 
 from __future__ import annotations
 
 import struct
 from random import Random
 
+import cachefleet_native
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index.protocol import BlockIndex, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_core.block_keys import BlockKey, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, hit_blocks, window_key
-from cachefleet_core.native import lacking
 from cachefleet_core.report_frames import Removed, Stored
+from tests.reference.block_index import ReferenceIndex
 
 WORKERS = [worker_id("ns/p", name) for name in "abcdef"]
 NOBODY = worker_id("ns/p", "nobody")
@@ -26,12 +27,8 @@ rules = st.builds(
 )
 
 
-def indexes() -> list[BlockIndex]:
-    if lacking():
-        return [PythonIndex()]
-    from cachefleet_controlplane.index.native_index import NativeIndex  # noqa: PLC0415
-
-    return [PythonIndex(), NativeIndex()]
+def indexes() -> tuple[BlockIndex, ReferenceIndex]:
+    return BlockIndex(), ReferenceIndex()
 
 
 class Fleet:
@@ -85,24 +82,18 @@ def test_every_index_predicts_by_the_rule(workers: list[HitRule], usable: int, s
     assert len({index.digest(asked[0]) for index in fleet.indexes}) == 1
 
 
-@pytest.mark.skipif(bool(lacking()), reason="the native module is not built")
 @given(st.lists(rules, min_size=1, max_size=len(WORKERS)), st.integers(0, len(KEYS)), st.integers(0, 2**32))
 def test_candidates_looked_up_before_are_matched_by_their_rules(workers: list[HitRule], usable: int, seed: int) -> None:
-    import cachefleet_native  # noqa: PLC0415
-
     fleet = Fleet(Random(seed), workers, 0.9)
-    native = fleet.indexes[1].native  # type: ignore[attr-defined]
+    native = fleet.indexes[0].native
     names = WORKERS[: len(workers)]
     candidates = cachefleet_native.Candidates(names, [(rule.full, rule.windows, rule.dropped) for rule in workers])
     packed = native.match_packed(pack_keys(KEYS), candidates, usable=usable)
     assert list(struct.unpack(f"<{len(names)}I", packed)) == fleet.wanted(usable)
 
 
-@pytest.mark.skipif(bool(lacking()), reason="the native module is not built")
 @pytest.mark.parametrize("rules", [[(True, [1], 0)] * 2, [(True, [0], 0)]])
 def test_rules_that_cannot_be_are_refused(rules: list[tuple[bool, list[int], int]]) -> None:
-    import cachefleet_native  # noqa: PLC0415
-
     with pytest.raises(ValueError, match="rules: "):
         cachefleet_native.Candidates(["a"], rules)
 

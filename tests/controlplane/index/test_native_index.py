@@ -1,66 +1,65 @@
-"""The native index against its twin over long histories; what only it has."""
+"""The native index against the reference over long histories; what only it has."""
 
 from __future__ import annotations
 
 import random
 import struct
 
+import cachefleet_native
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError, WorkerId
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.report_frames import Operation
 from tests.controlplane.chains import chain, stored
 from tests.controlplane.index.index_histories import History
-
-pytest.importorskip("cachefleet_native")
-import cachefleet_native
-
-from cachefleet_controlplane.index.native_index import NativeIndex
+from tests.reference.block_index import ReferenceIndex
 
 A, B = WorkerId("a"), WorkerId("b")
 KEYS = chain(1, 40)
 
 
-def happen(index: BlockIndex, worker: WorkerId, operation: Operation | None) -> None:
+def happen(index: BlockIndex | ReferenceIndex, worker: WorkerId, operation: Operation | None) -> None:
     if operation is None:
         index.forget(worker)
     else:
         index.apply(worker, operation)
 
 
-def assert_alike(native: NativeIndex, twin: PythonIndex, history: History) -> None:
-    assert [native.digest(worker) for worker in history.workers] == [twin.digest(worker) for worker in history.workers]
-    assert native.stats().held == twin.stats().held
-    assert [*map(native.held_below, history.workers)] == [*map(twin.held_below, history.workers)]
+def assert_alike(native: BlockIndex, reference: ReferenceIndex, history: History) -> None:
+    assert [native.digest(worker) for worker in history.workers] == [
+        reference.digest(worker) for worker in history.workers
+    ]
+    assert native.stats().held == reference.stats().held
+    assert [*map(native.held_below, history.workers)] == [*map(reference.held_below, history.workers)]
     for keys, workers, limit in history.questions():
         for tier in Tier:
-            expected = twin.match(keys, workers, tier=tier, limit=limit)
+            expected = reference.match(keys, workers, tier=tier, limit=limit)
             assert native.match(keys, workers, tier=tier, limit=limit) == expected
-        matched = twin.match(keys, workers)
-        assert native.loadable(keys, workers, matched) == twin.loadable(keys, workers, matched)
+        matched = reference.match(keys, workers)
+        assert native.loadable(keys, workers, matched) == reference.loadable(keys, workers, matched)
 
 
 @settings(max_examples=settings().max_examples // 4)
 @given(st.integers(0, 2**32))
-def test_long_histories_end_as_with_the_twin(seed: int) -> None:
+def test_long_histories_end_as_those_of_the_reference(seed: int) -> None:
     history = History(seed)
-    native, twin = NativeIndex(), PythonIndex()
+    native, reference = BlockIndex(), ReferenceIndex()
     for number, (worker, operation) in enumerate(history.operations()):
         happen(native, worker, operation)
-        happen(twin, worker, operation)
-        assert native.digest(worker) == twin.digest(worker)
+        happen(reference, worker, operation)
+        assert native.digest(worker) == reference.digest(worker)
         if number % 75 == 0:
-            assert_alike(native, twin, history)
-    assert_alike(native, twin, history)
+            assert_alike(native, reference, history)
+    assert_alike(native, reference, history)
 
 
 def test_everything_goes_when_everybody_is_gone() -> None:
     history = History(7)
-    native = NativeIndex()
+    native = BlockIndex()
     for worker, operation in history.operations():
         happen(native, worker, operation)
     for worker in history.workers:
@@ -73,7 +72,7 @@ def test_everything_goes_when_everybody_is_gone() -> None:
 def test_equal_content_takes_equal_memory_after_much_churn() -> None:
     chance = random.Random(3)
     chains = [chain(number, 200) for number in range(200)]
-    native = NativeIndex()
+    native = BlockIndex()
     for keys in chains:
         native.apply(A, stored(keys))
     before = native.stats().bytes
@@ -86,7 +85,7 @@ def test_equal_content_takes_equal_memory_after_much_churn() -> None:
 
 
 def test_candidates_looked_up_before_follow_restarts() -> None:
-    index = NativeIndex()
+    index = BlockIndex()
     candidates = cachefleet_native.Candidates([A, "nobody", B, A])
     packed = pack_keys(KEYS)
 
@@ -105,13 +104,13 @@ def test_candidates_looked_up_before_follow_restarts() -> None:
 
 @pytest.mark.parametrize("odd", [2**64, -1, 2**70, 0])
 def test_what_can_be_no_key_ends_a_prefix(odd: int) -> None:
-    for index in (NativeIndex(), PythonIndex()):
+    for index in (BlockIndex(), ReferenceIndex()):
         index.apply(A, stored(KEYS))
         assert index.match([*KEYS[:5], BlockKey(odd), *KEYS[5:]], [A]) == [5]
 
 
 def test_a_defect_has_its_own_name() -> None:
-    index = NativeIndex()
+    index = BlockIndex()
     index.native = _Defective()  # type: ignore[assignment]
     for act in (
         lambda: index.match(KEYS, [A]),

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server import connection
@@ -353,7 +353,7 @@ class TestMalformed:
 
     async def test_an_index_that_is_full_costs_nobody_the_connection(self) -> None:
         fleet = fleet_of("demo-0")
-        fleet.index = fleet._index = fleet._agents._index = PythonIndex(max_held=5)
+        fleet.index = fleet._index = fleet._agents._index = BlockIndex(max_held=5)
         async with reports_endpoint(fleet) as endpoint, endpoint.agent() as agent:
             await agent.say(hello(), snapshot(0, KEYS), state(0, HELD))
             await until(lambda: fleet.worker().load is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS, adapter_seconds
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index.protocol import worker_id
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt
 from cachefleet_controlplane.routing.hit_trust import (
     ALLOWANCE_TOKENS,

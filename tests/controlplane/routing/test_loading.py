@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.throughput import DEFAULT_LOADED_PER_SECOND

@@ -5,25 +5,22 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import worker_id
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.later_scores import LEADING
+from cachefleet_controlplane.selection.native_selection import NativeSelector
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
-
-pytest.importorskip("cachefleet_native")
-from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.selection.native_selection import NativeSelector
 from tests.controlplane.selection.test_native_selection import CHAINS, LONG, NAMES, PROMPTS, assert_alike
 
 
 @pytest.fixture
 def fleet() -> LiveFleet:
     """Three workers that hold nothing, four and eight blocks of a chain."""
-    made = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
+    made = LiveFleet()
     made.update_pools([view(pool(), NAMES)])
     for number, name in enumerate(NAMES):
         made.report(name, CHAINS[0][: 4 * number])
@@ -78,7 +75,7 @@ def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
 
 
 def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
-    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
+    fleet = LiveFleet()
     names = [f"demo-{number}" for number in range(12)]
     fleet.update_pools([view(pool(), names)])
     for number, name in enumerate(names):
@@ -224,7 +221,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert left == [2, 1, 3]
 
     def test_not_fitting_into_the_index(self) -> None:
-        fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, max_held=10)
+        fleet = LiveFleet(max_held=10)
         fleet.update_pools([view(pool(), NAMES)])
         connection = fleet.report("demo-0", CHAINS[0][:8]).connection
         plain = Selector(fleet.index, fleet._registry)

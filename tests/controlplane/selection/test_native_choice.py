@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import cachefleet_native
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.scoring import decide
@@ -18,11 +20,6 @@ from cachefleet_controlplane.routing.told_reason import told_reason
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from tests.controlplane.chains import chain, stored
-
-pytest.importorskip("cachefleet_native")
-import cachefleet_native
-
-from cachefleet_controlplane.index.native_index import NativeIndex
 
 KEYS = chain(1, 40)
 SIZE = 16
@@ -77,7 +74,7 @@ ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", q
 def test_the_choice_is_that_of_decide(
     candidates: list[CandidateView], length: int, max_tokens: int, paid: float, paid_tokens: int
 ) -> None:
-    index = NativeIndex()
+    index = BlockIndex()
     for view in candidates:
         if view.matched_blocks:
             index.apply(view.id, stored(KEYS[: view.matched_blocks]))
@@ -156,7 +153,7 @@ def test_the_choice_is_that_of_decide(
 
 def test_nobody_to_choose_from() -> None:
     nobody = cachefleet_native.Candidates([])
-    choice = NativeIndex().native.match_and_score(
+    choice = BlockIndex().native.match_and_score(
         b"", nobody, cachefleet_native.Loads(0), tokens=5, block_size=16, needed_blocks=1
     )
     assert choice is None
@@ -179,6 +176,6 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(IndexError):
         loads.set_in_flight(1, inflight_tokens=1, **free)
     with pytest.raises(ValueError, match="not of these candidates"):
-        NativeIndex().native.match_and_score(
+        BlockIndex().native.match_and_score(
             b"", cachefleet_native.Candidates(["a", "b"]), loads, tokens=5, block_size=16, needed_blocks=1
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import cachefleet_native
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from cachefleet_controlplane.index.protocol import WorkerId, worker_id
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.worth import Worth
+from cachefleet_controlplane.selection.native_selection import NativeSelector
 from cachefleet_controlplane.selection.selection import Duty, Selector
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
@@ -22,12 +23,6 @@ from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
-
-pytest.importorskip("cachefleet_native")
-import cachefleet_native
-
-from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.selection.native_selection import NativeSelector
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
 ENGINE = {
@@ -89,7 +84,7 @@ class BoardMachine(RuleBasedStateMachine):
 
     @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
     def begin(self, bounds: dict[str, Any]) -> None:
-        self.fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, **bounds)
+        self.fleet = LiveFleet(**bounds)
         self.plain = Selector(self.fleet.index, self.fleet._registry)
         self.links: dict[Who, FakeLink] = {}
         self.sequences = dict.fromkeys(WHO, 0)
@@ -293,7 +288,7 @@ TestBoards.settings = settings(max_examples=settings().max_examples // 2, statef
 
 
 def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
-    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector)
+    fleet = LiveFleet()
     fleet.update_pools([view(pool(), ["demo-0"])])
     fleet.report("demo-0", CHAINS[0])
     assert fleet.route(MODEL, LONG).predicted_tokens

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import cachefleet_native
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, Reason, RoutingPolicy
+from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
 from cachefleet_controlplane.selection.selection import Duty
 from cachefleet_controlplane.selection.text_selection import TextSelector
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.fleets import MODEL, LiveFleet, pool, view
 from tests.controlplane.selection.test_native_selection import CHAINS, NAMES, WHO, BoardMachine, assert_alike
-
-pytest.importorskip("cachefleet_native")
-import cachefleet_native
-
-from cachefleet_controlplane.index.native_index import NativeIndex
-from cachefleet_controlplane.selection.native_selection import NativeSelector
-from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
 
 TEXTS = [
     Prompt(
@@ -45,7 +40,7 @@ TEXTS = [
 
 
 def text_fleet(*workers: str) -> LiveFleet:
-    fleet = LiveFleet(make_index=NativeIndex, selector=NativeSelector, text_selector=NativeTextSelector)
+    fleet = LiveFleet(texts=True)
     fleet.update_pools([view(pool(), workers)])
     return fleet
 

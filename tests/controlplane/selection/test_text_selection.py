@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexDefectError
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.routing.decision import Chunks, Decision, Knowledge, Prompt, Reason, Verdict
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import pack_keys
@@ -21,8 +20,8 @@ class TextFleet(LiveFleet):
 
     def __init__(self, *workers: str, texts: BlockIndex | None = None, report: bool = True) -> None:
         self.now = 1000.0
-        self.index = PythonIndex()
-        texts = texts or PythonIndex()
+        self.index = BlockIndex()
+        texts = texts or BlockIndex()
         Fleet.__init__(self, self.index, index_key=INDEX_KEY, texts=texts, clock=lambda: self.now, wall=lambda: 1.7e9)
         self.update_pools([view(pool(), workers)])
         self.links = {worker: self.report(worker) for worker in workers if report}
@@ -86,7 +85,7 @@ def test_another_epoch_of_a_worker_begins_with_nothing() -> None:
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:
-    texts = PythonIndex()
+    texts = BlockIndex()
     fleet = TextFleet("a", "b", texts=texts)
     gone = fleet.serve(prompt()).id
     assert texts.stats().held[gone] == 10
@@ -145,7 +144,7 @@ def test_without_an_index_of_texts_load_decides() -> None:
     assert fleet.route(MODEL, prompt()).knowledge is Knowledge.LOAD
 
 
-class Failing(PythonIndex):
+class Failing(BlockIndex):
     def apply(self, *_: Any) -> None:
         raise IndexDefectError("broken")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, fields, replace
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateScore
 from cachefleet_controlplane.store.decision_records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE

@@ -20,7 +20,6 @@ from cachefleet_core.report_frames import Cleared, Delta, Hello, Operation, Resy
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
-from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
 KEYS = chain(1, 6)
 WORKER = wid("demo-0")
@@ -38,13 +37,11 @@ class Sent:
 class PathMachine(RuleBasedStateMachine):
     """A plain agent (a set, a number, a queue of frames), a hostile line, and the real receiving side."""
 
-    make_index: MakeIndex
-
     @initialize(hostile=st.booleans())
     def begin(self, *, hostile: bool) -> None:
         self.hostile = hostile
         """Whether frames get lost and changes unpublished; otherwise only what a sound line does happens."""
-        self.fleet: LiveFleet = fleet_of("demo-0", make_index=self.make_index)
+        self.fleet: LiveFleet = fleet_of("demo-0")
         self.truth: set[BlockKey] = set()
         self.line: list[Sent] = []
         self.epochs = 0
@@ -245,9 +242,7 @@ class PathMachine(RuleBasedStateMachine):
             self.heal()
 
 
-@every_index
-def test_any_history_ends_in_agreement(make_index: MakeIndex) -> None:
-    machine = type("Machine", (PathMachine,), {"make_index": staticmethod(make_index)})
+def test_any_history_ends_in_agreement() -> None:
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)
+        PathMachine, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)
     )

@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.report_frames import (
@@ -25,9 +27,35 @@ from cachefleet_core.report_frames import (
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import hello, state
+from tests.reference.block_index import ReferenceIndex
 from tests.worker.agent.engines.vllm.events.test_follower_property import FollowerMachine
 
 WORKER = wid("demo-0")
+
+
+class WatchedIndex(BlockIndex):
+    """The index, beside the reference, which can say what it holds: both are given the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reference = ReferenceIndex()
+
+    def ingest(self, worker: WorkerId, delta: bytes) -> None:
+        super().ingest(worker, delta)
+        self.reference.ingest(worker, delta)
+
+    def replace(self, worker: WorkerId, parts: Sequence[bytes]) -> None:
+        super().replace(worker, parts)
+        self.reference.replace(worker, parts)
+
+    def forget(self, worker: WorkerId) -> None:
+        super().forget(worker)
+        self.reference.forget(worker)
+
+    def digest(self, worker: WorkerId) -> int:
+        digest = super().digest(worker)
+        assert digest == self.reference.digest(worker)
+        return digest
 
 
 class FleetReceiver:
@@ -42,8 +70,8 @@ class FleetReceiver:
 
     @property
     def held(self) -> set[tuple[BlockKey, Tier]]:
-        slot = self._fleet.index._slots.get(WORKER)
-        return {(BlockKey(key), tier) for tier in Tier for key in slot.held[tier]} if slot else set()
+        assert isinstance(self._fleet.index, WatchedIndex)
+        return {(BlockKey(key), tier) for key, tier in self._fleet.index.reference.blocks(WORKER)}
 
     @property
     def keys(self) -> set[BlockKey]:
@@ -100,7 +128,7 @@ class WholePathMachine(FollowerMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fleet = fleet_of("demo-0")
+        self.fleet = fleet_of("demo-0", make_index=WatchedIndex)
         self.lives = 0
 
     def _fresh_residents(self) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import tenant_idle
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER
 from cachefleet_controlplane.workers.views import OTHERS, TenantIdle
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
@@ -47,7 +47,7 @@ class Known:
 
 
 def fleet(known: Known, *pools: PrefixCachePool) -> Fleet:
-    made = Fleet(PythonIndex(), index_key=b"i" * 32, salt_key=SALT_KEY, salt_version=known.version, tenants=known.names)
+    made = Fleet(BlockIndex(), index_key=b"i" * 32, salt_key=SALT_KEY, salt_version=known.version, tenants=known.names)
     made.update_pools([view(one) for one in pools])
     return made
 

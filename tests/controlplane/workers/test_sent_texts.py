@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
-from tests.controlplane.index.index_behaviour import MakeIndex, every_index
 
 A, B = WorkerId("a"), WorkerId("b")
 KEYS = chain(1, 10)
@@ -20,11 +20,10 @@ OTHER = chain(2, 10)
 
 
 @pytest.fixture
-def texts(make_index: MakeIndex) -> SentTexts:
-    return SentTexts(make_index())
+def texts() -> SentTexts:
+    return SentTexts(BlockIndex())
 
 
-@every_index
 class TestSentTexts:
     def test_what_was_sent_is_expected_there(self, texts: SentTexts) -> None:
         texts.sent(A, "e1", pack_keys(KEYS[:7]), room=100)
@@ -49,8 +48,8 @@ class TestSentTexts:
         texts.keep([B])
         assert texts.match(pack_keys(KEYS), [A, B]) == [0, 10]
 
-    def test_a_full_index_costs_what_is_known_of_that_worker(self, make_index: MakeIndex) -> None:
-        texts = SentTexts(make_index(max_held=15))
+    def test_a_full_index_costs_what_is_known_of_that_worker(self) -> None:
+        texts = SentTexts(BlockIndex(max_held=15))
         texts.sent(A, "e1", pack_keys(KEYS), room=100)
         texts.sent(B, "e1", pack_keys(OTHER), room=100)
         assert texts.match(pack_keys(OTHER), [B]) == [0]
@@ -58,10 +57,9 @@ class TestSentTexts:
         assert texts.match(pack_keys(OTHER), [B]) == [3]
 
 
-@every_index
 @given(sent=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 10)), max_size=12), room=st.integers(0, 15))
-def test_it_is_a_least_recently_used_cache(make_index: MakeIndex, sent: list[tuple[int, int]], room: int) -> None:
-    texts, model = SentTexts(make_index()), OrderedDict[int, None]()
+def test_it_is_a_least_recently_used_cache(sent: list[tuple[int, int]], room: int) -> None:
+    texts, model = SentTexts(BlockIndex()), OrderedDict[int, None]()
     for seed, length in sent:
         keys = chain(seed, 10)[:length]
         texts.sent(A, "e", pack_keys(keys), room=room)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.workers.warm_prefixes import Warming
@@ -85,7 +85,7 @@ def test_what_the_protocol_cannot_carry_is_left_out_and_said(caplog: pytest.LogC
 
 
 def fleet_with(*pools: PrefixCachePool, salt_key: bytes | None = SALT_KEY) -> Fleet:
-    fleet = Fleet(PythonIndex(), index_key=b"i" * 32, salt_key=salt_key)
+    fleet = Fleet(BlockIndex(), index_key=b"i" * 32, salt_key=salt_key)
     update(fleet, *pools)
     return fleet
 
@@ -141,7 +141,7 @@ def test_another_pools_tenancy_changes_the_salts_of_the_whole_fleet() -> None:
 def test_a_tenants_new_salt_is_told_without_a_change_of_the_pool() -> None:
     versions = {TenantId("acme"): 1}
     fleet = Fleet(
-        PythonIndex(), index_key=b"i" * 32, salt_key=SALT_KEY, salt_version=lambda tenant: versions.get(tenant, 1)
+        BlockIndex(), index_key=b"i" * 32, salt_key=SALT_KEY, salt_version=lambda tenant: versions.get(tenant, 1)
     )
     update(fleet, pool(prefix("p", "acme"), prefix("q", "other")))
     link = connect(fleet)

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.internal_auth.authorizer import Authorization, Reporter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -68,7 +68,7 @@ class OneAgent:
 
 @asynccontextmanager
 async def control_plane(port: int, declared: str = POOL) -> AsyncIterator[Fleet]:
-    fleet = Fleet(PythonIndex(), index_key=INDEX_KEY, salt_key=SALT_KEY)
+    fleet = Fleet(BlockIndex(), index_key=INDEX_KEY, salt_key=SALT_KEY)
     [pool] = parse_pools(declared)
     fleet.update_pools([PoolView(pool, (WorkerEndpoint("demo-0", "http://127.0.0.1:1", ready=True),))])
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_controlplane.index.protocol import BlockIndex, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.hit_rule import CacheGroup, hit_blocks, membership
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
@@ -136,7 +136,7 @@ class Route:
         told = groups(made) if plugin else ()
         self.lookahead = hash_lookahead(made.pool)
         self.residents = self.fresh(told)
-        self.index = PythonIndex()
+        self.index = BlockIndex()
         self.point: Any = None
         scheduler = made.state.scheduler
         scheduler.kv_event_publisher = self
@@ -162,7 +162,7 @@ class Route:
         self.made.state.publish_events()
         return predicted(self.index, self.residents, tokens, lookahead=self.lookahead)
 
-    def from_snapshot(self) -> tuple[PythonIndex, Residents]:
+    def from_snapshot(self) -> tuple[BlockIndex, Residents]:
         """What an agent that comes now makes of a snapshot, and its index."""
         point = self.point()
         fresh = self.fresh(groups(self.made))
@@ -170,7 +170,7 @@ class Route:
             fresh.apply(decode_batch(payload).events)
         assert self.residents.agrees(point.totals)
         assert fresh.agrees(point.totals)
-        index = PythonIndex()
+        index = BlockIndex()
         for operation in fresh.snapshot():
             index.apply(W, operation)
         return index, fresh

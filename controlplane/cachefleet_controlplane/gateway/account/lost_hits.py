@@ -19,7 +19,8 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
-from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
+from cachefleet_controlplane.index.block_index import IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall

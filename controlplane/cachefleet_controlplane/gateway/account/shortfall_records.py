@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId
+from cachefleet_controlplane.index.block_index import IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, Surplus, shortfall, surplus
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.reservations import KEY_BYTES

@@ -15,7 +15,7 @@ from cachefleet_controlplane.http_protocol import STALL_SECONDS
 from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 from cachefleet_controlplane.wire.content_encoding import decoded, encoding_of
 from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
-from cachefleet_controlplane.wire.json_bounds import JsonBounds, NativeExcess
+from cachefleet_controlplane.wire.json_bounds import JsonBounds
 
 T = TypeVar("T")
 
@@ -41,11 +41,10 @@ class GatewayBounds:
 
 
 class RequestBodies:
-    """Reads the bodies of one gateway; ``json_excess`` is the native code for ``JsonBounds``, if there is any."""
+    """Reads the bodies of one gateway."""
 
-    def __init__(self, bounds: GatewayBounds, json_excess: NativeExcess | None = None) -> None:
+    def __init__(self, bounds: GatewayBounds) -> None:
         self._bounds = bounds
-        self._json_excess = json_excess
         self._budget = BodyBudget(bounds.buffered_bytes)
         self._inflating = asyncio.Semaphore(INFLATED_AT_ONCE)
 
@@ -86,5 +85,5 @@ class RequestBodies:
             return plain
 
     def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
-        JSON_BOUNDS.check(body, self._json_excess)
+        JSON_BOUNDS.check(body)
         return parse(body)

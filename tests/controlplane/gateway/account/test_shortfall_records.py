@@ -21,8 +21,8 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.index.protocol import IndexDefectError, WorkerId, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.routing.cache_shortfall import surplus
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.scoring import decide
@@ -358,7 +358,7 @@ def continued(cached: int, *, knowledge: Knowledge = Knowledge.EXACT) -> Shortfa
     )
     trace.attempts.append(AttemptRecord("a", "handed_back", 200, 1.0))
     trace.basis = BASIS
-    return find_shortfall(trace, Fleet(PythonIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
+    return find_shortfall(trace, Fleet(BlockIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ class Listening(Fleet):
     """A fleet that keeps what it is told of answers."""
 
     def __init__(self, *, gone: bool) -> None:
-        super().__init__(PythonIndex(), index_key=FLEET_KEY.index_key)
+        super().__init__(BlockIndex(), index_key=FLEET_KEY.index_key)
         self.losses.restarted = lambda *_: gone  # type: ignore[method-assign]
         self.heard: list[tuple[str, int, int]] = []
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.admit.request_bodies import THREAD_BYTES, GatewayBounds, RequestBodies
-from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.gateway.harness import MODEL, chat, engine, front
 from tests.controlplane.waiting import until
 
@@ -55,30 +54,18 @@ async def test_a_costly_body_is_refused_by_every_api(name: str) -> None:
         assert not worker.requests
 
 
-async def test_native_code_is_asked_where_there_is_some() -> None:
-    asked: list[bytes] = []
-
-    def excess(body: bytes, *_: int) -> str:
-        asked.append(body)
-        return "items"
-
-    bodies = RequestBodies(BOUNDS, excess)
-    with bodies.share("a") as share, pytest.raises(ApiError, match="more than 2097152 items"):
-        await bodies.read({"headers": []}, _received(b"{}"), share, json.loads)
-    assert asked == [b"{}"]
-
-
 async def test_a_long_body_is_decoded_off_the_loop() -> None:
     served = threading.Event()
 
-    def excess(*_: Any) -> None:
+    def parse(body: bytes) -> str:
         assert served.wait(30)  # by the loop, meanwhile
+        return str(json.loads(body))
 
-    bodies = RequestBodies(BOUNDS, excess)
+    bodies = RequestBodies(BOUNDS)
     long = b'"' + b"a" * THREAD_BYTES + b'"'
     with bodies.share("a") as share:
         asyncio.get_running_loop().call_later(0.01, served.set)
-        assert len(await bodies.read({"headers": []}, _received(long), share, json.loads)) == THREAD_BYTES
+        assert len(await bodies.read({"headers": []}, _received(long), share, parse)) == THREAD_BYTES
 
 
 def _received(body: bytes) -> Any:

@@ -11,7 +11,7 @@ from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_body
 from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateScore, CandidateView, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores
 from cachefleet_controlplane.routing.scoring import decide

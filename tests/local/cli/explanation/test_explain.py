@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_view
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.index.protocol import WorkerId
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.lost_tokens import LostCause

@@ -1,40 +1,23 @@
-"""What every BlockIndex must do. An implementation joins by one more line in ``IMPLEMENTATIONS``."""
-
-from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Final
+"""What the block index does, and that any history of operations gives what plain sets give."""
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cachefleet_controlplane.index.protocol import BlockIndex, IndexFullError, OperationError, worker_id
-from cachefleet_controlplane.index.python_index import PythonIndex
+from cachefleet_controlplane.index.block_index import BlockIndex, IndexFullError, OperationError
+from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 from tests.controlplane.chains import chain, digest_of, removed, stored
-
-MakeIndex = Callable[..., BlockIndex]
-IMPLEMENTATIONS: Final[dict[str, MakeIndex]] = {
-    "python": PythonIndex,
-}
-if find_spec("cachefleet_native"):
-    IMPLEMENTATIONS["native"] = import_module("cachefleet_controlplane.index.native_index").NativeIndex
-
-every_index = pytest.mark.parametrize("make_index", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 A, B, C, NOBODY = (worker_id("default/demo", name) for name in "abcx")
 KEYS = chain(1, 10)
 
 
-@pytest.fixture(params=list(IMPLEMENTATIONS.values()), ids=list(IMPLEMENTATIONS))
-def make_index(request: pytest.FixtureRequest) -> MakeIndex:
-    made: MakeIndex = request.param
-    return made
-
-
 @pytest.fixture
-def index(make_index: MakeIndex) -> BlockIndex:
-    return make_index()
+def index() -> BlockIndex:
+    return BlockIndex()
 
 
 class TestMatch:
@@ -228,8 +211,8 @@ class TestRefusals:
                 index.apply(worker, operation)
         assert (index.digest(A), index.stats()) == before
 
-    def test_what_exceeds_the_bound_on_blocks_is_refused_whole(self, make_index: MakeIndex) -> None:
-        index = make_index(max_held=12)
+    def test_what_exceeds_the_bound_on_blocks_is_refused_whole(self) -> None:
+        index = BlockIndex(max_held=12)
         index.apply(A, stored(KEYS))
         with pytest.raises(IndexFullError):
             index.apply(B, stored(KEYS))
@@ -240,8 +223,8 @@ class TestRefusals:
         index.apply(B, stored(KEYS))
         assert index.match(KEYS, [A, B]) == [0, 10]
 
-    def test_what_exceeds_the_bound_on_workers_is_refused(self, make_index: MakeIndex) -> None:
-        index = make_index(max_workers=2)
+    def test_what_exceeds_the_bound_on_workers_is_refused(self) -> None:
+        index = BlockIndex(max_workers=2)
         index.apply(A, stored(KEYS))
         index.apply(B, stored(KEYS))
         with pytest.raises(IndexFullError):
@@ -249,3 +232,70 @@ class TestRefusals:
         index.forget(A)
         index.apply(C, stored(KEYS))
         assert index.match(KEYS, [A, B, C]) == [0, 10, 10]
+
+
+WORKERS = [worker_id("default/demo", name) for name in "abcd"]
+# Chains that share beginnings, as prompts do.
+ROOT = chain(1, 12)
+CHAINS = [ROOT, *([*ROOT[:cut], *chain(cut + 2, 8)] for cut in (0, 3, 3 + 4, 12))]
+
+workers = st.sampled_from(WORKERS)
+tiers = st.sampled_from(list(Tier))
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> tuple[list[BlockKey], int]:
+    """Some consecutive blocks of a chain, and the key before them."""
+    keys = draw(st.sampled_from(CHAINS))
+    start = draw(st.integers(0, len(keys) - 1))
+    stop = draw(st.integers(start + 1, len(keys)))
+    return keys[start:stop], keys[start - 1] if start else 0
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Any history of operations gives what plain sets give."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.index = BlockIndex()
+        self.model: dict[WorkerId, set[tuple[int, Tier]]] = {worker: set() for worker in WORKERS}
+
+    @rule(worker=workers, part=slices(), tier=tiers)
+    def store(self, worker: WorkerId, part: tuple[list[BlockKey], int], tier: Tier) -> None:
+        keys, parent = part
+        self.index.apply(worker, stored(keys, parent, tier))
+        self.model[worker] |= {(key, tier) for key in keys}
+
+    @rule(worker=workers, part=slices(), tier=tiers)
+    def remove(self, worker: WorkerId, part: tuple[list[BlockKey], int], tier: Tier) -> None:
+        self.index.apply(worker, removed(reversed(part[0]), tier))
+        self.model[worker] -= {(key, tier) for key in part[0]}
+
+    @rule(worker=workers)
+    def clear(self, worker: WorkerId) -> None:
+        self.index.apply(worker, Cleared())
+        self.model[worker] = set()
+
+    @rule(worker=workers)
+    def forget(self, worker: WorkerId) -> None:
+        self.index.forget(worker)
+        self.model[worker] = set()
+
+    @rule(keys=st.sampled_from(CHAINS), tier=tiers, limit=st.none() | st.integers(0, 25))
+    def match(self, keys: list[BlockKey], tier: Tier, limit: int | None) -> None:
+        expected = [_depth(keys[:limit], self.model[worker], tier) for worker in WORKERS]
+        assert self.index.match(keys, WORKERS, tier=tier, limit=limit) == expected
+
+    @invariant()
+    def agrees(self) -> None:
+        assert [self.index.digest(w) for w in WORKERS] == [digest_of(held) for held in self.model.values()]
+        held = self.index.stats().held
+        assert [held.get(worker, 0) for worker in WORKERS] == [len(held) for held in self.model.values()]
+
+
+TestHistories = IndexMachine.TestCase
+TestHistories.settings = settings(max_examples=5 * settings().max_examples, stateful_step_count=30, deadline=None)
+
+
+def _depth(keys: list[BlockKey], held: set[tuple[int, Tier]], tier: Tier) -> int:
+    return next((i for i, key in enumerate(keys) if (key, tier) not in held), len(keys))
