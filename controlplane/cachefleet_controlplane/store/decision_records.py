@@ -1,4 +1,4 @@
-"""Records of decisions, as the store keeps them and the admin API shows them, there in camel case.
+"""Records of decisions, as the store keeps them.
 
 No prompt, token id, salt or credential has a field here.
 """
@@ -6,17 +6,13 @@ No prompt, token id, salt or credential has a field here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from pydantic import ConfigDict
-from pydantic.alias_generators import to_camel
+from msgspec import Struct
 
 from cachefleet_controlplane.routing.decision import CandidateScore
-
-_SHOWN: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class EndedBy(StrEnum):
@@ -29,15 +25,12 @@ class EndedBy(StrEnum):
     """Its connection broke, it was silent for too long, or it sent an error."""
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class AttemptRecord:
+class AttemptRecord(Struct, frozen=True, omit_defaults=True):
     """One attempt to have a worker answer; ``status`` is the worker's HTTP status where it gave one.
 
     ``kind`` is "answer", or "prefill" where it computed the prompt for another worker. ``threshold`` is the share of
     the prompt that had to be cached, None where the gateway set none.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _SHOWN
 
     worker: str
     outcome: str
@@ -47,14 +40,11 @@ class AttemptRecord:
     threshold: float | None = None
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost four times as much to make
-class CandidateRecord:
+class CandidateRecord(Struct, frozen=True, array_like=True):
     """The cost of one worker in a decision: the parts of its score, in tokens and seconds.
 
-    Never changed. Fields that older records do not have are those with a default.
+    Stored as an array of its values, so a new field comes last and has a default.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _SHOWN
 
     worker: str
     pool: str
@@ -105,11 +95,10 @@ class CandidateRecord:
 
 _OWN: Final = 3
 """The last fields, which are not those of a score."""
-_of_score: Final = attrgetter(*(field.name for field in fields(CandidateRecord)[:-_OWN]))
+_of_score: Final = attrgetter(*CandidateRecord.__struct_fields__[:-_OWN])
 
 
-@dataclass(frozen=True, slots=True)
-class ShortfallRecord:
+class ShortfallRecord(Struct, frozen=True):
     """The engine served ``tokens`` less from its cache than was predicted for ``worker``, and why."""
 
     cause: str
@@ -118,8 +107,7 @@ class ShortfallRecord:
     worker: str
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class LostRecord:
+class LostRecord(Struct, frozen=True):
     """So many tokens of the prompt were not served from cache, and why."""
 
     cause: str
@@ -127,8 +115,7 @@ class LostRecord:
     tokens: int
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
-class DecisionRecord:
+class DecisionRecord(Struct, frozen=True):
     """One request: where it went, why, and what the cache then did. ``at`` is Unix time in seconds.
 
     ``cached_tokens`` and what follows it are None where the answer did not tell or did not come; ``status`` is the HTTP

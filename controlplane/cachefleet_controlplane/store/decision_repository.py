@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, Protocol, Self, cast
 
 import msgspec
-from sqlalchemy import JSON, ColumnElement, Dialect, Table, and_, bindparam, case, delete, func, insert, or_, select
+from msgspec.structs import fields
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Dialect,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.database import Database, encoded
 from cachefleet_controlplane.store.decision_filter import ANY, ENDED_BY, EVERY, STATUSES, DecisionFilter, RequestOutcome
-from cachefleet_controlplane.store.decision_records import DecisionRecord
+from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
 
@@ -23,8 +37,9 @@ _decisions = cast("Table", DecisionRow.__table__)  # type: ignore[attr-defined] 
 _seq = _decisions.c.seq
 # Row by row: one statement with as many parameters would be put together anew for each batch.
 _delete = delete(_decisions).where(_decisions.c.id == bindparam("saved"))
-_FIELDS: Final = tuple(field.name for field in fields(DecisionRecord))
 _JSON: Final = frozenset(column.key for column in _decisions.columns if isinstance(column.type, JSON))
+_CANDIDATE: Final[Mapping[str, Any]] = {field.name: field.default for field in fields(CandidateRecord)}
+"""Defaults of a candidate's fields, in their order."""
 
 
 class DecisionRepository(Protocol):
@@ -61,12 +76,14 @@ class _Insert:
     """A statement for records and their values, made once: SQLAlchemy would look at every value of every row."""
 
     def __init__(self, dialect: Dialect) -> None:
-        compiled = insert(_decisions).inline().compile(dialect=dialect, column_keys=list(_FIELDS))
+        style = "qmark" if dialect.positional else "format"
+        by_position = type(dialect)(paramstyle=style)  # type: ignore[call-arg]  # each of SQLAlchemy's takes it
+        statement = insert(_decisions).inline().values(keyed_candidates=literal_column("'[]'"))
+        compiled = statement.compile(dialect=by_position, column_keys=list(DecisionRecord.__struct_fields__))
         self.sql = str(compiled)
-        self._names = None if dialect.positional else _FIELDS
-        fields: Sequence[str] = compiled.positiontup or _FIELDS
-        self._values = attrgetter(*fields)
-        self._encoded = [place for place, name in enumerate(fields) if name in _JSON]
+        names: Sequence[str] = compiled.positiontup or ()
+        self._values = attrgetter(*names)
+        self._encoded = [place for place, name in enumerate(names) if name in _JSON]
 
     @classmethod
     @lru_cache
@@ -74,12 +91,8 @@ class _Insert:
         """One for each database."""
         return cls(dialect)
 
-    def rows(self, records: Iterable[DecisionRecord]) -> list[Any]:
-        """The values of records as the statement's parameters."""
-        rows = [self._row(record) for record in records]
-        return rows if self._names is None else [dict(zip(self._names, row, strict=True)) for row in rows]
-
-    def _row(self, record: DecisionRecord) -> tuple[Any, ...]:
+    def row(self, record: DecisionRecord) -> tuple[Any, ...]:
+        """The values of a record as the statement's parameters."""
         values = list(self._values(record))
         for place in self._encoded:
             if values[place] is not None:
@@ -113,7 +126,7 @@ class SqlDecisions:
             if over:
                 connection.execute(_delete, [{"saved": record.id} for record in records])
             statement = _Insert.of(connection.dialect)
-            connection.exec_driver_sql(statement.sql, statement.rows(records))
+            connection.exec_driver_sql(statement.sql, [statement.row(record) for record in records])
 
     def get(self, decision_id: str) -> DecisionRecord | None:
         """The record with this id; StoreError where its row cannot be read."""
@@ -178,8 +191,10 @@ _CONDITIONS: Final[Mapping[str, Callable[[Any], ColumnElement[bool]]]] = {
 
 def _record(row: RowMapping) -> DecisionRecord:
     # By the names that records have: a column keeps the name it was made with.
-    fields: dict[str, Any] = {column.key: row[column] for column in _decisions.columns if column is not _seq}
+    values: dict[str, Any] = {column.key: row[column] for column in _decisions.columns if column is not _seq}
+    if values["candidates"] is None:
+        values["candidates"] = [[*(_CANDIDATE | each).values()] for each in values["keyed_candidates"]]
     try:
-        return msgspec.convert(fields, DecisionRecord)
+        return msgspec.convert(values, DecisionRecord)
     except msgspec.ValidationError as error:
         raise StoreError("unreadable", f"a decision was stored in a form this program cannot read: {error}") from error

@@ -1,11 +1,11 @@
 """What is drawn adds up: bars, time lines, and what became of a prompt's tokens."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.console.figures.bar_parts import WHOLE, stacked

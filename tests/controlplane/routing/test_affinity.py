@@ -12,7 +12,7 @@ from cachefleet_controlplane.routing.decision import CandidateScore, Decision, K
 from cachefleet_controlplane.store.decision_records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE
 
-_SAME = {name: getattr(CANDIDATE, name) for name in CandidateRecord.__dataclass_fields__}
+_SAME = {name: getattr(CANDIDATE, name) for name in CandidateRecord.__struct_fields__}
 
 
 def score(number: int, **changes: Any) -> CandidateScore:

@@ -1,12 +1,13 @@
 """The log: never waits, never loses silently, lives through its repository's faults."""
 
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
@@ -99,7 +100,7 @@ async def test_a_record_is_made_once_by_who_writes_it_or_looks_at_it_first(metri
 
 async def test_stopping_writes_what_still_waits(metrics: Metrics, make: MakeRecord) -> None:
     repository = InMemoryDecisions(max_rows=100)
-    patient = replace(QUICK, retry_seconds=30)  # which is also how long the last writing may take
+    patient = dataclasses.replace(QUICK, retry_seconds=30)  # which is also how long the last writing may take
     async with running(DecisionLog(repository, metrics=metrics, bounds=patient)) as log:
         await until(lambda: not log.problem)
         for number in range(8):

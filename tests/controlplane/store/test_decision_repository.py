@@ -1,10 +1,10 @@
 """What every DecisionRepository does."""
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cachefleet_controlplane.store.decision_filter import ANY, DecisionFilter, RequestOutcome
 from cachefleet_controlplane.store.decision_records import EndedBy, ShortfallRecord

@@ -1,11 +1,12 @@
 """The schema through its revisions, on every kind of database."""
 
-from dataclasses import fields, replace
+import json
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from msgspec.structs import asdict, replace
 from sqlalchemy import Connection, inspect, text
 from sqlmodel import SQLModel
 
@@ -16,7 +17,7 @@ from cachefleet_controlplane.store.migrations import configuration, migrate
 from cachefleet_controlplane.store.schema import audit_table, continuation_tables, tables
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
-from tests.controlplane.store.conftest import MakeRecord
+from tests.controlplane.store.conftest import CANDIDATE, MakeRecord
 
 TABLES = (audit_table, tables, continuation_tables)
 """Modules whose import tells SQLModel of their tables."""
@@ -41,7 +42,7 @@ def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
 
 
 def test_rows_have_exactly_the_fields_of_records() -> None:
-    assert set(DecisionRow.model_fields) - {"seq"} == {field.name for field in fields(DecisionRecord)}
+    assert set(DecisionRow.model_fields) - {"seq", "keyed_candidates"} == set(DecisionRecord.__struct_fields__)
 
 
 def test_migrations_go_down_and_up_again(database: Database, decisions: SqlDecisions, make: MakeRecord) -> None:
@@ -59,17 +60,34 @@ def test_decisions_of_before_candidates_were_left_out_are_read(database: Databas
     with database.transaction(write=True) as connection:
         command.downgrade(configuration(connection), "0001")
     database.open()
-    old = replace(make(1), candidates_left_out=0, tenant="", isolation="", salt_version=None, rung="")
+    old = replace(make(1), candidates=(), candidates_left_out=0, tenant="", isolation="", salt_version=None, rung="")
     assert SqlDecisions(database, max_rows=9).get("d1") == old
+
+
+def test_candidates_stored_as_objects_are_read(database: Database, make: MakeRecord) -> None:
+    database.open()
+    decisions = SqlDecisions(database, max_rows=9)
+    decisions.save([make(1)])
+    known = asdict(replace(CANDIDATE, chosen=True)) | {"removed": 1}
+    objects = [{name: value for name, value in known.items() if name not in {"rank", "adapter_seconds"}}]
+    with database.transaction(write=True) as connection:
+        command.downgrade(configuration(connection), "0012")
+        connection.execute(text("UPDATE decisions SET candidates = :old"), {"old": json.dumps(objects)})
+    database.open()
+    assert decisions.get("d1") == replace(make(1), candidates=(replace(CANDIDATE, chosen=True),))
+    with database.transaction(write=True) as connection:
+        connection.execute(text("UPDATE decisions SET candidates = '[{}]'"))
+    with pytest.raises(StoreError, match="cannot read"):
+        decisions.get("d1")
 
 
 def test_decisions_of_before_request_ids_are_read(database: Database, make: MakeRecord) -> None:
     database.open()
-    SqlDecisions(database, max_rows=9).save([replace(make(1), request_id="r")])
+    SqlDecisions(database, max_rows=9).save([replace(make(1), candidates=(), request_id="r")])
     with database.transaction(write=True) as connection:
         command.downgrade(configuration(connection), "0008")
     database.open()
-    assert SqlDecisions(database, max_rows=9).get("d1") == make(1)
+    assert SqlDecisions(database, max_rows=9).get("d1") == replace(make(1), candidates=())
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:

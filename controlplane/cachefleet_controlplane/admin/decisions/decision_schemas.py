@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, Any, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields
+from pydantic import GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema
 
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.store.decision_records import AttemptRecord, CandidateRecord, EndedBy
+
+
+class _ByFields:
+    """Shows a record by its fields, in camel case."""
+
+    def __get_pydantic_core_schema__(self, record: type[Struct], handler: GetCoreSchemaHandler) -> CoreSchema:
+        hints = get_type_hints(record)
+        shown: dict[str, Any] = {
+            field.name: (hints[field.name], ... if field.required else field.default) for field in fields(record)
+        }
+        return handler(create_model(record.__name__, __base__=Schema, __doc__=record.__doc__, **shown))
+
+
+Attempt = Annotated[AttemptRecord, _ByFields()]
+Candidate = Annotated[CandidateRecord, _ByFields()]
 
 
 class Shortfall(Schema):
@@ -62,8 +83,8 @@ class Decision(Schema):
     queued_seconds: float | None
     """How long it waited for room; null where it did not."""
     status: int
-    attempts: tuple[AttemptRecord, ...]
-    candidates: tuple[CandidateRecord, ...]
+    attempts: tuple[Attempt, ...]
+    candidates: tuple[Candidate, ...]
     """The chosen one, the second best, and those that hold most of the prompt."""
     candidates_left_out: int
     """Others there were; ``POST /admin/v1/explain`` shows all."""

@@ -40,7 +40,10 @@ class DecisionRow(SQLModel, table=True):
     ttft_seconds: float | None = None
     status: int
     attempts: list[dict[str, Any]] = Field(sa_column=Column("legs", JSON, key="attempts", nullable=False))
-    candidates: list[dict[str, Any]] = Field(sa_column=Column(JSON, nullable=False))
+    keyed_candidates: list[dict[str, Any]] = Field(
+        sa_column=Column("candidates", JSON, key="keyed_candidates", nullable=False)
+    )
+    """Candidates as objects, where ``candidates`` is NULL: in rows of releases before 0013."""
     candidates_left_out: int = Field(sa_column=Column(Integer, nullable=False, server_default="0"))
     queued_seconds: float | None = None
     tenant: str = Field(sa_column=Column(String(128), nullable=False, server_default=""))
@@ -53,6 +56,9 @@ class DecisionRow(SQLModel, table=True):
     continuation: str | None = Field(default=None, max_length=64)
     request_id: str | None = Field(default=None, max_length=128)
     ended_by: str | None = Field(default=None, max_length=16)
+    candidates: list[list[Any]] | None = Field(
+        default=None, sa_column=Column("scores", JSON(none_as_null=True), key="candidates")
+    )
 
 
 class TenancyRow(SQLModel, table=True):

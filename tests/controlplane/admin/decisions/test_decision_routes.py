@@ -1,10 +1,10 @@
 """Searching decisions, page by page, over those that wait and those that are stored."""
 
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from cachefleet_controlplane.admin.decisions.decision_presenters import decision
 from cachefleet_controlplane.admin.decisions.decision_routes import AT_ONCE, listed

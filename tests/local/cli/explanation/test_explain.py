@@ -7,11 +7,11 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_view
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
