@@ -13,9 +13,11 @@ with its heat, and with the ids of its beginning until the rest is learnt. Pure.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, count
 from typing import Final
 
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, WantedPrefix
@@ -42,8 +44,8 @@ class _Entry:
     line: Line
     first: bytes
     blocks: int
-    heat: float
-    at: float
+    level: float
+    """Its heat at time 0 as a power of two, time being counted in half-lives: the same order at any time."""
     ids: bytes = b""
     """Only of its beginning where ``learnt`` is not set."""
     learnt: bool = False
@@ -133,7 +135,8 @@ class HotPrefixes:
         self._id_bytes += len(ids) - len(entry.ids)
         entry.ids, entry.learnt = ids, True
         while self._id_bytes > room:
-            self._drop(self._coldest(entry.at, but=key))
+            others = (known for known, entry in self._entries.items() if known != key and entry.ids)
+            self._drop(min(others, key=self._level_of))
 
     def hottest(self, serves: Callable[[Line], bool], now: float, *, tokens: int, most: int) -> list[HotPrefix]:
         """Prefixes with ids of the lines that a worker serves, hottest first: at most ``most``, with ``tokens`` in all.
@@ -141,7 +144,7 @@ class HotPrefixes:
         What a prefix has in common with a hotter one counts once, as it is cached once.
         """
         found = [entry for entry in self._entries.values() if entry.ids and serves(entry.line)]
-        found.sort(key=lambda entry: (-self._heat(entry, now), entry.blocks))
+        found.sort(key=lambda entry: (-entry.level, entry.blocks))
         chosen: list[HotPrefix] = []
         for entry in found:
             new = (len(entry.ids) - max((_common(entry, other) for other in chosen), default=0)) // ID_BYTES
@@ -157,32 +160,33 @@ class HotPrefixes:
                 self._drop(key)
 
     def _begins(self, keys: bytes, key: bytes) -> bool:
-        blocks = self._entries[key].blocks
-        return len(keys) >= blocks * KEY_BYTES and _key(keys, blocks) == key
+        return _key(keys, self._entries[key].blocks) == key
 
     def _heat(self, entry: _Entry, now: float) -> float:
-        return float(entry.heat * 0.5 ** (max(0.0, now - entry.at) / self._bounds.half_life_seconds))
+        return math.exp2(entry.level - now / self._bounds.half_life_seconds)
+
+    def _level(self, heat: float, now: float) -> float:
+        return math.log2(heat) + now / self._bounds.half_life_seconds
 
     def _warm(self, entry: _Entry, now: float) -> None:
-        entry.heat, entry.at = self._heat(entry, now) + 1.0, max(now, entry.at)
+        entry.level = self._level(self._heat(entry, now) + 1.0, now)
         entry.uses += 1
 
     def _add(self, line: Line, keys: bytes, blocks: int, now: float) -> bytes:
         """Add a prefix at the second request for it; both count."""
         while len(self._entries) >= self._bounds.entries:
-            self._drop(self._coldest(now))
+            self._drop(min(self._entries, key=self._level_of))
         key, first = _key(keys, blocks), keys[:KEY_BYTES]
-        self._entries[key] = _Entry(line, first, blocks, 2.0, now)
+        self._entries[key] = _Entry(line, first, blocks, self._level(_FIRST_USES, now))
         self._recent[first].known.add(key)
         return key
 
     def _continued(self, keys: bytes) -> int:
         """Blocks of the longest earlier prompt that this one continues; keeps its own end."""
-        ends = memoryview(keys).cast("Q")
-        places = range(len(ends), max(0, len(ends) - SCANNED_BLOCKS), -1)
-        found = next((place for place in places if ends[place - 1] in self._ends), 0)
+        ends = memoryview(keys)[-SCANNED_BLOCKS * KEY_BYTES :].cast("Q")
+        beyond = next(compress(count(), map(self._ends.__contains__, reversed(ends))), None)
         self._ends.put(ends[-1], None)
-        return found
+        return 0 if beyond is None else len(keys) // KEY_BYTES - beyond
 
     def _grow(self, held: list[bytes], key: bytes) -> list[bytes]:
         """Let a new prefix replace the longest held one where nobody else has used that."""
@@ -190,16 +194,14 @@ class HotPrefixes:
         new, before = self._entries[key], max(held, key=lambda one: self._entries[one].blocks, default=None)
         if before is not None and self._entries[before].blocks < new.blocks and self._entries[before].uses == 1:
             old = self._entries[before]
-            new.heat, new.ids, new.saved = old.heat, old.ids, old.saved
+            new.level, new.ids, new.saved = old.level, old.ids, old.saved
             self._drop(before)
             self._id_bytes += len(new.ids)
             held.remove(before)
         return [*held, key]
 
-    def _coldest(self, now: float, *, but: bytes = b"") -> bytes:
-        """Only among those with ids where ``but`` is given."""
-        candidates = (key for key, entry in self._entries.items() if key != but and (entry.ids or not but))
-        return min(candidates, key=lambda key: self._heat(self._entries[key], now))
+    def _level_of(self, key: bytes) -> float:
+        return self._entries[key].level
 
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key)
@@ -227,14 +229,14 @@ class HotPrefixes:
             self._drop(key)
 
     def _wanted(self, keys: list[bytes], now: float) -> WantedPrefix | None:
-        open_ones = [
+        unlearnt = [
             key
             for key in keys
             if (entry := self._entries.get(key)) is not None
             and not entry.learnt
             and now - entry.asked_at >= RETRY_SECONDS
         ]
-        key = max(open_ones, key=lambda one: self._heat(self._entries[one], now), default=None)
+        key = max(unlearnt, key=self._level_of, default=None)
         if key is None:
             return None
         self._entries[key].asked_at = now
