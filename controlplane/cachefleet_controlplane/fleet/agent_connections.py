@@ -54,7 +54,7 @@ class UndeclaredRankError(Exception):
 
 
 class AgentConnections:
-    """Runs ``stream_machine`` for each stream and carries out its effects."""
+    """Runs ``stream_state_machine`` for each stream and carries out its effects."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._index = index

@@ -7,7 +7,6 @@ checked by the index that applies it, whole or not at all; frames that are not a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -40,8 +39,7 @@ class _SnapshotHead(Struct, tag="snapshot", frozen=True):
     rank: Rank = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaFrame:
+class DeltaFrame(Struct, frozen=True):
     """A Delta of a stream; ``data`` is the whole frame."""
 
     rank: int
@@ -49,8 +47,7 @@ class DeltaFrame:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFrame:
+class SnapshotFrame(Struct, frozen=True):
     """One part of a Snapshot; ``data`` is the whole frame."""
 
     rank: int

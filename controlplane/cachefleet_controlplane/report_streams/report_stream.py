@@ -1,11 +1,13 @@
-"""The values of ``stream_machine``: one report stream, its inputs, its events to count, and the effects of a step."""
+"""The values of ``stream_state_machine``: a report stream, its inputs, events to count, and the effects of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report, SnapshotFrame
 from cachefleet_core.report_frames import Hello, Resync, State
@@ -15,7 +17,7 @@ STALE_SECONDS: Final = 5.0
 
 
 class StreamState(StrEnum):
-    """How far the index may be trusted for this stream; the transitions are in ``stream_machine``."""
+    """How far the index may be trusted for this stream; the transitions are in ``stream_state_machine``."""
 
     UNKNOWN = "unknown"
     AWAITING = "awaiting"
@@ -39,72 +41,62 @@ class StreamEvent(StrEnum):
     OVERDUE = "overdue"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOpened:
+class ConnectionOpened(Struct, frozen=True):
     """Input: a Hello arrived on a connection; later connections have greater numbers."""
 
     connection: int
     hello: Hello
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """Input: another frame arrived on a connection."""
 
     connection: int
     frame: Report
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionClosed:
+class ConnectionClosed(Struct, frozen=True):
     """Input: a connection is closed."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Input: time has passed."""
 
 
 StreamInput = ConnectionOpened | Received | ConnectionClosed | Tick
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True):
     """Effect: apply a Delta to the index."""
 
     delta: DeltaFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(Struct, frozen=True):
     """Effect: replace the worker's blocks by those of a snapshot, all of whose parts these are."""
 
     parts: tuple[SnapshotFrame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Effect: remove the worker's blocks from the index."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestResync:
+class RequestResync(Struct, frozen=True):
     """Effect: send this frame to the agent."""
 
     frame: Resync
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Effect: count an event."""
 
     event: StreamEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(Struct, frozen=True):
     """Effect: take over the load that this State reports."""
 
     state: State
@@ -113,8 +105,7 @@ class Accept:
 Effect = Apply | Replace | Drop | RequestResync | Count | Accept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
+class Assembly(Struct, frozen=True, kw_only=True):
     """A snapshot whose last part is still missing, and the Deltas that came between its parts."""
 
     sequence: int
@@ -124,11 +115,10 @@ class Assembly:
     """Bytes of all these frames."""
 
 
-_FRESHNESS: Final = ("stream_state", "reported", "heard_at", "out_of_step_at")
+_freshness: Final = attrgetter("stream_state", "reported", "heard_at", "out_of_step_at")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportStream:
+class ReportStream(Struct, frozen=True, kw_only=True):
     """One worker rank's report stream."""
 
     rank: int = 0
@@ -163,7 +153,7 @@ class ReportStream:
 
     def as_fresh_as(self, other: ReportStream) -> bool:
         """Whether ``stale`` gives the same for both at every time."""
-        return all(getattr(self, name) == getattr(other, name) for name in _FRESHNESS)
+        return bool(_freshness(self) == _freshness(other))
 
     def strayed(self, now: float) -> float:
         """Seconds since it got out of step; 0 while in step."""

@@ -40,8 +40,9 @@ gives the next stream and the effects. Times in seconds on the caller's clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.report_streams.report_stream import (
