@@ -39,7 +39,6 @@ from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.replica_bounds import ReplicaBounds
-from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.settings import Settings
@@ -216,8 +215,7 @@ class ControlPlane:
 
     def _internal(self, authority: Authority) -> Starlette:
         settings = self._settings
-        limits = ReportLimits(connections=settings.report_connections)
-        reports = ReportsServer(self.fleet, authority, self.metrics, limits=limits, new_workers=self.hot.new_workers)
+        reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)
         admin = admin_app(
             self.fleet,
             self.decisions,

@@ -157,18 +157,12 @@ class Settings(BaseSettings):
     hot_prefixes: int = Field(64, ge=0, le=4096)
     """How many hot prefixes are remembered for new workers; 0 for none. Raise it where more system prompts are in
     use."""
-    hot_prefix_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024, le=1024 * 1024 * 1024)
-    """Memory of their ids and keys. Raise it with `HOT_PREFIXES`."""
 
     # Simulations, of requests that are remembered in memory only.
     recorded_request_bytes: int = Field(64 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
     """Memory of the latest requests, for simulations; 0 for none. Raise it to simulate a longer time."""
     simulation_memory_bytes: int = Field(1024 * 1024 * 1024, ge=128 * 1024 * 1024, le=1024 * 1024 * 1024 * 1024)
     """How much memory the process of one simulation may take. Set it to what the pod can spare."""
-
-    # Reports.
-    report_connections: int = Field(4096, ge=1, le=65536)
-    """Connections of agents. Raise it for more workers than that."""
 
     # The store.
     data_dir: Path = Path(".cachefleet/controlplane")
@@ -188,8 +182,6 @@ class Settings(BaseSettings):
     """How long what tenants used is remembered. Set it to what accounting needs."""
     audit_days: int = Field(365, ge=1, le=3660)
     """How long it is remembered who changed what. Set it to what audits ask for."""
-    audit_max_rows: int = Field(100_000, ge=100, le=10_000_000)
-    """The most records of that. Raise it with `AUDIT_DAYS`."""
     database_timeout_seconds: float = Field(2, ge=0.01, le=60)
     """How long the database may take to connect or to give up a lock. Raise it for a distant database."""
 

@@ -35,7 +35,7 @@ from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
-from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds
+from cachefleet_controlplane.hot_prefixes.hot_prefix import PREFIX_BYTES, HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.internal_auth.file_tokens import FileAuthorizer
@@ -96,7 +96,7 @@ def hot_prefix_parts(
     metrics: Metrics,
 ) -> HotPrefixParts:
     """Build the tracker of hot prefixes and its two users; it follows changes of the tenants' salts."""
-    hot = HotPrefixes(HotBounds(entries=settings.hot_prefixes, bytes=settings.hot_prefix_bytes))
+    hot = HotPrefixes(HotBounds(entries=settings.hot_prefixes, bytes=settings.hot_prefixes * PREFIX_BYTES))
     observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
     return HotPrefixParts(
@@ -125,7 +125,7 @@ def database_of(settings: Settings, cluster_marker: ConfigMapMark | None) -> Dat
 
 def audit_log(settings: Settings, database: Database, metrics: Metrics) -> AuditLog:
     """Build the audit log; run it as a task."""
-    bounds = AuditBounds(days=settings.audit_days, rows=settings.audit_max_rows)
+    bounds = AuditBounds(days=settings.audit_days)
     return AuditLog(SqlAudit(database), metrics=metrics, wall_clock=time.time, bounds=bounds)
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.tenancy import TenantId
+
+PREFIX_BYTES: Final = 256 * 1024
+"""Memory of keys and ids for each prefix that may be kept, on average."""
+_ENTRIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +29,8 @@ class Line:
 class HotBounds:
     """Prefixes kept, and bytes of their ids and of the keys that prompts are compared by."""
 
-    entries: int = 64
-    bytes: int = 16 * 1024 * 1024
+    entries: int = _ENTRIES
+    bytes: int = _ENTRIES * PREFIX_BYTES
     half_life_seconds: float = 600.0
     """After how long without a request a prefix counts half."""
 

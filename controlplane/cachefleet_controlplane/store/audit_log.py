@@ -31,7 +31,7 @@ class AuditBounds:
 
     queue: int = 1000
     days: int = 365
-    rows: int = 100_000
+    rows: int = 1_000_000
     write_seconds: float = 2.0
     """How long ``record`` waits for the store."""
     retry_seconds: float = 5.0
