@@ -5,7 +5,7 @@ from typing import Any
 from cachefleet_controlplane.fleet.view_builders import contract_facts, report_facts
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
-from cachefleet_controlplane.workers.views import OTHERS, FleetView, IndexStatus, TenantIdle
+from cachefleet_controlplane.workers.views import OTHERS, FleetView, IdleCache, IndexStatus
 from cachefleet_core.fleet_status.pool_facts import HitRatio, PoolFacts, WorkerCounts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference, IndexContract
@@ -33,9 +33,9 @@ REPORT = State(
 
 
 TENANTS = (
-    TenantIdle("default/demo", "acme", 0.25, 30, 2),
-    TenantIdle("default/demo", OTHERS, 1.0, 10, 1),
-    TenantIdle("default/other", "acme", 1.0, 5, 1),
+    IdleCache("default/demo", "acme", 0.25, 30, 2),
+    IdleCache("default/demo", OTHERS, 1.0, 10, 1),
+    IdleCache("default/other", "acme", 1.0, 5, 1),
 )
 INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
 

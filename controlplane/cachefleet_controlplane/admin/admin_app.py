@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cachefleet_controlplane.admin import problem_responses, schemas, tenant_schemas
+from cachefleet_controlplane.admin import problem_responses, schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, answers, refusals, told
 from cachefleet_controlplane.admin.answers.entity_tags import (
@@ -51,7 +51,7 @@ from cachefleet_controlplane.store.sql_tenants import TenantConflictError, Tenan
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.usage_log import UsageLog
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_controlplane.workers.views import FleetView, IdleCacheList
 from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
 from cachefleet_core.fleet_status.worker_facts import WorkerList
 
@@ -155,11 +155,14 @@ def _fleet_routes(fleet: AdminFleet) -> APIRouter:
         shown, following = page(among, lambda worker: worker.id, after=after, limit=limit)
         return encoded(WorkerList(items=tuple(shown), total=len(among), next=following))
 
-    @router.get("/idle-cache", summary="What tenants have of the idle caches", tags=["tenants"])
-    async def idle_cache(pool: Filter = None) -> tenant_schemas.IdleCacheList:
-        found = [one for one in fleet.view().tenants if pool is None or one.pool == pool]
-        items = tuple(tenant_schemas.IdleCache.model_validate(one) for one in found)
-        return tenant_schemas.IdleCacheList(items=items)
+    @router.get(
+        "/idle-cache",
+        summary="What tenants have of the idle caches",
+        tags=["tenants"],
+        responses=answers(IdleCacheList),
+    )
+    async def idle_cache(pool: Filter = None) -> Response:
+        return encoded(IdleCacheList(tuple(each for each in fleet.view().tenants if pool in {None, each.pool})))
 
     return router
 

@@ -10,15 +10,17 @@ from typing import Any, Final
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from cachefleet_controlplane.admin.findings.finding import FindingList
 from cachefleet_controlplane.admin.problem_responses import MEDIA_TYPE
 from cachefleet_controlplane.admin.schemas import Problem
+from cachefleet_controlplane.workers.views import IdleCacheList
 from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
 from cachefleet_core.fleet_status.worker_facts import WorkerList
 
 Responses = dict[int | str, dict[str, Any]]
 
 _REF: Final = "#/components/schemas/{model}"
-_STATUS: Final = (PoolList, PoolDetail, WorkerList)
+_ANSWERS: Final = (PoolList, PoolDetail, WorkerList, FindingList, IdleCacheList)
 _PUBLISHED: Final = {
     "PoolFacts": "Pool",
     "ContractFacts": "Contract",
@@ -41,7 +43,7 @@ ERRORS: Final = refusals(400, 401, 403, 413, 422, 503)
 
 
 def answers(document: type[msgspec.Struct]) -> Responses:
-    """The answer of a route that a part of a fleet's status is."""
+    """The answer of a route that msgspec encodes."""
     return {200: {"content": {"application/json": {"schema": {"$ref": _REF.format(model=document.__name__)}}}}}
 
 
@@ -52,14 +54,14 @@ def told(document: Mapping[str, Any]) -> dict[str, Any]:
         for path, operations in document["paths"].items()
     }
     _, problems = models_json_schema([(Problem, "serialization")], ref_template=_REF)
-    schemas = document["components"]["schemas"] | problems["$defs"] | _status_schemas()
+    schemas = document["components"]["schemas"] | problems["$defs"] | _answer_schemas()
     components = {**document["components"], "schemas": dict(sorted(schemas.items()))}
     return {**document, "paths": paths, "components": components}
 
 
-def _status_schemas() -> dict[str, Any]:
-    """Schemas of a fleet's status. Answers have every field, so all are required."""
-    _, schemas = msgspec.json.schema_components(_STATUS, ref_template=_REF.replace("model", "name"))
+def _answer_schemas() -> dict[str, Any]:
+    """Schemas of answers that msgspec makes. Answers have every field, so all are required."""
+    _, schemas = msgspec.json.schema_components(_ANSWERS, ref_template=_REF.replace("model", "name"))
     text = msgspec.json.encode(schemas).decode()
     for name, published in _PUBLISHED.items():
         text = text.replace(f'/{name}"', f'/{published}"')

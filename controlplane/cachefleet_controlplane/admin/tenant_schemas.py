@@ -172,22 +172,3 @@ class UsageList(Schema):
     items: tuple[Usage, ...]
     truncated: bool
     """There is more than was asked for at most."""
-
-
-class IdleCache(Schema):
-    """What one tenant has of a pool's idle cache, over its workers; each tells the tenants with most."""
-
-    pool: str
-    tenant: str
-    """Empty for former salts, and for what did not come through the gateway."""
-    share: float
-    """Its share of each worker's budget; over it its own blocks are evicted first."""
-    blocks: int
-    mib: int
-    """Of the devices' memory, as far as workers tell the size of a block."""
-
-
-class IdleCacheList(Schema):
-    """All of them, by pool."""
-
-    items: tuple[IdleCache, ...]

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER
-from cachefleet_controlplane.workers.views import FleetView, IndexStatus, TenantIdle
+from cachefleet_controlplane.workers.views import FleetView, IdleCache, IndexStatus
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 
@@ -106,7 +106,7 @@ class FleetCollector(Collector):
                 yield _family(kind, name, text, _RANK, values)
 
 
-def tenant_idle(tenants: Iterable[TenantIdle]) -> list[tuple[tuple[str, str], int]]:
+def tenant_idle(tenants: Iterable[IdleCache]) -> list[tuple[tuple[str, str], int]]:
     """Blocks by pool and tenant: of a pool the MAX_TENANTS with most by name, all else as OTHER."""
     blocks: Counter[tuple[str, str]] = Counter()
     named: Counter[str] = Counter()

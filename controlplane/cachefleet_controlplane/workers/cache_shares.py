@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from cachefleet_controlplane.workers.pool import Pool
-from cachefleet_controlplane.workers.views import OTHERS, TenantIdle
+from cachefleet_controlplane.workers.views import OTHERS, IdleCache
 from cachefleet_core.budget import mebibytes
 from cachefleet_core.pool.policy import CacheShareSpec
 from cachefleet_core.report_fields import SaltShare
@@ -35,11 +35,11 @@ class CacheShares:
         """Tenants or salts may have changed."""
         self._names = None
 
-    def idle(self, pools: Iterable[Pool]) -> tuple[TenantIdle, ...]:
+    def idle(self, pools: Iterable[Pool]) -> tuple[IdleCache, ...]:
         """What each tenant has of each pool's idle cache, by pool, the largest first."""
         return tuple(one for pool in pools for one in self._idle(pool))
 
-    def _idle(self, pool: Pool) -> list[TenantIdle]:
+    def _idle(self, pool: Pool) -> list[IdleCache]:
         blocks, sizes = Counter[str](), Counter[str]()
         for worker in pool.workers.values():
             idle = {} if worker.load is None else worker.load.state.idle_by_salt
@@ -50,7 +50,7 @@ class CacheShares:
         spec = pool.declared.spec.tenancy.cache_share
         own = {one.name: one.share for one in spec.tenants}
         return [
-            TenantIdle(pool.key, name, own.get(name, spec.default), count, mebibytes(1, sizes[name]))
+            IdleCache(pool.key, name, own.get(name, spec.default), count, mebibytes(1, sizes[name]))
             for name, count in blocks.most_common()
         ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -60,18 +62,23 @@ OTHERS: Final = ""
 """In place of a tenant's name: tenants that are gone, former salts, requests that did not come by the gateway."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantIdle:
-    """What one tenant has of the idle cache of a pool, over all of its workers."""
+class IdleCache(Struct, frozen=True):
+    """What one tenant has of a pool's idle cache, over its workers; each tells the tenants with most."""
 
     pool: str
     tenant: str
-    """OTHERS for salts of no tenant there is."""
+    """Empty for former salts, and for what did not come through the gateway."""
     share: float
-    """Its share of the budget of each worker."""
+    """Its share of each worker's budget; over it its own blocks are evicted first."""
     blocks: int
     mib: int
     """Of the devices' memory, as far as workers tell the size of a block."""
+
+
+class IdleCacheList(Struct, frozen=True):
+    """All of them, by pool."""
+
+    items: tuple[IdleCache, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,5 +90,5 @@ class FleetView:
     workers: tuple[WorkerFacts, ...]
     inflight_requests: int
     index: IndexStatus
-    tenants: tuple[TenantIdle, ...] = ()
+    tenants: tuple[IdleCache, ...] = ()
     """What tenants have of the idle caches."""

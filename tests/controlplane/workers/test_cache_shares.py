@@ -10,7 +10,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.fleet_metrics import tenant_idle
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER
-from cachefleet_controlplane.workers.views import OTHERS, TenantIdle
+from cachefleet_controlplane.workers.views import OTHERS, IdleCache
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Policy, decode_down, encode
@@ -91,10 +91,10 @@ def test_what_tenants_have_is_shown_by_name_the_largest_first() -> None:
     idle = {digest("acme"): 3, digest("umbrella"): 8, digest("umbrella", 9): 2, digest("default"): 1}
     live.receive(connection, msgspec.structs.replace(state(0), blocks_idle=14, idle_by_salt=idle))
     assert live.view().tenants == (
-        TenantIdle("default/demo", "umbrella", 0.5, 8, 4),
-        TenantIdle("default/demo", "acme", 0.25, 3, 2),
-        TenantIdle("default/demo", OTHERS, 0.5, 2, 1),
-        TenantIdle("default/demo", "default", 0.5, 1, 1),
+        IdleCache("default/demo", "umbrella", 0.5, 8, 4),
+        IdleCache("default/demo", "acme", 0.25, 3, 2),
+        IdleCache("default/demo", OTHERS, 0.5, 2, 1),
+        IdleCache("default/demo", "default", 0.5, 1, 1),
     )
 
 
@@ -111,8 +111,8 @@ def test_a_new_tenants_blocks_get_its_name() -> None:
 
 
 def test_a_metric_names_a_bounded_number_of_tenants_in_a_pool() -> None:
-    told = [TenantIdle("p", f"t{number}", 1.0, 2, 1) for number in range(MAX_TENANTS + 3)]
-    shown = dict(tenant_idle([*told, TenantIdle("p", OTHERS, 1.0, 1, 1), TenantIdle("q", "t0", 1.0, 5, 1)]))
+    told = [IdleCache("p", f"t{number}", 1.0, 2, 1) for number in range(MAX_TENANTS + 3)]
+    shown = dict(tenant_idle([*told, IdleCache("p", OTHERS, 1.0, 1, 1), IdleCache("q", "t0", 1.0, 5, 1)]))
     assert len(shown) == MAX_TENANTS + 2
     assert shown["p", OTHER] == 7
     assert shown["q", "t0"] == 5

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
+
+from msgspec import Meta, Struct
 
 T = TypeVar("T")
 
@@ -21,24 +23,25 @@ class Severity(StrEnum):
     """Worth knowing; nothing has to be done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What is wrong with what, and what to do."""
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something that is wrong or worth knowing."""
 
-    severity: Severity
+    severity: Annotated[str, Meta(extra_json_schema={"enum": [*Severity]})]
     subject: str
     """A kind and, where there are several, a name: "pool default/qwen", "worker default/qwen/qwen-0#0", "store"."""
     reason: str
     """One word for programs; where a condition of the pool says the same, the condition's reason."""
     message: str
     action: str
+    """What to do."""
     docs: str
     """A page of the documentation with its anchor."""
 
-    @property
-    def order(self) -> tuple[int, str, str]:
-        """The most severe first, then by subject and reason."""
-        return list(Severity).index(self.severity), self.subject, self.reason
+
+class FindingList(Struct, frozen=True):
+    """All findings, the most severe first; only those of severity info where all is well."""
+
+    items: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from cachefleet_controlplane.admin.findings.finding import Finding
+from typing import Final
+
+from cachefleet_controlplane.admin.findings.finding import Finding, Severity
 from cachefleet_controlplane.admin.findings.pool_findings import pool_findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState, index_findings, service_findings
 from cachefleet_controlplane.admin.findings.worker_findings import worker_findings
 from cachefleet_controlplane.workers.views import FleetView
+
+_SEVERITIES: Final = list(Severity)
 
 
 def findings(view: FleetView, state: ServiceState) -> list[Finding]:
@@ -17,4 +21,4 @@ def findings(view: FleetView, state: ServiceState) -> list[Finding]:
         *pool_findings(view.pools),
         *worker_findings(view.workers),
     ]
-    return sorted(found, key=lambda one: one.order)
+    return sorted(found, key=lambda one: (_SEVERITIES.index(Severity(one.severity)), one.subject, one.reason))
