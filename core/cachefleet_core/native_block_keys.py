@@ -1,6 +1,6 @@
 """Block keys by the native backend: the same keys as ``BlockKeyer``, many times faster.
 
-Importing this module needs ``cachefleet_native``, which is optional everywhere.
+Importing this module needs ``cachefleet_native``: ask ``native.native_code`` for the class instead.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import pytest
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_core.block_keys import BlockKeyer, Namespace
-from cachefleet_core.native import choose
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engines.vllm.endpoints import Endpoints
 from cachefleet_worker.agent.engines.vllm.events.epoch import Limits
@@ -46,7 +45,7 @@ class Watched:
         self.rank = read_capabilities(answer.content).ranks[0]
         self.block = self.rank.block_size
         self.side = side
-        self.residents = Residents(INDEX_KEY, CONTRACT, block_size=self.block, groups=self.rank.groups, code=choose())
+        self.residents = Residents(INDEX_KEY, CONTRACT, block_size=self.block, groups=self.rank.groups)
         self.index: BlockIndex = BlockIndex()
         self.follower = Follower(replay=False, snapshots=True, limits=Limits())
         self.source = Source(

@@ -1,4 +1,4 @@
-"""Both codes that compute keys and digests; tests of the native one are skipped where there is none that fits."""
+"""Native and Python code for block keys and digests, for tests that run over both."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from typing import Final
 
 import pytest
 
-from cachefleet_core.native import PYTHON, choose, lacking
+from cachefleet_core.native import PYTHON, native_code
 
-LACK: Final = lacking()
-NATIVE: Final = pytest.mark.skipif(bool(LACK), reason=LACK)
-CODES: Final = [
-    pytest.param(PYTHON, id="python"),
-    pytest.param(PYTHON if LACK else choose("native"), id="native", marks=NATIVE),
-]
+CODES: Final = [pytest.param(PYTHON, id="python"), pytest.param(native_code(), id="native")]
 over_both: Final = pytest.mark.parametrize("code", CODES)

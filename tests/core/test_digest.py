@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from cachefleet_core.block_keys import Tier, pack_keys, unpack_keys
 from cachefleet_core.digest import AnyDigest, Digest, Keys, engine_number
-from cachefleet_core.native import choose
+from cachefleet_core.native import native_code
 from tests.core import block_key_formula as formula
-from tests.core.codes import LACK, NATIVE
 
 VECTORS: Final[dict[str, Any]] = json.loads(formula.VECTORS.read_text(encoding="utf-8"))
 KEYS = st.integers(1, 2**64 - 1) | st.integers(2**64 - 40, 2**64 - 1) | st.integers(1, 40)
@@ -55,8 +54,8 @@ over_all: Final = pytest.mark.parametrize(
     "make",
     [
         pytest.param(Digest, id="python"),
-        pytest.param(Digest if LACK else choose("native").digest, id="native", marks=NATIVE),
-        pytest.param(IndexDigest, id="native index", marks=NATIVE),
+        pytest.param(native_code().digest, id="native"),
+        pytest.param(IndexDigest, id="native index"),
     ],
 )
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, BlockKeyer, Namespace, namespace_secrets, pack_keys
 from cachefleet_core.native import Code
 from tests.core import block_key_formula as formula
-from tests.core.codes import NATIVE, over_both
+from tests.core.codes import over_both
 
 INDEX_KEY: Final = b"k" * 32
 VECTORS: Final[dict[str, Any]] = json.loads(formula.VECTORS.read_text(encoding="utf-8"))
@@ -103,7 +103,6 @@ def test_keys_are_those_of_the_twin_in_every_form(
     assert made.packed_keys(FORMS[form](tokens), BlockKey(parent), position) == pack_keys(expected)
 
 
-@NATIVE
 @given(prompts(), LOOKAHEADS)
 def test_packed_ids_have_the_same_keys(prompt: tuple[int, list[int]], lookahead: int) -> None:
     size, tokens = prompt
@@ -278,13 +277,11 @@ def test_a_key_is_never_the_sign_for_no_parent(code: Code) -> None:
     assert made.keys([7, 8], parent)[1] == made.keys([8], BlockKey(1), 1)[0], "and the chain goes on from there"
 
 
-@NATIVE
 def test_native_code_refuses_block_sizes_by_itself() -> None:
     with pytest.raises(ValueError, match="block size must be from 1 to 1048576, got 1099511627776"):
         import_module("cachefleet_native").Keyer([1, 2, 3, 4], 2**40)
 
 
-@NATIVE
 @pytest.mark.skipif(sys.version_info >= (3, 15), reason="a layout not known yet")
 def test_ints_are_read_where_they_lie() -> None:
     assert import_module("cachefleet_native").INTS_READ_DIRECTLY

@@ -1,4 +1,4 @@
-"""Which code is used, and why."""
+"""Which code is used, and what is said where the native module cannot be."""
 
 from __future__ import annotations
 
@@ -10,46 +10,40 @@ import pytest
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.digest import Digest
-from cachefleet_core.native import API, Choice, NativeError, choose, lacking
-from tests.core.codes import NATIVE
+from cachefleet_core.native import API, REMEDY, NativeError, available_code, native_code
 
 
-def test_python_may_be_asked_for() -> None:
-    chosen = choose("python")
-    assert (chosen.name, chosen.keyer, chosen.digest) == ("python", BlockKeyer, Digest)
+def test_native_code_is_used_where_it_is_there() -> None:
+    code = available_code()
+    assert code == native_code()
+    assert code.name == "native"
+    assert code.reason.startswith("cachefleet_native ")
+    assert code.keyer is not BlockKeyer
+    assert code.digest is not Digest
+    assert code.keyer(b"k", Namespace("c"), 1).keys([1]) == BlockKeyer(b"k", Namespace("c"), 1).keys([1])
 
 
-@NATIVE
-@pytest.mark.parametrize("choice", ["auto", "native"])
-def test_native_code_is_used_where_it_is_there(choice: Choice) -> None:
-    chosen = choose(choice)
-    assert chosen.name == "native"
-    assert chosen.reason.startswith("cachefleet_native ")
-    assert chosen.keyer is not BlockKeyer
-    assert chosen.digest is not Digest
-    assert chosen.keyer(b"k", Namespace("c"), 1).keys([1]) == BlockKeyer(b"k", Namespace("c"), 1).keys([1])
+def assert_refused(problem: str) -> None:
+    """Whoever requires the native module is refused in one sentence; whoever prefers it gets Python's code."""
+    with pytest.raises(NativeError) as refusal:
+        native_code()
+    assert str(refusal.value) == f"{problem}: {REMEDY}"
+    code = available_code()
+    assert (code.name, code.keyer, code.digest) == ("python", BlockKeyer, Digest)
+    assert code.reason == str(refusal.value)
 
 
-def refused(lack: str) -> None:
-    """Native code is lacking for this reason, whoever asks."""
-    assert lacking() == choose().reason == lack
-    assert (choose().name, choose().keyer) == ("python", BlockKeyer)
-    with pytest.raises(NativeError) as raised:
-        choose("native")
-    assert str(raised.value) == lack
-
-
-def test_without_native_code_the_twin_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cachefleet_native", None)
-    refused("cachefleet_native is not installed")
+    assert_refused("cachefleet_native is not installed")
 
 
-def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_another_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     other = ModuleType("cachefleet_native")
     monkeypatch.setitem(sys.modules, "cachefleet_native", other)
-    refused(f"cachefleet_native has interface None, wanted is {API}")
+    assert_refused(f"cachefleet_native has interface None, and this release needs {API}")
     vars(other)["API"] = API + 1
-    refused(f"cachefleet_native has interface {API + 1}, wanted is {API}")
+    assert_refused(f"cachefleet_native has interface {API + 1}, and this release needs {API}")
 
 
 @pytest.mark.parametrize(
@@ -61,10 +55,10 @@ def test_native_code_of_another_interface_is_left_alone(monkeypatch: pytest.Monk
         ("what = ", "invalid syntax (cachefleet_native.py, line 1)"),
     ],
 )
-def test_native_code_that_does_not_load_is_left_alone(
+def test_a_module_that_does_not_load(
     content: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cachefleet_native.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cachefleet_native", raising=False)
-    refused(f"cachefleet_native cannot be loaded: {problem}")
+    assert_refused(f"cachefleet_native cannot be loaded ({problem})")

@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
-from cachefleet_core.native import Choice
 from cachefleet_operator.settings import Settings as OperatorSettings
 from cachefleet_worker.agent.settings import AgentBounds, AgentSettings
 from cachefleet_worker.plugin.settings import READERS, PluginSettings
@@ -30,7 +29,6 @@ UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, 
 PLUGIN_ALLOWED: Final[Mapping[str, str]] = {
     "_path": "a path",
     "_features": "names of features",
-    "_choice": ", ".join(f"`{choice}`" for choice in get_args(Choice)),
     "_positive": "above 0",
     "_positive_int": "from 1",
 }

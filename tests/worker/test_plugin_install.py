@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from cachefleet_core.engine.first_process import under_first_process
-from cachefleet_core.native import lacking
 from cachefleet_worker import plugin_install as installer
 from cachefleet_worker.plugin_install import InstallError, install, main
 
@@ -80,10 +79,9 @@ def test_the_plugin_needs_only_what_every_vllm_has(tmp_path: Path, beside: Path)
     assert isolated(EVERY_MODULE, tmp_path / "target", beside).startswith(str(tmp_path / "target"))
 
 
-@pytest.mark.skipif(bool(lacking()), reason=lacking())
 def test_native_code_comes_along_where_it_is_installed(tmp_path: Path, beside: Path) -> None:
     assert install(tmp_path).endswith("cachefleet_core, cachefleet_runtime, cachefleet_worker, cachefleet_native")
-    code = "from cachefleet_core.native import choose; print(choose('native').name)"
+    code = "from cachefleet_core.native import available_code; print(available_code().name)"
     assert isolated(code, tmp_path, beside) == "native\n"
 
 

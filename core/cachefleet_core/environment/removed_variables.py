@@ -76,6 +76,7 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
                 "ADAPTER_LOOK_SECONDS",
                 "ADAPTER_RETRY_CAP_SECONDS",
                 "ADAPTER_RETRY_SECONDS",
+                "BACKEND",
                 "CORRUPTED_REQUESTS",
                 "DELTA_SECONDS",
                 "DRAIN_SETTLE_SECONDS",
@@ -115,6 +116,7 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
         ),
         "plugin": frozenset(
             {
+                "BACKEND",
                 "BODY_TIMEOUT_SECONDS",
                 "CALL_TIMEOUT_SECONDS",
                 "HEARTBEAT_SECONDS",

@@ -17,13 +17,12 @@ import pytest
 
 from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
 from cachefleet_core.index_contract import Difference
-from cachefleet_core.native import Choice, choose
+from cachefleet_core.native import native_code
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_core.warmth import Prefix
 from cachefleet_worker.agent.agent import Agent
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wiring import running
-from tests.core.codes import NATIVE
 from tests.fakes.engine import FakeEngine
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.model import INDEX_KEY
@@ -100,20 +99,18 @@ async def test_what_the_engine_holds_is_reported(
         assert len(plane.receiver.keys) >= 18
 
 
-@pytest.mark.parametrize("code", ["python", pytest.param("native", marks=NATIVE)])
-async def test_either_code_reports_the_same_and_the_agent_says_which(
-    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture, code: Choice
+async def test_reports_are_computed_in_native_code(
+    make_settings: Make, plane: ControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    async with working(make_settings, plane, changes={"backend": code}) as worker:
+    async with working(make_settings, plane) as worker:
         await worker.complete(prompt(0, 100), "a")
         await worker.whole()
-        assert worker.metric("native_code") == (code == "native")
         [stream] = worker.agent.feed.streams.values()
-        assert type(stream.residents._keyers.of("a", "").plain) is choose(code).keyer
-        assert type(stream.residents._digest) is choose(code).digest
+        assert type(stream.residents._keyers.of("a", "").plain) is native_code().keyer
+        assert type(stream.residents._digest) is native_code().digest
         await plane.until(lambda: plane.state and plane.state.digest == plane.receiver.digest != 0)
-    assert any(f"block keys in {code} code: " in message for message in caplog.messages)
+    assert any("block keys by cachefleet_native " in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("lookahead", [1, 3])

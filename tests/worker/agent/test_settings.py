@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from cachefleet_core.environment.removed_variables import REMOVED
-from cachefleet_worker.agent.agent import code_of
+from cachefleet_core.native import API, REMEDY
 from cachefleet_worker.agent.settings import AgentBounds, AgentSettings
 from tests.worker.agent.model import INDEX_KEY
 
@@ -36,7 +37,6 @@ def test_lists_and_secrets_are_read(make_settings: Make) -> None:
         {"engine_url": "ftp://x"},
         {"ranks": 0},
         {"http_port": 70000},
-        {"backend": "rust"},
     ],
 )
 def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) -> None:
@@ -45,22 +45,11 @@ def test_wrong_values_are_refused(make_settings: Make, changes: dict[str, Any]) 
 
 
 def test_what_is_no_longer_read_changes_nothing(make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {name.lower() for name in REMOVED["agent"]} == set(AgentBounds.model_fields)
+    assert {name.lower() for name in REMOVED["agent"]} == {*AgentBounds.model_fields, "backend"}
     before = make_settings()
     for name in REMOVED["agent"]:
         monkeypatch.setenv(f"CACHEFLEET_{name}", "7")
     assert make_settings() == before
-
-
-def test_the_code_of_block_keys_is_named_by_the_environment(
-    make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CACHEFLEET_BACKEND", raising=False)
-    assert make_settings().backend == "auto"
-    monkeypatch.setenv("CACHEFLEET_BACKEND", "python")
-    assert make_settings().backend == "python"
-    monkeypatch.setenv("CACHEFLEET_BACKEND", "")
-    assert make_settings().backend == "auto"
 
 
 @pytest.mark.parametrize("text", ["", "not base64!", "c2hvcnQ=", "ä"])
@@ -70,37 +59,34 @@ def test_an_index_key_that_is_none_is_refused(make_settings: Make, tmp_path: Pat
         make_settings(index_key_file=tmp_path / "bad").index_key()
 
 
-def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
+def start(**variables: str) -> subprocess.CompletedProcess[str]:
+    """An agent's process with these variables of ours alone, at its end."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CACHEFLEET_")}
-    environment |= {"CACHEFLEET_POOL": "nameonly", "CACHEFLEET_INDEX_KEY_FILE": "missing"}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "cachefleet_worker.agent"],
-        env=environment,
+        env=environment | variables,
         capture_output=True,
         text=True,
         timeout=55,
         check=False,
     )
+
+
+def test_the_process_names_what_is_wrong_and_ends_with_2() -> None:
+    done = start(CACHEFLEET_POOL="nameonly", CACHEFLEET_INDEX_KEY_FILE="missing")
     assert done.returncode == 2
     assert "CACHEFLEET_POOL:" in done.stderr
     assert "CACHEFLEET_WORKER: Field required" in done.stderr
-    environment |= {"CACHEFLEET_POOL": "a/b", "CACHEFLEET_WORKER": "w"}
-    done = subprocess.run(
-        [sys.executable, "-m", "cachefleet_worker.agent"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
+    done = start(CACHEFLEET_POOL="a/b", CACHEFLEET_WORKER="w", CACHEFLEET_INDEX_KEY_FILE="missing")
     assert done.returncode == 2
     assert "missing" in done.stderr
 
 
-def test_native_code_that_is_insisted_on_and_not_there_is_named(
-    make_settings: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cachefleet_native", None)
-    with pytest.raises(ValueError, match="CACHEFLEET_BACKEND: cachefleet_native is not installed"):
-        code_of(make_settings(backend="native"))
-    assert code_of(make_settings(backend="auto")).name == "python"
+def test_without_the_native_module_it_ends_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "cachefleet_native.py").write_text("API = 0")
+    (tmp_path / "key").write_bytes(base64.b64encode(bytes(32)))
+    names = {"CACHEFLEET_POOL": "a/b", "CACHEFLEET_WORKER": "w", "CACHEFLEET_INDEX_KEY_FILE": str(tmp_path / "key")}
+    done = start(**names, PYTHONPATH=str(tmp_path), CACHEFLEET_LOG_FORMAT="text")
+    assert done.returncode == 2
+    problem = f"cachefleet agent: cachefleet_native has interface 0, and this release needs {API}"
+    assert done.stderr == f"{problem}: {REMEDY}\n"

@@ -24,7 +24,6 @@ def test_every_setting_can_be_given() -> None:
         WORKER_KEY_FILE="/k",
         INDEX_KEY_FILE="/i",
         POLICY_FILE="/p",
-        BACKEND="python",
         PLUGIN_OFF=" gate, tokens,",
         MAX_BODY_BYTES="1000",
         TOKENS_CACHE_BYTES="5e6",
@@ -46,7 +45,6 @@ def test_every_setting_can_be_given() -> None:
         ("CONVERSATIONS_SECONDS", "0", "CACHEFLEET_CONVERSATIONS_SECONDS: must be a number above 0, got '0'"),
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
         ("PROMPTS_BYTES", "nan", "must be a number above 0"),
-        ("BACKEND", "rust", "CACHEFLEET_BACKEND: must be one of auto, native, python, got 'rust'"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_and_turns_all_off(

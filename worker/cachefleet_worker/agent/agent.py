@@ -12,7 +12,7 @@ from time import monotonic
 import aiohttp
 from aiohttp import web
 
-from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.native import native_code
 from cachefleet_core.report_frames import Drain, Phase
 from cachefleet_runtime.tasks import restarting
 from cachefleet_runtime.tls import server_context
@@ -39,21 +39,15 @@ def new_epoch() -> str:
     return secrets.token_hex(16)
 
 
-def code_of(settings: AgentSettings) -> Code:
-    """The code that computes block keys. ValueError where the configured one is not available."""
-    try:
-        return choose(settings.backend)
-    except NativeError as error:
-        raise ValueError(f"CACHEFLEET_BACKEND: {error}") from error
-
-
 class _Drained(Exception):  # noqa: N818 - not an error
     """Ends the agent: a drain that a control plane asked for is done."""
 
 
 class Agent:
-    """The worker agent. ``run`` serves until cancelled, or until a drain that a control plane asked for is done; in an
-    exception group it raises KeyRefusedError where the engine does not take the worker key.
+    """The worker agent. NativeError where the native module cannot be used.
+
+    ``run`` serves until cancelled, or until a drain that a control plane asked for is done; in an exception group it
+    raises KeyRefusedError where the engine does not take the worker key.
     """
 
     def __init__(
@@ -68,13 +62,12 @@ class Agent:
     ) -> None:
         self._settings = settings
         self._index_key = settings.index_key()
-        self._code = code_of(settings)
+        self._native = native_code().reason
         self._new_epoch = epoch
         self._session: Session | None = None
         self._flushing: asyncio.TimerHandle | None = None
         self._lookahead: tuple[str | None, int] = (None, 0)
         self.metrics = metrics
-        self.metrics.native.set(self._code.name == "native")
         self._serving = server_context(settings.tls_folder) if settings.tls_folder else None
         self.feed = Feed(self.metrics)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
@@ -133,7 +126,7 @@ class Agent:
 
     async def run(self) -> None:
         """Serve HTTP and report until cancelled or drained. OSError where the port cannot be bound."""
-        log.info("block keys in %s code: %s", self._code.name, self._code.reason)
+        log.info("block keys by %s", self._native)
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
@@ -196,7 +189,6 @@ class Agent:
             facts,
             self.metrics,
             index_key=self._index_key,
-            code=self._code,
             epoch=facts.boot or self._new_epoch(),
             changed=self._flush_soon,
             polled=self._polled,

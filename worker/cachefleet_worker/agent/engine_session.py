@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from cachefleet_core.native import Code
 from cachefleet_worker.agent.blocks.lower_media import most_below
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.engines.engine import EngineProcess, EventSource
@@ -47,7 +46,6 @@ class Session:
         metrics: AgentMetrics,
         *,
         index_key: bytes,
-        code: Code,
         epoch: str,
         changed: Callable[[], None],
         polled: Callable[[], None],
@@ -80,7 +78,6 @@ class Session:
                 remembered=settings.remembered_blocks,
                 namespaces=settings.namespaces,
                 below=most_below(hello.blocks_total),
-                code=code,
             )
             self._ranks[rank] = _Rank(Stream(hello, residents), LoadMeter(hello.blocks_total, facts.devices))
 

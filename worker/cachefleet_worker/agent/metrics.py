@@ -30,9 +30,6 @@ class AgentMetrics:
             registry=registry,
         )
         self.epochs = Counter("cachefleet_agent_epochs", "Epochs begun, by cause", ["cause"], registry=registry)
-        self.native = Gauge(
-            "cachefleet_agent_native_code", "1 where block keys are computed in native code", registry=registry
-        )
         self.held = Gauge("cachefleet_agent_held_blocks", "Blocks held, over tiers", ["rank"], registry=registry)
         self.held_back = Gauge(
             "cachefleet_agent_held_back_batches",

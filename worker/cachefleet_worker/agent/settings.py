@@ -18,7 +18,6 @@ from pydantic_settings import (
 )
 
 from cachefleet_core.engine.engine_configuration import EngineConfiguration
-from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 from cachefleet_core.tls_names import AUTHORITIES
 
@@ -184,8 +183,6 @@ class AgentSettings(AgentBounds):
     the operator."""
     after_drain: Literal["exit", "stay"] = "exit"
     """What to do once a drain that a control plane asked for is done. Set by the operator."""
-    backend: Choice = "auto"
-    """Which code computes block keys. Set it to `native` to insist on `cachefleet_native`."""
     load_adapters: bool = False
     """Load the adapters that the policy names into the running engine, and unload all others. Set by the operator."""
     adapter_load_seconds: Seconds = 600.0

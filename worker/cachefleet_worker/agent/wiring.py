@@ -15,7 +15,7 @@ from cachefleet_worker.agent.settings import AgentSettings
 
 
 def build_agent(settings: AgentSettings, http: aiohttp.ClientSession) -> Agent:
-    """The agent of a vLLM worker. OSError or ValueError where a file or a code of the settings cannot be used."""
+    """The agent of a vLLM worker. OSError or ValueError where a file or the native module cannot be used."""
     metrics = AgentMetrics()
     return Agent(settings, VllmEngine(settings, http, metrics), metrics, http)
 

@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from cachefleet_core.environment.removed_variables import removed_lines
-from cachefleet_core.native import Choice
 from cachefleet_core.tenancy import parse_index_key
 
 log = logging.getLogger("vllm.cachefleet")
@@ -44,8 +43,6 @@ class PluginSettings:
     """JSON of the policy in force from the start. Set by the operator."""
     plugin_off: frozenset[str] = frozenset()
     """Features that are off, comma separated. Set it to rule one out as the cause of a problem."""
-    backend: Choice = "auto"
-    """Which code computes block keys. Set it to `native` to insist on `cachefleet_native`."""
     max_body_bytes: int = 16 * 1024 * 1024
     """The longest body of the plugin's routes. Raise it with the gateway's `REQUEST_MAX_BYTES`."""
     tokens_cache_bytes: int = 256 * 1024 * 1024
@@ -120,12 +117,6 @@ def _features(name: str, text: str) -> frozenset[str]:
     return named
 
 
-def _choice(name: str, text: str) -> str:
-    if text not in get_args(Choice):
-        raise SettingsError(f"{name}: must be one of {', '.join(get_args(Choice))}, got {text!r}")
-    return text
-
-
 def _positive(name: str, text: str) -> float:
     try:
         value = float(text)
@@ -145,7 +136,6 @@ READERS: Final = {
     "index_key_file": _path,
     "policy_file": _path,
     "plugin_off": _features,
-    "backend": _choice,
     "max_body_bytes": _positive_int,
     "tokens_cache_bytes": _positive_int,
     "prompts_bytes": _positive_int,

@@ -11,7 +11,6 @@ from cachefleet_core.hit_rule import CacheGroup, HitRule, window_key
 from cachefleet_core.report_frames import Cleared, Removed, Stored
 from cachefleet_worker.agent.blocks.block_events import AllBlocksCleared, BlockRemoved, BlockStored, Total, Unreadable
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
-from tests.core.codes import CODES
 from tests.worker.agent.model import BLOCK_SIZE, CONTRACT, INDEX_KEY, keys_of
 from tests.worker.agent.receiver import Receiver, checked
 
@@ -58,9 +57,9 @@ class Held:
         return set(self.receiver.keys)
 
 
-@pytest.fixture(params=CODES)
-def held(request: pytest.FixtureRequest) -> Held:
-    return Held(code=request.param)
+@pytest.fixture
+def held() -> Held:
+    return Held()
 
 
 def test_blocks_that_differ_in_what_follows_them_are_held_and_removed_apart() -> None:
@@ -355,9 +354,9 @@ class Drafted(Held):
         return operations
 
 
-@pytest.fixture(params=CODES)
-def drafted(request: pytest.FixtureRequest) -> Drafted:
-    return Drafted(code=request.param)
+@pytest.fixture
+def drafted() -> Drafted:
+    return Drafted()
 
 
 def test_a_draft_changes_nothing_until_it_is_adopted(drafted: Drafted) -> None:

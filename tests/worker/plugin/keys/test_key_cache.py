@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.native import Code
+from cachefleet_core.native import Code, native_code
 from cachefleet_worker.plugin.keys.key_cache import CHUNK_TOKENS, KeyCache, TokenIdError
-from tests.core.codes import CODES, NATIVE, over_both
+from tests.core.codes import over_both
 
 INDEX_KEY = bytes(32)
 HERE = Namespace("sha256:c", "tenant")
@@ -54,10 +54,8 @@ def test_a_shared_beginning_is_hashed_once() -> None:
     assert (cache.hits, cache.misses) == (20, 22)
 
 
-@NATIVE
 def test_of_what_native_code_hashes_nothing_is_remembered() -> None:
-    code: Code = CODES[1].values[0]  # type: ignore[assignment] # as it is there
-    cache = KeyCache(INDEX_KEY, max_bytes=10**7, code=code)
+    cache = KeyCache(INDEX_KEY, max_bytes=10**7, code=native_code())
     ids = prompt(1, 3 * CHUNK_TOKENS)
     for _ in range(2):
         assert cache.keys(HERE, 32, ids) == plain(ids, 32)

@@ -16,13 +16,13 @@ from cachefleet_core import prompt_keys
 from cachefleet_core.block_identity.media import MediaKeyer, Placed
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine.held_requests import Hold
-from cachefleet_core.native import Choice, choose
+from cachefleet_core.native import PYTHON, Code, native_code
 from cachefleet_worker.plugin.asgi import HttpError
 from cachefleet_worker.plugin.keys import key_service
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import BodyKind, NoRenderingError, Prompt, RefusedError, Rendered
 from cachefleet_worker.plugin.settings import PluginSettings
-from tests.core.codes import NATIVE
+from tests.core.codes import CODES, over_both
 from tests.worker.plugin.asked import process
 
 INDEX_KEY = bytes(range(32))
@@ -64,10 +64,11 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_service, "unmet", lambda _feature: "")
 
 
-@pytest.fixture(params=["python", pytest.param("native", marks=NATIVE)])
-def settings(tmp_path: Path, request: pytest.FixtureRequest) -> PluginSettings:
+@pytest.fixture(params=CODES)
+def settings(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PluginSettings:
     (tmp_path / "index").write_text(base64.urlsafe_b64encode(INDEX_KEY).decode())
-    return PluginSettings(index_key_file=tmp_path / "index", backend=request.param)
+    monkeypatch.setattr(key_service, "available_code", lambda: request.param)
+    return PluginSettings(index_key_file=tmp_path / "index")
 
 
 def service(
@@ -183,25 +184,30 @@ async def test_boundaries_are_those_of_the_token_cache(settings: PluginSettings)
     assert (await asked(service(settings, one())))[0].boundaries == ()
 
 
-async def test_either_code_answers_with_the_same_bytes(settings: PluginSettings) -> None:
+async def test_either_code_answers_with_the_same_bytes(
+    settings: PluginSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = (one(salt="s"), one(IDS[:5]), one(plain=33), Rendered((Prompt(IDS, 100), Prompt([1 << 31], 1)), "", "a"))
     cache = SimpleNamespace(boundaries=lambda _tokenizer, ids: [1, len(ids)])
     said = {}
-    choices: tuple[Choice, ...] = ("python", settings.backend)
-    for choice in choices:
-        made = service(replace(settings, backend=choice), *answers, *answers, cache=cache)
+    for code in (PYTHON, native_code()):
+        monkeypatch.setattr(key_service, "available_code", lambda code=code: code)
+        made = service(settings, *answers, *answers, cache=cache)
         queries = ({"contract": CONTRACT}, {"contract": CONTRACT, "ids": "1", "block_size": "3"})
         assert made.cache is not None
-        assert type(made.cache._keyer(Namespace(CONTRACT), 3)[1]) is choose(choice).keyer
-        said[choice] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
-    assert said["python"] == said[settings.backend]
+        assert type(made.cache._keyer(Namespace(CONTRACT), 3)[1]) is code.keyer
+        said[code.name] = [(await made.answer(query, b"{}")).content for query in queries for _ in answers]
+    assert said["python"] == said["native"]
     assert len(set(said["python"])) == 8
 
 
-async def test_the_code_that_was_chosen_is_logged(settings: PluginSettings, caplog: pytest.LogCaptureFixture) -> None:
+@over_both
+async def test_the_code_that_was_chosen_is_logged(
+    code: Code, settings: PluginSettings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(key_service, "available_code", lambda: code)
     service(settings)
-    code = choose(settings.backend)
     assert f"cachefleet: block keys in {code.name} code: {code.reason}" in caplog.messages
 
 
@@ -217,11 +223,6 @@ async def test_native_code_that_does_not_fit_costs_nothing_but_time(
     made = service(settings, one())
     assert (await asked(made))[0].keys == keyed(IDS)
     assert not made._faults.counts
-    insisting = service(replace(settings, backend="native"))
-    with pytest.raises(HttpError, match="CACHEFLEET_BACKEND: cachefleet_native") as refused:
-        await asked(insisting)
-    assert (refused.value.status, refused.value.code) == (503, "keys_off")
-    assert not insisting._faults.counts
 
 
 async def test_long_prompts_are_hashed_off_the_event_loop(settings: PluginSettings) -> None:

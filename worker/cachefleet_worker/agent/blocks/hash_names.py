@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cachefleet_core.block_identity.media import MediaKeyer
-from cachefleet_core.block_keys import BlockKey, BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKey, Namespace
+from cachefleet_core.native import native_code
 from cachefleet_runtime.lru import LruMap
 from cachefleet_worker.agent.blocks.block_events import EngineHash
 
@@ -34,11 +35,10 @@ class Keyers:
         block_size: int,
         lookahead: int = 0,
         ready: int,
-        make: type[BlockKeyer] = BlockKeyer,
     ) -> None:
         self._index_key = index_key
         self._contract = contract
-        self._make = make
+        self._keyer = native_code().keyer
         self._keyers: LruMap[tuple[str, str], MediaKeyer] = LruMap(ready)
         self.block_size = block_size
         self.lookahead = lookahead
@@ -52,7 +52,7 @@ class Keyers:
         keyer = self._keyers.use(name)
         if keyer is None:
             namespace = Namespace(self._contract, salt, lora)
-            plain = self._make(self._index_key, namespace, self.block_size, self.lookahead)
+            plain = self._keyer(self._index_key, namespace, self.block_size, self.lookahead)
             keyer = MediaKeyer(self._index_key, namespace, plain)
             self._keyers.put(name, keyer)
         return keyer

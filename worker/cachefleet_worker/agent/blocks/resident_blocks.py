@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule
-from cachefleet_core.native import PYTHON, Code
+from cachefleet_core.native import native_code
 from cachefleet_core.report_frames import Operation, Stored
 from cachefleet_worker.agent.blocks.block_events import (
     AllBlocksCleared,
@@ -50,7 +50,7 @@ class Residents:
     ``contract`` is the index contract's fingerprint, ``block_size`` and ``lookahead`` are its. ``groups`` are the
     engine's KV cache groups where it tells them.
     ``remembered`` bounds the keys kept of blocks no longer held, ``namespaces`` the keyers, ``below``
-    the blocks below the device. ``code`` computes keys and the digest.
+    the blocks below the device. NativeError where the native module cannot be used.
     """
 
     def __init__(
@@ -64,22 +64,18 @@ class Residents:
         remembered: int = 262_144,
         namespaces: int = 1024,
         below: int = MOST_BLOCKS,
-        code: Code = PYTHON,
     ) -> None:
-        keyers = Keyers(
-            index_key, contract, block_size=block_size, lookahead=lookahead, ready=namespaces, make=code.keyer
-        )
-        self._start(code, keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
+        keyers = Keyers(index_key, contract, block_size=block_size, lookahead=lookahead, ready=namespaces)
+        self._start(keyers, Names(remembered=remembered), scope=Scope(block_size, groups))
         self._lower = LowerMedia(below)
 
-    def _start(self, code: Code, keyers: Keyers, names: Names, *, scope: Scope) -> None:
-        self._code = code
+    def _start(self, keyers: Keyers, names: Names, *, scope: Scope) -> None:
         self._keyers = keyers
         self._names = names
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
         self._sums: defaultdict[int, Checksum] = defaultdict(Checksum)
-        self._digest, self._changes = code.digest(), Changes()
+        self._digest, self._changes = native_code().digest(), Changes()
         self._lower, self._drafted = LowerMedia(), False
         self.held = 0
         """Number of distinct (key, tier) held."""
@@ -162,7 +158,7 @@ class Residents:
     def draft(self) -> Residents:
         """An empty set that knows every hash known here."""
         draft = Residents.__new__(Residents)
-        draft._start(self._code, self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
+        draft._start(self._keyers, self._names.above(), scope=self._scope.copy())  # noqa: SLF001 - one of our own
         draft._lower, draft._drafted = LowerMedia(self._lower.most, self._lower.host), True  # noqa: SLF001
         return draft
 

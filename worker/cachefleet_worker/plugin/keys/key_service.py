@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from cachefleet_core.block_keys import MAX_LOOKAHEAD, Namespace, pack_tokens
 from cachefleet_core.engine.held_requests import Hold
-from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.native import available_code
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PROMPT_HEADER, PackedPrompt, encode
 from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
@@ -217,12 +217,12 @@ class KeyService:
         with self._faults.guard(FEATURE):
             try:
                 index_key = _index_key(process)
-                code = _code(process)
                 _check_vllm()
                 self._source = PromptSource(state)
             except (OSError, ValueError, NoRenderingError) as error:
                 self._capabilities.add(FEATURE, OFF, str(error))
                 return
+            code = available_code()
             self.cache = KeyCache(index_key, max_bytes=process.settings.keys_cache_bytes, code=code)
             self._capabilities.add(FEATURE, MODE)
             self._capabilities.add(MEDIA, "on")
@@ -238,13 +238,6 @@ def _index_key(process: Process) -> bytes:
     if not key:
         raise NoRenderingError("CACHEFLEET_INDEX_KEY_FILE names no key")
     return key
-
-
-def _code(process: Process) -> Code:
-    try:
-        return choose(process.settings.backend)
-    except NativeError as error:
-        raise NoRenderingError(f"CACHEFLEET_BACKEND: {error}") from error
 
 
 def _check_vllm() -> None:
