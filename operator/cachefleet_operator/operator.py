@@ -71,7 +71,7 @@ class Operator:
         """Readiness: why this process can neither reconcile nor stand by, "" where it can."""
         failure = self._leader.failure
         if failure and (silent := time.monotonic() - failure.since) >= self._times.renew_seconds:
-            return f"the Lease cannot be read or written since {silent:.0f} s: {failure.words}"
+            return f"the Lease cannot be read or written since {silent:.0f} s: {failure.message}"
         if not self._leader.answered:
             return "the Lease has not been read yet"
         return self._waiting.reason if self._leader.holds() else ""

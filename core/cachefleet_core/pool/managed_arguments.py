@@ -120,19 +120,19 @@ MANAGED_PATTERN: Final = f"^(--(no[-_])?({_LONG})|-({'|'.join(SHORT_ARGUMENTS)})
 class ManagedArgument:
     """An argument that is, or may be read as, a managed option.
 
-    ``given`` is the option as written, without its value; ``option`` the managed one, "" where it ends all options.
+    ``written`` is the option as written, without its value; ``option`` the managed one, "" where it ends all options.
     """
 
-    given: str
+    written: str
     option: str
     whole: bool
     instead: str
 
     def __str__(self) -> str:
         if not self.option:
-            return f"{self.given}: {self.instead}"
+            return f"{self.written}: {self.instead}"
         read = "" if self.whole else f", which vLLM may read as --{self.option}"
-        return f"{self.given}{read}: {self.instead}"
+        return f"{self.written}{read}: {self.instead}"
 
 
 def managed_arguments(words: Iterable[str]) -> Iterator[ManagedArgument]:

@@ -51,7 +51,7 @@ def documents(text: str) -> list[tuple[int, Any]]:
     except _UnsoundError as error:
         raise _refused(str(error)) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise _refused(f"is not YAML: {_said(error)}") from error
+        raise _refused(f"is not YAML: {_parser_message(error)}") from error
     except RecursionError as error:
         raise _refused("is nested too deeply") from error
     if not given:
@@ -104,7 +104,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _said(error: Exception) -> str:
+def _parser_message(error: Exception) -> str:
     """The parser's message with line and column, without the text around it, which may hold anything."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"{error.problem} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"

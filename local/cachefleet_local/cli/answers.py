@@ -31,7 +31,7 @@ class Asker:
 
     def __call__(self, question: Question) -> Any:
         """The answer. UnreachableError where it may come later; FailureError."""
-        access = self._access = self._access or self._found()
+        access = self._access = self._access or self._find_access()
         try:
             answer = question(AdminClient(access, seconds=self._seconds))
         except (UnreachableError, RefusedError):
@@ -40,7 +40,7 @@ class Asker:
         self._answered = True
         return answer
 
-    def _found(self) -> AdminAccess:
+    def _find_access(self) -> AdminAccess:
         try:
             return find_access(self._where)
         except FailureError as error:

@@ -21,7 +21,7 @@ _WHERE: Final = ("url", "token_file", "data_dir", "context")
 def names(path: str, field: str) -> Names:
     """Completes to a field of the items at ``path`` of the admin API."""
 
-    def found(ctx: typer.Context, incomplete: str) -> list[str]:
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given = Where(**{name: ctx.params.get(name) for name in _WHERE})
         try:
             items = ask(given.or_else(ctx.obj), lambda client: client.get(path), seconds=ASK_SECONDS)["items"]
@@ -29,7 +29,7 @@ def names(path: str, field: str) -> Names:
             return []
         return sorted({str(item[field]) for item in items if str(item[field]).startswith(incomplete)})
 
-    return found
+    return complete
 
 
 def context_names(incomplete: str) -> list[str]:

@@ -57,10 +57,10 @@ class Screen:
         """Show a process's new state."""
         if self._progress:
             self._move_bar(spec, life)
-        elif words := self._words(spec, life):
+        elif words := self._state_text(spec, life):
             self._line(words, style=_STYLES.get(life.state, ""))
 
-    def said(self, lines: Sequence[str]) -> None:
+    def show_lines(self, lines: Sequence[str]) -> None:
         """Show what is waited for, or the words of a process that has failed."""
         for line in lines:
             self._line(line)
@@ -116,7 +116,7 @@ class Screen:
         progress.update(bar, state=f"[{style}]{life.state.value}" if style else life.state.value)
         done = sum(task.finished for task in progress.tasks if task.id != self._bars["all"])
         progress.update(self._bars["all"], completed=done)
-        if life.state in {State.BACKING_OFF, State.FAILED} and (words := self._words(spec, life)):
+        if life.state in {State.BACKING_OFF, State.FAILED} and (words := self._state_text(spec, life)):
             self._console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def _end_bars(self) -> None:
@@ -124,7 +124,7 @@ class Screen:
             self._progress.stop()
             self._progress = None
 
-    def _words(self, spec: ProcessSpec, life: Life) -> str:
+    def _state_text(self, spec: ProcessSpec, life: Life) -> str:
         """The text for a process's new state, "" for none."""
         match life.state:
             case State.STARTING:

@@ -71,7 +71,7 @@ def with_reset(pool: PrefixCachePool) -> PrefixCachePool:
 
 async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) -> None:
     screen.starting(fleet.plan.processes)
-    async with LocalFleet(fleet, screen.changed, screen.said):
+    async with LocalFleet(fleet, screen.changed, screen.show_lines):
         screen.all_ready()
         await show_console(fleet, screen)
         round_robin, cache_aware = await compare(fleet, workload(Shape()), console)
@@ -92,7 +92,7 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
 async def show_console(fleet: Prepared, screen: Screen) -> None:
     """Tell where one can look on while it runs, as the fleet is gone afterwards."""
     if link := await signed_in_console(fleet, screen):
-        screen.said([f"look on in the console while this runs (signs in once): {link}"])
+        screen.show_lines([f"look on in the console while this runs (signs in once): {link}"])
 
 
 NEXT: Final = [

@@ -51,7 +51,7 @@ def figure(phases: Sequence[Phase]) -> str:
     height = len(panels) * _HEIGHT
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-        f' role="img"><title>{escape(_words(phases))}</title><style>{_STYLE}</style>{charts}</svg>\n'
+        f' role="img"><title>{escape(_description(phases))}</title><style>{_STYLE}</style>{charts}</svg>\n'
     )
 
 
@@ -80,9 +80,9 @@ def _first_token(answers: Sequence[Answer]) -> float:
     return median(answer.ttft_seconds for answer in answers)
 
 
-def _words(phases: Sequence[Phase]) -> str:
-    told = [f"{phase.policy}: {phase.hit_ratio:.0%} cached, {1000 * phase.ttft(50):.0f} ms" for phase in phases]
-    return f"Hit ratio and median time to first token over time. {'; '.join(told)}"
+def _description(phases: Sequence[Phase]) -> str:
+    summaries = [f"{phase.policy}: {phase.hit_ratio:.0%} cached, {1000 * phase.ttft(50):.0f} ms" for phase in phases]
+    return f"Hit ratio and median time to first token over time. {'; '.join(summaries)}"
 
 
 def _chart(panel: _Panel, phases: Sequence[Phase], seconds: float, *, top: int) -> str:

@@ -26,12 +26,12 @@ def main(arguments: list[str]) -> None:
     path, python, *command = arguments
     if command[:2] == ["-m", MODULE]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            if _asked(connection, path, command[2:]):
+            if _request_engine(connection, path, command[2:]):
                 _end_as(_stand_in(connection))
     os.execv(python, [python, *command])  # noqa: S606 - the interpreter that was meant
 
 
-def _asked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
+def _request_engine(connection: socket.socket, path: str, arguments: list[str]) -> bool:
     """Whether the fork server accepts the engine."""
     request = {
         "arguments": arguments,

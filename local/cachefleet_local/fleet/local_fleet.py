@@ -186,12 +186,12 @@ class LocalFleet:
         self,
         fleet: Prepared,
         changed: Changed = lambda _spec, _life: None,
-        said: Callable[[list[str]], None] = lambda _lines: None,
+        show_lines: Callable[[list[str]], None] = lambda _lines: None,
     ) -> None:
-        """``changed`` is told each state of a process, ``said`` what is waited for, and what one that fails says."""
+        """``changed`` gets each state of a process; ``show_lines`` what is awaited, and the log's end of a failure."""
         self.prepared = fleet
-        self._told = changed
-        self._said = said
+        self._on_change = changed
+        self._show_lines = show_lines
         self._progress = StartProgress(fleet.folder.start_times_file)
         self._supervisor = Supervisor(fleet.plan.processes, changed=self._changed, parallel_starts=_parallel_starts())
         self._task: asyncio.Task[None] | None = None
@@ -225,7 +225,7 @@ class LocalFleet:
             await asyncio.sleep(PROGRESS_SECONDS)
             supervisor = self._supervisor
             if lines := self._progress.lines(self.prepared.plan.processes, supervisor.lives, supervisor.clock()):
-                self._said(lines)
+                self._show_lines(lines)
 
     async def _settle(self) -> None:
         settled = asyncio.create_task(self._supervisor.settled())
@@ -248,7 +248,7 @@ class LocalFleet:
                 continue
             if waited_too_long or life.state is State.FAILED:
                 lines += [f"{spec.name}: {how_it_stands(life)}; the end of its log {spec.log}:"]
-                lines += [f"  {line}" for line in self._progress.words(spec)]
+                lines += [f"  {line}" for line in self._progress.last_lines(spec)]
         return lines
 
     async def _stop(self) -> None:
@@ -265,9 +265,9 @@ class LocalFleet:
                 self._progress.save()
         except OSError as error:  # a full disk must not end the fleet; the next change writes all
             logger.warning("the data folder cannot be written: %s", error)
-        self._told(spec, life)
+        self._on_change(spec, life)
         if life.state is State.BACKING_OFF and not life.was_ready:
-            self._said([f"  {line}" for line in self._progress.words(spec)])
+            self._show_lines([f"  {line}" for line in self._progress.last_lines(spec)])
 
 
 def how_it_stands(life: Life) -> str:

@@ -91,8 +91,8 @@ class StartProgress:
             if lives[spec.name].state is State.STARTING
         ]
 
-    def words(self, spec: ProcessSpec) -> list[str]:
-        """The last words of this start."""
+    def last_lines(self, spec: ProcessSpec) -> list[str]:
+        """The last lines of this start's log."""
         return last_words(read_end(spec.log, since=self._offsets.get(spec.name, 0)))
 
     def _doing(self, spec: ProcessSpec) -> str:

@@ -79,7 +79,7 @@ class Supervisor:
         async with self._news:
             await self._news.wait_for(lambda: all(self.lives[name].state is State.READY for name in names))
 
-    async def tell(self, spec: ProcessSpec, event: Event, exit_status: int | None = None) -> Action:
+    async def apply(self, spec: ProcessSpec, event: Event, exit_status: int | None = None) -> Action:
         """Apply an event to a process's state, announce a change, and return the action."""
         before = self.lives[spec.name]
         life, action = step(before, event, now=self.clock(), exit_status=exit_status)
@@ -105,7 +105,7 @@ class _Supervised:
         await self._unless_stopped(self._fleet.ready(self._spec.after))
         with listeners(self._spec.ports) as self._sockets:
             await self._all_runs()
-        await self._fleet.tell(self._spec, Event.STOP)
+        await self._fleet.apply(self._spec, Event.STOP)
 
     async def _all_runs(self) -> None:
         while not self._fleet.stopping.is_set() and self._life.state is not State.FAILED:
@@ -127,7 +127,7 @@ class _Supervised:
             await self._run(slot)
 
     async def _run(self, slot: AsyncExitStack) -> None:
-        await self._fleet.tell(self._spec, Event.START)
+        await self._fleet.apply(self._spec, Event.START)
         self._misses = 0
         process = await _spawn(self._spec, [one.fileno() for one in self._sockets])
         exited = asyncio.create_task(process.wait())
@@ -138,7 +138,7 @@ class _Supervised:
             # Normally the guard has left nothing; where it was killed itself, its process group is left.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        await self._fleet.tell(self._spec, Event.EXITED, await exited)
+        await self._fleet.apply(self._spec, Event.EXITED, await exited)
 
     async def _attend(
         self, process: asyncio.subprocess.Process, exited: asyncio.Task[int], slot: AsyncExitStack
@@ -147,11 +147,11 @@ class _Supervised:
         ending = False
         while await self._unless_stopped(asyncio.wait({exited}, timeout=self._interval)) and not exited.done():
             if (event := await self._probe()) is not None:
-                await self._fleet.tell(self._spec, event)
+                await self._fleet.apply(self._spec, event)
             if self._life.state is State.READY:
                 await slot.aclose()
             elif not ending and self._overdue():
-                ending = await self._fleet.tell(self._spec, Event.OVERDUE) is Action.END
+                ending = await self._fleet.apply(self._spec, Event.OVERDUE) is Action.END
                 _terminate(process)
 
     def _overdue(self) -> bool:
@@ -164,7 +164,7 @@ class _Supervised:
     async def _end(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
         if exited.done():
             return
-        await self._fleet.tell(self._spec, Event.STOP)
+        await self._fleet.apply(self._spec, Event.STOP)
         for one in self._sockets:  # nobody will serve who connects from now on
             one.close()
         _terminate(process)

@@ -47,8 +47,8 @@ class CachedFacts:
 
     facts: Facts
     known_at: float
-    told: Facts
-    told_at: float
+    reconciled: Facts
+    reconciled_at: float
     measured_at: float
     """When an answer last had a hit ratio."""
 
@@ -89,12 +89,12 @@ class FactsCache:
     async def facts(self, key: str) -> Facts:
         """Cached facts of a pool; requested where there are none."""
         if key not in self._seen:
-            self._note(key, self._silent() or await self._ask(key), told=True)
+            self._note(key, self._silent() or await self._ask(key), reconciled=True)
         return self._seen[key].facts
 
     async def fresh(self, key: str) -> Facts:
         """Facts of a pool requested now; the cached ones where no answer comes in time."""
-        self._note(key, self._silent() or await self._ask(key), told=False)
+        self._note(key, self._silent() or await self._ask(key), reconciled=False)
         return self._seen[key].facts
 
     def pools(self) -> set[str]:
@@ -136,7 +136,7 @@ class FactsCache:
 
     def _contract(self, key: str) -> ContractFacts | None:
         seen = self._seen.get(key)
-        return seen.facts.known.contract if seen and seen.facts.known else None
+        return seen.facts.pool.contract if seen and seen.facts.pool else None
 
     async def _ask(self, key: str) -> Facts:
         answer = await self._source.ask(key, seconds=self._times.timeout)
@@ -157,40 +157,40 @@ class FactsCache:
         if key not in self._seen:
             return  # dropped meanwhile
         before = self._contract(key)
-        self._note(key, answer, told=False)
+        self._note(key, answer, reconciled=False)
         seen, now = self._seen[key], self._clock()
         if self._contract(key) != before:
             for other in self._fleets.beside(key):
                 self._enqueue(other.key)
-        at_once = essence(seen.facts) != essence(seen.told)
-        moved = figures(seen.facts) != figures(seen.told)
-        if at_once or (moved and now - seen.told_at >= self._times.figures_every):
-            self._seen[key] = replace(seen, told=seen.facts, told_at=now)
+        at_once = essence(seen.facts) != essence(seen.reconciled)
+        moved = figures(seen.facts) != figures(seen.reconciled)
+        if at_once or (moved and now - seen.reconciled_at >= self._times.figures_every):
+            self._seen[key] = replace(seen, reconciled=seen.facts, reconciled_at=now)
             self._enqueue(key)
 
-    def _note(self, key: str, answer: Facts, *, told: bool) -> None:
+    def _note(self, key: str, answer: Facts, *, reconciled: bool) -> None:
         old, now = self._seen.get(key), self._clock()
-        if old and answer.known is None and old.facts.known and now - old.known_at < self._times.keep:
+        if old and answer.pool is None and old.facts.pool and now - old.known_at < self._times.keep:
             return  # one failed request does not discard what is known
         measured_at = now if old is None or _measured(answer) else old.measured_at
         if old and now - measured_at < self._times.keep:
             answer = _with_ratio(answer, old.facts)
-        known_at = now if answer.known else old.known_at if old else now
-        if told or old is None:
+        known_at = now if answer.pool else old.known_at if old else now
+        if reconciled or old is None:
             self._seen[key] = CachedFacts(answer, known_at, answer, now, measured_at)
         else:
-            self._seen[key] = CachedFacts(answer, known_at, old.told, old.told_at, measured_at)
+            self._seen[key] = CachedFacts(answer, known_at, old.reconciled, old.reconciled_at, measured_at)
 
 
 def _measured(facts: Facts) -> bool:
-    return facts.known is not None and facts.known.hit_ratio.value is not None and facts.known.hit_ratio.sampled
+    return facts.pool is not None and facts.pool.hit_ratio.value is not None and facts.pool.hit_ratio.sampled
 
 
 def _with_ratio(answer: Facts, before: Facts) -> Facts:
     """Keep the previous hit ratio where the answer has none to judge by: a replica may have just started."""
-    if answer.known is None or before.known is None or _measured(answer) or not _measured(before):
+    if answer.pool is None or before.pool is None or _measured(answer) or not _measured(before):
         return answer
-    return replace(answer, known=msgspec.structs.replace(answer.known, hit_ratio=before.known.hit_ratio))
+    return replace(answer, pool=msgspec.structs.replace(answer.pool, hit_ratio=before.pool.hit_ratio))
 
 
 def no_facts() -> FactsCache:

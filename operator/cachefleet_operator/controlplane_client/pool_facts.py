@@ -28,14 +28,14 @@ class FactsError(ValueError):
 class Facts:
     """What is known of a pool, or the reason why nothing is."""
 
-    known: PoolDetail | None = None
+    pool: PoolDetail | None = None
     reason: Reason = Reason.NO_CONTROL_PLANE
     message: str = "CACHEFLEET_ADMIN_URL names no control plane to ask"
 
     @property
     def members(self) -> tuple[WorkerFacts, ...]:
         """Its workers, one for each rank; none where nothing is known."""
-        return self.known.members if self.known else ()
+        return self.pool.members if self.pool else ()
 
 
 UNASKED: Final = Facts()
@@ -65,23 +65,23 @@ def cache_values(facts: Facts) -> dict[str, float]:
 
 def essence(facts: Facts) -> object:
     """Equal for facts that differ only in figures that change all the time: blocks, ratios, values."""
-    known = facts.known
-    if known is None:
+    pool = facts.pool
+    if pool is None:
         return facts.reason
     return (
-        known.contract,
-        known.hit_ratio.value is None,
-        known.hit_ratio.sampled,
-        known.hit_ratio.by,
-        block_bytes(known),
-        known.adapter_conflicts,
-        frozenset(map(_life, known.members)),
+        pool.contract,
+        pool.hit_ratio.value is None,
+        pool.hit_ratio.sampled,
+        pool.hit_ratio.by,
+        block_bytes(pool),
+        pool.adapter_conflicts,
+        frozenset(map(_life, pool.members)),
     )
 
 
 def figures(facts: Facts) -> object:
     """Equal for facts that nothing is made of that differs: those of time, and of requests, are in no status."""
-    ratio = facts.known.hit_ratio if facts.known else None
+    ratio = facts.pool.hit_ratio if facts.pool else None
     measured = ratio and (ratio.value, ratio.counted, ratio.tokens, ratio.window_seconds)
     return essence(facts), facts.message, measured, tuple(map(_amounts, facts.members))
 

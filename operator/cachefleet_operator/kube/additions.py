@@ -67,17 +67,17 @@ def without_additions(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Ma
     """
     if next(additions(desired, live), None) is None:
         return None
-    said = _said(live)
-    parts: Manifest = _mended(_said(desired), said, ())
-    return dict.fromkeys(said) | parts
+    content = _content(live)
+    parts: Manifest = _mended(_content(desired), content, ())
+    return dict.fromkeys(content) | parts
 
 
 def additions(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[Path]:
     """Ways to what was added to the live object and changes its meaning."""
-    return iter(()) if desired["kind"] == "ServiceAccount" else _added(_said(desired), _said(live), ())
+    return iter(()) if desired["kind"] == "ServiceAccount" else _added(_content(desired), _content(live), ())
 
 
-def _said(manifest: Mapping[str, Any]) -> Manifest:
+def _content(manifest: Mapping[str, Any]) -> Manifest:
     return {name: value for name, value in manifest.items() if name not in _NOT_COMPARED}
 
 

@@ -79,7 +79,7 @@ class Failure:
     since: float
     reason: str
     """One word for it, as the API server has it."""
-    words: str
+    message: str
 
 
 Failed = Callable[[str, float], None]
@@ -209,12 +209,12 @@ class Leader:
         else:
             self._works()
 
-    def _fails(self, reason: str, words: str) -> None:
+    def _fails(self, reason: str, message: str) -> None:
         now, before = self._clock(), self.failure
-        self.failure = Failure(before.since if before else now, reason, words)
+        self.failure = Failure(before.since if before else now, reason, message)
         if before is None or before.reason != reason or now - self._logged >= LOG_SECONDS:
             self._logged = now
-            log.warning("the Lease could not be renewed or taken: %s", words)
+            log.warning("the Lease could not be renewed or taken: %s", message)
         self._failed(reason, now - self.failure.since)
 
     def _works(self) -> None:

@@ -181,12 +181,12 @@ class Applier:
             case Annotate() | Scale():
                 await self._tolerant(action)
             case Emit(event):
-                await self._tell(event)
+                await self._emit(event)
             case WriteStatus(manifest):
                 await self._api.apply(manifest, subresource="status")
         return None
 
-    async def _tell(self, event: Object) -> None:
+    async def _emit(self, event: Object) -> None:
         try:
             await self._api.create(event)
         except RetryableError as error:
@@ -194,7 +194,7 @@ class Applier:
                 raise
         except RefusedError as error:  # for instance by a quota; the status says the same
             log.warning("%s could not be told: %s", Ref.of(event), error)
-        self._quiet.told(event)
+        self._quiet.record(event)
 
     async def _tolerant(self, action: Annotate | Scale) -> None:
         write = self._api.annotate if isinstance(action, Annotate) else self._api.scale

@@ -138,7 +138,7 @@ class IssuedCertificates:
         authorities = self._authorities = await self._authority()
         self._trust.learn(authorities.bundle)
         await self._serve(authorities, live)
-        await self._tell(authorities)
+        await self._publish_bundle(authorities)
 
     def made(self, pool: PrefixCachePool) -> tuple[Manifest, ...]:
         """See ``Certificates.made``."""
@@ -186,7 +186,7 @@ class IssuedCertificates:
                     authorities = retired(authorities, now)
         return authorities
 
-    async def _tell(self, authorities: Authorities) -> None:
+    async def _publish_bundle(self, authorities: Authorities) -> None:
         """Publish what to trust, for people and Prometheus."""
         wanted = bundle_config_map(self._settings.operator_namespace, authorities)
         live = await self._api.get(Ref.of(wanted))

@@ -86,7 +86,7 @@ class Conflict:
         """Whether it is a HorizontalPodAutoscaler that writes."""
         return self.contested and self.edit.scales and self.edit.manager == SCALER
 
-    def words(self, pool: str, *, scaler: str = "") -> str:
+    def message(self, pool: str, *, scaler: str = "") -> str:
         """What happens and what to do about it; ``scaler`` is the autoscaler's name, "" where it is not known."""
         who = self.edit.manager + (f" (by {self.edit.subresource})" if self.edit.subresource else "")
         said = (
@@ -127,19 +127,19 @@ class FieldConflicts:
     """What was undone of each object lately. At most one entry for each object that a pool may own."""
 
     def __init__(self) -> None:
-        self._found: dict[Ref, Conflict] = {}
+        self._conflicts: dict[Ref, Conflict] = {}
 
     def among(self, refs: Iterable[Ref], now: dt.datetime) -> dict[Ref, Conflict]:
         """Those of these objects that are not over."""
-        found = {ref: self._found[ref] for ref in refs if ref in self._found}
+        found = {ref: self._conflicts[ref] for ref in refs if ref in self._conflicts}
         return {ref: one for ref, one in found.items() if not one.over(now)}
 
     def undone(self, edits: Mapping[Ref, Edit], now: dt.datetime) -> None:
         """Record that these edits were undone."""
         for ref, edit in edits.items():
-            self._found[ref] = after(self._found.get(ref), ref, edit, now)
+            self._conflicts[ref] = after(self._conflicts.get(ref), ref, edit, now)
 
     def forget(self, refs: Iterable[Ref]) -> None:
         """Drop the entries of these objects."""
         for ref in refs:
-            self._found.pop(ref, None)
+            self._conflicts.pop(ref, None)

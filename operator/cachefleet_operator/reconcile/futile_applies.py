@@ -32,9 +32,9 @@ class FutileApplies:
 
     def met(self, manifest: Manifest, before: Manifest | None, after: Manifest) -> bool:
         """Record an apply that made ``after`` of ``before``; returns whether it changed nothing."""
-        if before is None or _said(before) != _said(after):
+        if before is None or _content(before) != _content(after):
             return False
-        self._met[Ref.of(dict(manifest))] = (applied(manifest), _said(after))
+        self._met[Ref.of(dict(manifest))] = (applied(manifest), _content(after))
         return True
 
     def among(self, children: Mapping[Ref, Manifest]) -> frozenset[tuple[Ref, str]]:
@@ -42,7 +42,7 @@ class FutileApplies:
         return frozenset(
             (ref, self._met[ref][0])
             for ref, child in children.items()
-            if ref in self._met and self._met[ref][1] == _said(child)
+            if ref in self._met and self._met[ref][1] == _content(child)
         )
 
     def forget(self, refs: Iterable[Ref]) -> None:
@@ -51,7 +51,7 @@ class FutileApplies:
             self._met.pop(ref, None)
 
 
-def _said(live: Manifest) -> str:
+def _content(live: Manifest) -> str:
     """Digest of an object without its status and volatile metadata."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _VOLATILE}
     text = json.dumps({**live, "metadata": metadata, "status": None}, sort_keys=True)

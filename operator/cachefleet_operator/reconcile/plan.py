@@ -239,7 +239,7 @@ def _contested(observed: Observed) -> str:
     """Who else writes the pool's objects, "" where nobody does; that of the Deployment first."""
     found = [each for each in observed.conflicts.values() if each.contested]
     first = min(found, key=lambda each: (each.ref.kind != "Deployment", each.ref), default=None)
-    return first.words(observed.pool["metadata"]["name"], scaler=observed.autoscaler) if first else ""
+    return first.message(observed.pool["metadata"]["name"], scaler=observed.autoscaler) if first else ""
 
 
 def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:

@@ -52,6 +52,6 @@ def pool_in_force(document: Manifest) -> PrefixCachePool | None:
 def _token_bytes(facts: Facts, current: Collection[str]) -> int:
     ours = (member for member in facts.members if member.name in current and not member.excluded)
     told = next((member.block_bytes for member in ours if member.block_bytes), 0)
-    contract = facts.known.contract if facts.known else None
+    contract = facts.pool.contract if facts.pool else None
     size = contract.block_size if contract else 0
     return told // size if size else 0

@@ -98,7 +98,7 @@ def _contract(observations: Observations) -> Finding:
         return Finding("ContractConsistent", "False", Reason.CONTRACT_MISMATCH, f"worker {member.name}: {words}")
     if observations.disagreement:
         return Finding("ContractConsistent", "False", Reason.POOLS_DIFFER, observations.disagreement)
-    known = observations.facts.known
+    known = observations.facts.pool
     if known is None:
         return _unknown("ContractConsistent", observations.facts)
     if known.contract is None:
@@ -112,7 +112,7 @@ def _differs(difference: Difference) -> str:
 
 def _as_asked(facts: Facts) -> Finding:
     kind = "EngineAsAsked"
-    if facts.known is None:
+    if facts.pool is None:
         return _unknown(kind, facts)
     unlike = unlike_asked(facts)
     if unlike:
@@ -125,15 +125,15 @@ def _as_asked(facts: Facts) -> Finding:
         words = f"worker {worker}: adapter {problem.name} is not as the pool has it, and gets no requests there"
         help_words = "correct its source or the variable named, or take it out; it is tried again"
         return Finding(kind, "False", Reason.ADAPTER_NOT_LOADED, f"{words}: {problem.detail}; {help_words}")
-    if not any(member.ready for member in facts.known.members):
+    if not any(member.ready for member in facts.pool.members):
         return Finding(kind, "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
     return Finding(kind, "True", Reason.ENGINES_AS_ASKED, "no engine says that it is otherwise than the pool asks")
 
 
 def _fresh(facts: Facts) -> Finding:
-    if facts.known is None:
+    if facts.pool is None:
         return _unknown("IndexFresh", facts)
-    ready = [member for member in facts.known.members if member.ready]
+    ready = [member for member in facts.pool.members if member.ready]
     if not ready:
         return Finding("IndexFresh", "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
     stale = sorted((member for member in ready if not member.fresh), key=lambda member: member.vouched)
@@ -146,7 +146,7 @@ def _fresh(facts: Facts) -> Finding:
 
 def _blind(facts: Facts) -> Finding:
     kind = "IndexBlind"
-    if facts.known is None:
+    if facts.pool is None:
         return _unknown(kind, facts)
     if odd := not_indexed(facts):
         words = f"worker {odd.name} is not indexed, requests reach it by text or load: {odd.not_indexed}"
@@ -163,9 +163,9 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
     if verdict.objective is None:
         unset = Finding("HitRateMet", "Unknown", Reason.NO_OBJECTIVE, "hit.objective is not set")
         return _unread("HitRateMet") if verdict.budget is None else unset
-    if facts.known is None:
+    if facts.pool is None:
         return _unknown("HitRateMet", facts)
-    measured = facts.known.hit_ratio
+    measured = facts.pool.hit_ratio
     window = f"the last {measured.window_seconds:.0f} s"
     if measured.value is None:
         return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
@@ -182,7 +182,7 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
 
 
 def _name(verdict: Verdict, observations: Observations) -> Finding:
-    kind, conflict, known = "ModelNameConflict", observations.name_conflict, observations.facts.known
+    kind, conflict, known = "ModelNameConflict", observations.name_conflict, observations.facts.pool
     if verdict.budget is None:
         return _unread(kind)
     if conflict is None and known and known.adapter_conflicts:

@@ -83,8 +83,8 @@ def events_of(
 
 def event_of(reason: Reason, message: str, subject: Subject, *, now: str) -> dict[str, Any]:
     """A warning that no condition goes with: about something that was put right at once."""
-    told = {"type": "", "status": "", "reason": reason, "message": message}
-    return _event("Warning", {"lastTransitionTime": now}, told, subject, now=now)
+    condition = {"type": "", "status": "", "reason": reason, "message": message}
+    return _event("Warning", {"lastTransitionTime": now}, condition, subject, now=now)
 
 
 class Quiet:
@@ -98,20 +98,20 @@ class Quiet:
         self._clock = clock
         self._seconds = seconds
         self._most = most
-        self._told: dict[tuple[str, ...], float] = {}
+        self._emitted: dict[tuple[str, ...], float] = {}
 
     def lets(self, event: Mapping[str, Any]) -> bool:
         """Whether the event may be emitted now."""
-        told = self._told.get(_topic(event))
-        return told is None or self._clock() - told >= self._seconds
+        emitted = self._emitted.get(_topic(event))
+        return emitted is None or self._clock() - emitted >= self._seconds
 
-    def told(self, event: Mapping[str, Any]) -> None:
+    def record(self, event: Mapping[str, Any]) -> None:
         """Record that the event was emitted."""
         topic = _topic(event)
-        self._told.pop(topic, None)
-        self._told[topic] = self._clock()
-        while len(self._told) > self._most:
-            del self._told[next(iter(self._told))]
+        self._emitted.pop(topic, None)
+        self._emitted[topic] = self._clock()
+        while len(self._emitted) > self._most:
+            del self._emitted[next(iter(self._emitted))]
 
 
 def _topic(event: Mapping[str, Any]) -> tuple[str, ...]:

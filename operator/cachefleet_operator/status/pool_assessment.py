@@ -84,19 +84,19 @@ def workers_of(deployment: Mapping[str, Any] | None, *, wanted: int | None, appl
     if deployment is None:
         return Workers(wanted=wanted or 0)
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
-    said = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     return Workers(
         wanted=spec.get("replicas", 1) if wanted is None else wanted,
         total=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         current=applied and status.get("observedGeneration") == deployment["metadata"].get("generation"),
-        stalled=_said(said, "Progressing", "False"),
-        failure=_said(said, "ReplicaFailure", "True"),
+        stalled=_message_of(conditions, "Progressing", "False"),
+        failure=_message_of(conditions, "ReplicaFailure", "True"),
     )
 
 
-def _said(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> str:
+def _message_of(conditions: Mapping[str, Mapping[str, Any]], kind: str, status: str) -> str:
     condition = conditions.get(kind)
     if condition is None or condition.get("status") != status:
         return ""
@@ -150,7 +150,7 @@ def with_reported_sizes(pool: PrefixCachePool, verdict: Verdict, facts: Facts, c
         return verdict
     member = min(told, key=lambda each: each.name not in current)
     ours = member.name in current
-    contract = facts.known.contract if facts.known and not ours else None
+    contract = facts.pool.contract if facts.pool and not ours else None
     block_size = contract.block_size if contract else 0
     budget = plan_budget(pool.spec, member.block_bytes // (block_size or pool.spec.block_size))
     return replace(verdict, budget=budget) if ours or budget.admitted else verdict

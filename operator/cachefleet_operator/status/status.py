@@ -57,7 +57,7 @@ def status(
     admitted: Manifest | None = None,
 ) -> Manifest:
     """All fields. A condition's time changes only with its status; measurements stay where there are no new ones."""
-    known = observations.facts.known
+    known = observations.facts.pool
     found = findings(verdict, workers, observations)
     value: Manifest = {
         "observedGeneration": generation,

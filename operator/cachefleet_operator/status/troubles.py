@@ -47,9 +47,9 @@ _OLD_FIRST: Final = "or let an old worker go first: rollout.maxSurge: 0, maxUnav
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """Words of the scheduler or an event, and what to do; ``held``: an old worker may have what is missing."""
+    """A pattern of a message, and what to do; ``held``: an old worker may have what is missing."""
 
-    words: str
+    pattern: str
     advice: str
     held: bool = False
 
@@ -72,7 +72,7 @@ _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
         _Cause(r"", "correct the volume that it names: kubectl describe pod {pod}"),
     ),
 }
-"""By reason; the first whose words are said."""
+"""By reason; the first whose pattern matches counts."""
 _CRASHES: Final = frozenset({Reason.CRASHED, Reason.CRASH_LOOPING, Reason.OUT_OF_MEMORY})
 
 
@@ -83,7 +83,7 @@ class Trouble:
     reason: Reason
     pod: str
     container: str
-    words: str
+    detail: str
     lasting: bool
     """It does not pass by itself within seconds, and so pauses a rollout."""
     since: str = ""
@@ -97,10 +97,10 @@ class Trouble:
         where = f"pod {self.pod}" + (f", container {self.container}" if self.container else "")
         since = f", since {self.since}" if self.since else ""
         advice = self._advice().format(pod=self.pod, container=self.container)
-        return f"{where}: {self.words[:MAX_MESSAGE]}{since}" + (f"; {advice}" if advice else "")
+        return f"{where}: {self.detail[:MAX_MESSAGE]}{since}" + (f"; {advice}" if advice else "")
 
     def _advice(self) -> str:
-        cause = next((one for one in _CAUSES.get(self.reason, ()) if re.search(one.words, self.words)), None)
+        cause = next((cause for cause in _CAUSES.get(self.reason, ()) if re.search(cause.pattern, self.detail)), None)
         if cause is None:
             return _ADVICE.get(self.reason, "")
         return f"{cause.advice}, {_OLD_FIRST}" if cause.held and self.surging else cause.advice

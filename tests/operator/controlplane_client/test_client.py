@@ -56,8 +56,8 @@ async def test_asks_for_a_pool_with_the_token_as_it_is_now(tmp_path: Path) -> No
         for text in ("one\n", "two"):
             token.write_text(text)
             facts = await client.ask("serving/demo", seconds=30)
-            assert facts.known is not None
-            assert facts.known.members[0].name == "demo-a"
+            assert facts.pool is not None
+            assert facts.pool.members[0].name == "demo-a"
     path = "/admin/v1/pools/serving/demo"
     assert seen == [(path, "Bearer one"), (path, "Bearer two")]
     assert failures == []
@@ -77,7 +77,7 @@ async def test_asks_for_a_pool_with_the_token_as_it_is_now(tmp_path: Path) -> No
 async def test_any_other_answer_is_no_facts(status: int, body: bytes, reason: Reason, counted: list[str]) -> None:
     async with asking(answering(status, body)) as (client, failures):
         facts = await client.ask("serving/demo", seconds=30)
-    assert (facts.known, facts.reason) == (None, reason)
+    assert (facts.pool, facts.reason) == (None, reason)
     assert failures == counted
 
 
@@ -109,7 +109,7 @@ async def test_waiting_for_a_turn_is_no_silence() -> None:
         await asyncio.sleep(3.5)  # past one's bound, within the other's
         assert not impatient.done()
         free.set()
-        assert all(facts.known for facts in await asyncio.gather(*first, late, impatient))
+        assert all(facts.pool for facts in await asyncio.gather(*first, late, impatient))
     assert failures == []
 
 

@@ -89,7 +89,7 @@ async def test_what_no_status_shows_is_not_told(observations: Scene) -> None:
     await observations.facts_cache.facts(KEY)
     (member,) = facts().members
     moved = msgspec.structs.replace(member, report_age_seconds=0.7, sequence=9, inflight_requests=3)
-    known = msgspec.structs.replace(facts().known or PoolDetail(key="p/q"), members=(moved,))
+    known = msgspec.structs.replace(facts().pool or PoolDetail(key="p/q"), members=(moved,))
     observations.source.says[KEY] = Facts(known)
     for _ in range(9):
         observations.now += 30
@@ -103,7 +103,7 @@ async def test_one_silence_is_not_the_end_of_what_was_known(observations: Scene)
     del observations.source.says[KEY]
     observations.now = 14
     await observations.facts_cache.round()
-    assert (await observations.facts_cache.facts(KEY)).known
+    assert (await observations.facts_cache.facts(KEY)).pool
     assert observations.news() == []
     observations.now = 15
     await observations.facts_cache.round()

@@ -164,4 +164,4 @@ def test_a_refused_key_is_news() -> None:
     )
     assert essence(taken) != essence(refused)
     body = b'{"key":"p/q","members":[{"name":"a","keyRefused":true}]}'
-    assert parse(body).members == refused.known.members if refused.known else ()
+    assert parse(body).members == refused.pool.members if refused.pool else ()

@@ -367,7 +367,7 @@ async def test_a_failure_is_told_since_when_it_lasts_and_logged_once_a_minute(ca
         clock.now += 2
     assert contender.failure is not None
     assert contender.failure.since == 1000
-    assert "does not take this pod's token" in contender.failure.words
+    assert "does not take this pod's token" in contender.failure.message
     assert told.pop() == ("Unauthorized", 88.0)
     assert len([each for each in caplog.messages if "could not be renewed or taken: 401" in each]) == 2
     store.before = lambda _verb, _ref: None

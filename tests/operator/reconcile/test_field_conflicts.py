@@ -264,7 +264,7 @@ def test_the_pauses_between_undoings(edit: Edit, paused: bool, waits: list[int])
 
 
 def test_the_object_to_scale_is_named_to_who_runs_an_autoscaler() -> None:
-    words = Conflict(DEPLOYMENT, HPA, 3, NOW).words("demo")
+    words = Conflict(DEPLOYMENT, HPA, 3, NOW).message("demo")
     assert "A HorizontalPodAutoscaler (kubectl get hpa,scaledobject -n serving) has this Deployment as its" in words
     assert "name PrefixCachePool demo (cachefleet.io/v1alpha1) there" in words
 

@@ -90,7 +90,7 @@ def test_to_and_fro_is_told_once_a_minute() -> None:
     (event,) = events_of([], [condition("Degraded", "True", "CrashLooping", "pod a")], SUBJECT, now=NOW)
     (other,) = events_of([], [condition("Degraded", "True", "CrashLooping", "pod b")], SUBJECT, now=NOW)
     assert quiet.lets(event)
-    quiet.told(event)
+    quiet.record(event)
     assert not quiet.lets(other)
     now[0] = 60
     assert quiet.lets(other)
@@ -101,7 +101,7 @@ def test_other_words_about_the_spec_are_told_at_once() -> None:
     first, second = (
         events_of([], [condition("ConfigValid", "False", "Invalid", words)], SUBJECT, now=NOW)[0] for words in "ab"
     )
-    quiet.told(first)
+    quiet.record(first)
     assert not quiet.lets(first)
     assert quiet.lets(second)
 
@@ -110,5 +110,5 @@ def test_what_it_remembers_is_bounded() -> None:
     quiet = Quiet(lambda: 0.0, most=2)
     events = [events_of([], [condition("Degraded", "True", f"R{n}")], SUBJECT, now=NOW)[0] for n in range(3)]
     for event in events:
-        quiet.told(event)
+        quiet.record(event)
     assert [quiet.lets(event) for event in events] == [True, False, False]

@@ -289,7 +289,7 @@ def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_t
     ],
 )
 def test_an_adapters_name_that_another_has_is_told(conflict: AdapterConflict, message: str) -> None:
-    known = msgspec.structs.replace(facts(member()).known or PoolDetail(key="p/q"), adapter_conflicts=(conflict,))
+    known = msgspec.structs.replace(facts(member()).pool or PoolDetail(key="p/q"), adapter_conflicts=(conflict,))
     conditions = made(observations(known=Facts(known)))["conditions"]
     (found,) = [each for each in conditions if each["type"] == "ModelNameConflict"]
     assert (found["status"], found["reason"], found["message"]) == ("True", "AdapterNameTaken", message)

@@ -24,7 +24,7 @@ class EngineArrival:
         self._key_refusals = key_refusals
         self._refusals = 0
         self._refused: asyncio.Future[None] | None = None
-        self._said = ""
+        self._logged = ""
 
     @property
     def key_refused(self) -> bool:
@@ -33,7 +33,7 @@ class EngineArrival:
 
     async def process(self) -> EngineProcess:
         """Wait for an engine that serves; its process."""
-        self._said = ""
+        self._logged = ""
         while True:
             try:
                 process = await self._engine.connect()
@@ -50,9 +50,9 @@ class EngineArrival:
         await self._refused
 
     def _failed(self, error: EngineError) -> None:
-        if str(error) != self._said:
+        if str(error) != self._logged:
             log.info("waiting for the engine", extra={"error": str(error)})
-        self._said = str(error)
+        self._logged = str(error)
         advice = error.key_advice if isinstance(error, EngineRefusalError) else ""
         if not advice:
             self._refusals = 0

@@ -127,7 +127,7 @@ class WorkerController:
     def _condition(self) -> Condition:
         now, session = self._clock(), self._session
         return Condition(
-            known=session is not None,
+            contract_known=session is not None,
             answering=session is not None and session.answering,
             refused=self._key_refused(),
             draining=self.draining.until is not None,

@@ -96,7 +96,7 @@ def use(name: Annotated[str, typer.Argument(metavar="NAME", help="- for none.", 
     """Have commands be about this control plane where nothing else is said."""
     known = read_contexts(context_path())
     if name != "-":
-        _known(known, name)
+        _require(known, name)
     write_contexts(context_path(), replace(known, current="" if name == "-" else name))
     typer.echo("no context is in use" if name == "-" else f"{name}: in use")
 
@@ -105,13 +105,13 @@ def use(name: Annotated[str, typer.Argument(metavar="NAME", help="- for none.", 
 def remove(name: Name) -> None:
     """Forget a context; the control plane is not touched."""
     known = read_contexts(context_path())
-    _known(known, name)
+    _require(known, name)
     left = {other: one for other, one in known.items.items() if other != name}
     write_contexts(context_path(), Contexts(left, "" if known.current == name else known.current))
     typer.echo(f"{name}: removed" + (", and none is in use" if known.current == name else ""))
 
 
-def _known(known: Contexts, name: str) -> None:
+def _require(known: Contexts, name: str) -> None:
     if name not in known.items:
         names = ", ".join(sorted(known.items)) or "none"
         raise FailureError([f"there is no context {name} (known: {names})"], Exit.BAD_INPUT)

@@ -199,13 +199,13 @@ def _telling() -> Iterator[None]:
     """A line on standard error every few seconds."""
     over = threading.Event()
 
-    def tell() -> None:
+    def report_progress() -> None:
         seconds = 0.0
         while not over.wait(EVERY_SECONDS):
             seconds += EVERY_SECONDS
             print(f"simulating, {seconds:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report_progress, daemon=True)
     thread.start()
     try:
         yield

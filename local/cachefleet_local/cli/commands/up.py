@@ -68,7 +68,7 @@ def until_stopped(work: Coroutine[Any, Any, None], screen: Screen) -> None:
 
 async def _run(fleet: Prepared, screen: Screen) -> None:
     screen.starting(fleet.plan.processes)
-    async with LocalFleet(fleet, screen.changed, screen.said) as running:
+    async with LocalFleet(fleet, screen.changed, screen.show_lines) as running:
         screen.ready(fleet, await signed_in_console(fleet, screen))
         await running.ended()
 

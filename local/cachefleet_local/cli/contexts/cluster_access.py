@@ -75,13 +75,13 @@ def reached(cluster: Cluster, *, url: str | None, with_token: bool) -> Reached:
 
     With ``url`` nothing is forwarded: it is reached there. FailureError with what to do.
     """
-    service = _found(cluster)
+    service = _find_service(cluster)
     token = _token(cluster) if with_token else ""
     authorities = "" if service.scheme == "http" else _authorities(cluster, service)
     return Reached((url or _forwarded(cluster, service)).rstrip("/"), token, authorities)
 
 
-def _found(cluster: Cluster) -> _Service:
+def _find_service(cluster: Cluster) -> _Service:
     place = [f"--namespace={cluster.namespace}"] if cluster.namespace else ["--all-namespaces"]
     items = json.loads(_kubectl(cluster, "get", "services", "--selector", SELECTOR, "--output=json", *place))["items"]
     services = [_service(item) for item in items]

@@ -25,7 +25,7 @@ _OLDER: Final = "the control plane is older than this command and tells no findi
 def examine(show: Show) -> None:
     """Print each fault; exit status 1 where there is one that is no mere information."""
     asker = Asker(show.where)
-    found, asked = asker(findings), asker(_told)
+    found, asked = asker(findings), asker(_fleet_facts)
     items = [*(found or []), *closer(*asked)]
     show.rows(items, FINDINGS, empty="" if found is None else "no fault was found")
     if show.output is Output.TABLE:
@@ -45,7 +45,7 @@ def findings(client: AdminClient) -> list[Item] | None:
         return None
 
 
-def _told(client: AdminClient) -> tuple[Sequence[PoolFacts], Sequence[WorkerFacts], Sequence[Item]]:
+def _fleet_facts(client: AdminClient) -> tuple[Sequence[PoolFacts], Sequence[WorkerFacts], Sequence[Item]]:
     try:
         certificates = client.get("certificates")["items"]
     except AbsentError:

@@ -49,7 +49,7 @@ class GatewayAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TurnReport:
     """What the answer to one turn says: who served it, and its token counts."""
 
     turn: int
@@ -105,7 +105,7 @@ async def probe(
     async with _client(access) as client:
         deadline = clock() + wait_seconds
         name, longest = await _until(lambda: client.model(model), deadline, clock)
-        messages = [{"role": "user", "content": opening(random, words=_words(longest))}]
+        messages = [{"role": "user", "content": opening(random, words=_prompt_words(longest))}]
         first, answer = await _until(lambda: client.turn(1, name, messages), deadline, clock)
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And in one more word?"}]
         await asyncio.sleep(PAUSE_SECONDS)
@@ -142,13 +142,13 @@ def opening(random: Random, *, words: int) -> str:
     return f"{random.getrandbits(64):016x} {said}. Which word comes to your mind?"
 
 
-def _words(longest: int | None) -> int:
+def _prompt_words(longest: int | None) -> int:
     return WORDS if longest is None else max(1, min(WORDS, longest // TOKENS_A_WORD - ANSWER_TOKENS))
 
 
-def _item(told: Told) -> Item:
+def _item(report: TurnReport) -> Item:
     names = {"prompt_tokens": "promptTokens", "cached_tokens": "cachedTokens"}
-    return {names.get(name, name): value for name, value in asdict(told).items()}
+    return {names.get(name, name): value for name, value in asdict(report).items()}
 
 
 class _LaterError(Exception):
@@ -178,12 +178,12 @@ class _Client:
             raise _LaterError(FailureError([f"{self._url}: {what}; {_APPLY}"]))
         return found["id"], found.get("max_model_len")
 
-    async def turn(self, number: int, model: str, messages: Sequence[Mapping[str, str]]) -> tuple[Told, str]:
+    async def turn(self, number: int, model: str, messages: Sequence[Mapping[str, str]]) -> tuple[TurnReport, str]:
         """Send one turn; what its answer says, and the model's text."""
         body = {"model": model, "messages": list(messages), "max_tokens": ANSWER_TOKENS, "temperature": 0}
         headers, told = await self._ask("POST", CHAT, json=body)
         usage = told.get("usage") or {}
-        about = Told(
+        about = TurnReport(
             turn=number,
             model=model,
             worker=headers.get("x-cachefleet-worker", ""),

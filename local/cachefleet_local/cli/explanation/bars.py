@@ -22,7 +22,7 @@ class Part:
 
     sign: str
     colour: str
-    words: str
+    label: str
 
 
 WAIT: Final = Part("#", "yellow", "waits")
@@ -80,7 +80,7 @@ def chart(rows: Sequence[Row], *, width: int, colour: bool) -> Iterator[str]:
         drawn = _bar(amounts, room / most if most else 0.0, colour=colour)
         yield f"{name:<{names}}  {figure:>{numbers}}  {drawn}".rstrip()
     shown = {part: None for *_, amounts in rows for part, amount in amounts.items() if amount}
-    yield f"{'':<{names}}  {'':>{numbers}}  " + ", ".join(f"{_drawn(part, 1, colour)} {part.words}" for part in shown)
+    yield f"{'':<{names}}  {'':>{numbers}}  " + ", ".join(f"{_drawn(part, 1, colour)} {part.label}" for part in shown)
 
 
 def _bar(amounts: Amounts, scale: float, *, colour: bool) -> str:

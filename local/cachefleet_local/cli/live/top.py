@@ -46,7 +46,7 @@ def top(
     Keys: q ends; n, r, w, b, h, a order workers by name, running, waiting, held blocks, hit ratio, age.
     """
     asker = Asker(where)
-    found = asker(_found)
+    found = asker(_read_fleet)
     if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
         typer.echo(screen(*found))
         return
@@ -56,7 +56,7 @@ def top(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _found(client: AdminClient) -> Found:
+def _read_fleet(client: AdminClient) -> Found:
     return pools_of(client.get("pools")), workers_of(client.get("workers"))
 
 
@@ -85,7 +85,7 @@ def _ended(number: int, _frame: object) -> None:
 def _next(asker: Asker, found: Found) -> tuple[Found, str]:
     """What is there now, and "", or what was there and why nothing newer is known."""
     try:
-        return asker(_found), ""
+        return asker(_read_fleet), ""
     except (UnreachableError, RefusedError) as error:
         return found, error.lines[0]
 

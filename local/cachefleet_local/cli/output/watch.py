@@ -63,22 +63,22 @@ class _Appended:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._rows = Rows(watched.columns, watched.output)
-        self._known: dict[str, tuple[str, ...]] | None = None
+        self._shown: dict[str, tuple[str, ...]] | None = None
         self._failing = False
 
     def show(self, items: Sequence[Item]) -> None:
         columns = self._watched.columns
         now = {name_of(item, columns): news_of(item, columns) for item in items}
-        known = self._known or {}
+        known = self._shown or {}
         new = [item for item in items if known.get(name_of(item, columns)) != now[name_of(item, columns)]]
-        if self._known is None and not items:
+        if self._shown is None and not items:
             typer.echo(self._watched.empty, err=True)
         for line in self._lines(new[::-1] if self._watched.newest_first else new):
             typer.echo(line)
         if not self._watched.newest_first:
             for name in known.keys() - now.keys():
                 typer.echo(f"{name}: gone", err=True)
-        self._known, self._failing = now, False
+        self._shown, self._failing = now, False
 
     def failed(self, line: str) -> None:
         if not self._failing:

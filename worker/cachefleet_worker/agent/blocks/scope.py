@@ -39,18 +39,18 @@ class Claim:
 
 
 class Scope:
-    """The engine's groups, and what is reported of them; with ``told`` groups nothing is learnt from events."""
+    """The engine's groups, and what is reported of them. Groups are learnt from events where none are passed."""
 
-    def __init__(self, block_size: int, told: Iterable[CacheGroup] = ()) -> None:
+    def __init__(self, block_size: int, groups: Iterable[CacheGroup] = ()) -> None:
         self._block_size = block_size
-        self._groups = {group.index: group for group in told}
-        self._told = bool(self._groups)
+        self._groups = {group.index: group for group in groups}
+        self._published = bool(self._groups)
         self._sum_up()
 
     def copy(self) -> Scope:
         """A scope with the same groups, for a draft."""
         scope = Scope(self._block_size, self._groups.values())
-        scope._told = self._told
+        scope._published = self._published
         return scope
 
     @property
@@ -80,7 +80,7 @@ class Scope:
     def learn(self, event: BlockStored) -> bool:
         """Note the group of a store; whether that changed what is reported."""
         index = event.group_idx or 0
-        if self._told or index in self._groups:
+        if self._published or index in self._groups:
             return False
         before = self._members
         self._groups[index] = CacheGroup(
@@ -98,8 +98,8 @@ class Scope:
             return "other_medium"
         if tier is Tier.DEVICE:
             return "" if (event.group_idx or 0) in self._followed else "other_group"
-        told = _NO_GROUP if event.group_idx is None else frozenset({event.group_idx})
-        return "" if any(told <= claim.groups for claim in self.in_tier[tier]) else "other_group"
+        group = _NO_GROUP if event.group_idx is None else frozenset({event.group_idx})
+        return "" if any(group <= claim.groups for claim in self.in_tier[tier]) else "other_group"
 
     def removed_from(self, event: BlockRemoved) -> frozenset[int]:
         """The groups that a removal is of: all where it names none."""

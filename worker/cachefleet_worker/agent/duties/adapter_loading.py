@@ -109,7 +109,7 @@ class AdapterLoading:
     async def _bring_about(self, wanted: Mapping[str, str]) -> bool:
         """Whether all that is wanted is served then, and nothing else; where not on, whether the engine told."""
         try:
-            self._tell(await self._adapters.served())
+            self._set_served(await self._adapters.served())
         except EngineError:  # polls tell of an engine that does not answer
             return False
         if not self._on:
@@ -138,24 +138,24 @@ class AdapterLoading:
         await self._adapters.load(step.name, step.path)
         served = await self._adapters.served()
         self._placed[step.name] = step.path, served.get(step.name, "")
-        self._tell(served)
+        self._set_served(served)
 
     async def _unload(self, name: str) -> None:
-        self._tell({other: place for other, place in self._served.items() if other != name})
+        self._set_served({other: place for other, place in self._served.items() if other != name})
         await asyncio.sleep(self._pauses.settle)
         await self._adapters.unload(name)
         self._placed.pop(name, None)
 
-    def _failed(self, step: Step, said: str) -> None:
+    def _failed(self, step: Step, message: str) -> None:
         name, where = step.name, f"from {step.path}: " if isinstance(step, LoadAdapter) else ""
-        detail = f"{where}{said}"[:MAX_DETAIL]
+        detail = f"{where}{message}"[:MAX_DETAIL]
         self._metrics.adapters.labels("failed").inc()
         if self._problems.get(name) != detail:
             log.warning("adapter not as wanted", extra={"adapter": name, "error": detail})
         self._problems[name] = detail
         self._changed()
 
-    def _tell(self, served: Mapping[str, str]) -> None:
+    def _set_served(self, served: Mapping[str, str]) -> None:
         if served != self._served:
             self._served = served
             self._changed()

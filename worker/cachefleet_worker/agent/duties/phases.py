@@ -14,7 +14,7 @@ class Condition:
     ``waited_for`` is how long the agent has reported to control planes, or tried to.
     """
 
-    known: bool = False
+    contract_known: bool = False
     """The engine has answered in the present epoch, and its contract is known."""
     answering: bool = False
     refused: bool = False
@@ -38,7 +38,7 @@ def phase(condition: Condition, *, failed_seconds: float) -> Phase:
         return Phase.DRAINING
     if condition.refused:
         return Phase.FAILED
-    if not condition.known:
+    if not condition.contract_known:
         gone = condition.lost_for is not None and condition.lost_for > failed_seconds
         return Phase.FAILED if gone else Phase.STARTING
     if condition.finding or not condition.answering:
@@ -53,7 +53,7 @@ def unready(condition: Condition, *, registration_seconds: float) -> list[str]:
         reasons.append("draining")
     if condition.refused:
         reasons.append("engine_refuses_key")
-    elif not condition.known:
+    elif not condition.contract_known:
         reasons.append("engine_starting" if condition.lost_for is None else ENGINE_LOST)
     elif not condition.answering:
         reasons.append("engine_not_answering")

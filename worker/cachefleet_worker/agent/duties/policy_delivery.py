@@ -92,7 +92,7 @@ class Enforcer:
         self._retry_base, self._retry_cap = retry_seconds
         self._applied = applied
         self._wake = asyncio.Event()
-        self._given: Policy | None = None
+        self._delivered: Policy | None = None
         self._plugin = False
         self._generations: dict[int, int] = {}
         self.policy: Policy | None = None
@@ -121,13 +121,13 @@ class Enforcer:
         if generation is None:
             return
         self._generations[rank] = generation
-        if self._given is not None and generation < self._given.generation:
-            self._given = None  # it no longer has the policy it was given
+        if self._delivered is not None and generation < self._delivered.generation:
+            self._delivered = None  # it no longer has the policy it was given
             self._wake.set()
 
     def begin(self, *, plugin: bool) -> None:
         """Begin an epoch, of an engine with or without the plugin."""
-        self._plugin, self._given = plugin, None
+        self._plugin, self._delivered = plugin, None
         self._generations.clear()
         self._wake.set()
 
@@ -137,7 +137,7 @@ class Enforcer:
         while True:
             self._wake.clear()
             policy = self.policy
-            if policy is not None and policy != self._given:
+            if policy is not None and policy != self._delivered:
                 failures = 0 if await self._give(policy, failures) else failures + 1
             if failures:
                 await asyncio.sleep(backoff(failures, first=self._retry_base, longest=self._retry_cap))
@@ -157,9 +157,9 @@ class Enforcer:
             there = min(self._generations.values(), default=_NEVER)
             if there != policy.generation:  # a later one counts as well; it is not ours to announce
                 self._metrics.policies.labels("ignored").inc()
-                self._given = policy if there > policy.generation else None
-                return self._given is not None
-        self._given = policy
+                self._delivered = policy if there > policy.generation else None
+                return self._delivered is not None
+        self._delivered = policy
         self._metrics.policies.labels("applied").inc()
         self._applied(policy)
         return True

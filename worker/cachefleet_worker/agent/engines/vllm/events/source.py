@@ -205,10 +205,10 @@ class Source:
     def _do_one(self, effect: Effect) -> None:
         match effect:
             case Apply():
-                self._found(self._event_reader.apply(effect.payload))
+                self._pass_on(self._event_reader.apply(effect.payload))
                 self._count_events()
             case PeekMark():
-                self._found(self._event_reader.peek(effect.payload))
+                self._pass_on(self._event_reader.peek(effect.payload))
             case Count():
                 self._count(effect.what)
             case Forget():
@@ -223,13 +223,13 @@ class Source:
             case RequestReplay() | RequestSnapshot():
                 self._start(effect)
 
-    def _found(self, found: Marked | UnreadableBatch | None) -> None:
+    def _pass_on(self, item: Marked | UnreadableBatch | None) -> None:
         """Pass what a batch held besides events to the follower."""
-        if isinstance(found, UnreadableBatch):
+        if isinstance(item, UnreadableBatch):
             self._count("malformed_batches")
             log.warning("event batch not readable", extra={"rank": self._rank})
-        if found is not None:
-            self._step(found)
+        if item is not None:
+            self._step(item)
 
     def _count_events(self) -> None:
         for outcome, count in self._event_reader.counts().items():
