@@ -6,7 +6,7 @@ from cachefleet_core.report_frames import Phase, Policy
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
 from cachefleet_worker.agent.duties.policy_delivery import supersedes
 
-UP = Condition(known=True, answering=True, registered=True)
+UP = Condition(contract_known=True, answering=True, registered=True)
 
 
 @pytest.mark.parametrize(
@@ -15,15 +15,15 @@ UP = Condition(known=True, answering=True, registered=True)
         (Condition(), Phase.STARTING, ["engine_starting", "control_plane_not_reached"]),
         (Condition(waited_for=31), Phase.STARTING, ["engine_starting"]),
         (UP, Phase.READY, []),
-        (Condition(known=True, answering=True), Phase.READY, ["control_plane_not_reached"]),
-        (Condition(known=True, answering=True, waited_for=31), Phase.READY, []),
-        (Condition(known=True, answering=True, registered=True, warming=True), Phase.WARMING, ["warming"]),
-        (Condition(known=True, registered=True), Phase.FAILED, ["engine_not_answering"]),
+        (Condition(contract_known=True, answering=True), Phase.READY, ["control_plane_not_reached"]),
+        (Condition(contract_known=True, answering=True, waited_for=31), Phase.READY, []),
+        (Condition(contract_known=True, answering=True, registered=True, warming=True), Phase.WARMING, ["warming"]),
+        (Condition(contract_known=True, registered=True), Phase.FAILED, ["engine_not_answering"]),
         (Condition(registered=True, refused=True), Phase.FAILED, ["engine_refuses_key"]),
         (Condition(registered=True, refused=True, lost_for=5), Phase.FAILED, ["engine_refuses_key"]),
         (Condition(registered=True, lost_for=5), Phase.STARTING, ["engine_lost"]),
         (Condition(registered=True, lost_for=130), Phase.FAILED, ["engine_lost"]),
-        (Condition(known=True, answering=True, registered=True, draining=True), Phase.DRAINING, ["draining"]),
+        (Condition(contract_known=True, answering=True, registered=True, draining=True), Phase.DRAINING, ["draining"]),
         (Condition(registered=True, draining=True), Phase.DRAINING, ["draining", "engine_starting"]),
     ],
 )
