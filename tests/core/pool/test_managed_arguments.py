@@ -87,7 +87,7 @@ def test_every_beginning_of_a_managed_option_is_found(name: str, no: bool, cut: 
 
     [found] = managed_arguments([word])
 
-    assert found.given == word[: len(begun) + 2], "without the value, which may be a credential"
+    assert found.written == word[: len(begun) + 2], "without the value, which may be a credential"
     assert any(each.startswith(begun) for each in (found.option, f"no-{found.option}"))
     assert found.whole == bool({begun, begun.removeprefix("no-")} & MANAGED_ARGUMENTS.keys()), "may be another's name"
 
