@@ -113,11 +113,11 @@ class BlockKeyer:
         self._padding = bytes(16 * lanes - 4 * window)
 
     def blocks(self, tokens: int) -> int:
-        """Blocks that have a key in a sequence of so many tokens."""
+        """Number of blocks with a key in a sequence of ``tokens`` tokens."""
         return keyed_blocks(tokens, self.block_size, self.lookahead)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
-        """The keys of the full blocks of ``tokens`` whose lookahead is there, too; a partial last block has none.
+        """The keys of the full blocks of ``tokens`` whose lookahead is complete; a partial last block has none.
 
         To continue a chain pass the key of the block before and the position, in blocks, at which ``tokens`` start.
         """
@@ -153,7 +153,7 @@ class BlockKeyer:
 
 
 def keyed_blocks(tokens: int, block_size: int, lookahead: int = 0) -> int:
-    """Blocks that have a key in so many leading tokens of a prompt."""
+    """Number of blocks with a key in a prompt's leading tokens."""
     return max(0, tokens - lookahead) // block_size if block_size else 0
 
 
@@ -176,7 +176,7 @@ def unpack_keys(data: bytes) -> list[BlockKey]:
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian u32. ValueError for values that are none."""
+    """Token ids as little-endian u32. ValueError for values that are not token ids."""
     if isinstance(tokens, (bytes, bytearray)):
         tokens = list(tokens)  # an array would take them for packed numbers
     try:

@@ -39,7 +39,7 @@ class BudgetPlan:
 
     @property
     def refused(self) -> bool:
-        """Whether it must not be put in force; while sizes are unknown it may be, for only workers tell them."""
+        """Whether it must not be put in force. Unknown sizes do not refuse it: only workers report them."""
         return self.admitted is False
 
 

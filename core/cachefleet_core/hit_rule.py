@@ -61,7 +61,7 @@ PLAIN: Final = HitRule()
 
 
 class CacheGroup(msgspec.Struct, frozen=True):
-    """One KV cache group of an engine that takes part in prefix caching, in the words of vLLM's events."""
+    """One KV cache group of an engine that takes part in prefix caching, with vLLM's names."""
 
     index: Annotated[int, Meta(ge=0, le=4095)]
     kind: Annotated[str, Meta(max_length=64)] | None = None
@@ -127,7 +127,7 @@ def window_blocks(group: CacheGroup, block_size: int) -> int:
 
 
 def blocks_of_window(tokens: int, block_size: int) -> int:
-    """Last blocks that a hit needs for a sliding window of so many tokens, which includes the token that follows."""
+    """Last blocks that a hit needs for a sliding window of ``tokens`` tokens, the following token included."""
     return max(1, -(-(tokens - 1) // block_size))
 
 

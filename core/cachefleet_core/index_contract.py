@@ -78,12 +78,12 @@ def differences(expected: IndexContract, actual: IndexContract) -> list[Differen
 
 
 def key_version(lookahead: int) -> int:
-    """The version of keys that cover so many tokens after their block."""
+    """The key version for a lookahead of this many tokens."""
     return LOOKAHEAD_KEY_VERSION if lookahead else KEY_VERSION
 
 
 def _without_lookahead(contract: IndexContract) -> dict[str, object]:
-    """As contracts were before engines hashed blocks with what follows them: their fingerprints stay."""
+    """A contract's fields without ``lookahead``, so that fingerprints of older releases stay."""
     return {name: getattr(contract, name) for name in IndexContract.__struct_fields__ if name != "lookahead"}
 
 

@@ -52,7 +52,7 @@ _PROMPT: Final = struct.Struct("<5I")
 
 @lru_cache
 def keys_query(contract: str, block_size: int, lookahead: int = 0) -> str:
-    """The query of KEYS_PATH for keys under a contract, whose other two are told because its fingerprint does not."""
+    """The query of KEYS_PATH for keys under a contract, with block size and lookahead, which its fingerprint hides."""
     ahead = f"&lookahead={lookahead}" if lookahead else ""
     return f"contract={contract}&block_size={block_size}{ahead}"
 

@@ -83,7 +83,7 @@ Operation = Stored | Removed | Cleared
 
 
 class Capability(Struct, frozen=True, kw_only=True):
-    """The mode of one feature of the worker plugin on this engine, and why it is not a better one."""
+    """The mode of one feature of the worker plugin on this engine, and the reason where it is limited."""
 
     feature: Name
     mode: Name

@@ -79,11 +79,11 @@ class FleetKey:
         return base64.urlsafe_b64encode(self._derive(f"worker/{pool}")).decode().rstrip("=")
 
     def report_token(self, pool: str, worker: str) -> str:
-        """What the agent of one worker shows to the control plane: whose it is, and the proof of that."""
+        """The agent's credential for the control plane: the worker's name and a MAC of it."""
         return self._signed(f"{pool}/{worker}")
 
     def reporter(self, token: str) -> str:
-        """The "pool/worker" whose report token this is; "" where it is nobody's."""
+        """The "pool/worker" that a report token belongs to; "" where it is invalid."""
         name = token.rpartition(".")[0]
         return name if hmac.compare_digest(self._signed(name).encode(), token.encode()) else ""
 
@@ -124,7 +124,7 @@ def tenant_salt(salt_key: bytes, tenant: TenantId, version: int = 1) -> str:
 
 
 def salt_digest(salt: str) -> str:
-    """What names a tenant to an engine's agent where its salt itself is not to be told: 128 bits, in hexadecimal."""
+    """Digest that names a tenant to an agent without revealing its salt: 128 bits, in hexadecimal."""
     return hashlib.sha256(b"cachefleet/salt/" + salt.encode()).hexdigest()[:SALT_DIGEST_CHARACTERS]
 
 

@@ -63,7 +63,7 @@ class Operator:
         await self._leader.run(self._term)
 
     def alive(self) -> str:
-        """Liveness: what is wrong with this process, "" where nothing is."""
+        """Liveness: why this process is unhealthy, "" where it is healthy."""
         silent = time.monotonic() - self._leader.checked
         return f"the Lease loop has been silent for {silent:.0f} s" if silent > 2 * self._times.lease_seconds else ""
 

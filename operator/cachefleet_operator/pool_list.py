@@ -23,7 +23,7 @@ class ListApi(Protocol):
 
 
 class PoolList:
-    """Lists the pools of the namespaces that are watched, none for all; tells ``waiting`` why it cannot.
+    """Lists the pools of the watched namespaces (none: all); reports to ``waiting`` why it cannot.
 
     While the CRD is missing it looks again every ``look_seconds``.
     """

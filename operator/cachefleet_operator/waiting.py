@@ -1,4 +1,4 @@
-"""What keeps an operator that leads from reconciling: told in its log, to its probe and by a metric."""
+"""Why a leading operator does not reconcile: logged, and shown by its probe and a metric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Waiting:
         self.reason = ""
 
     def become(self, reason: str) -> None:
-        """Record what is waited for now, "" for nothing."""
+        """Record the present reason for waiting, "" for none."""
         if reason and reason != self.reason:
             log.warning("waiting: %s", reason)
         elif self.reason and not reason:

@@ -1,4 +1,4 @@
-"""Results of pure functions, remembered by the identity of what they were asked of."""
+"""Results of pure functions, cached by the identity of their arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_KNOWN: Final = 1024
 
 
 def known_of_tuples(function: Callable[[Iterable[T]], R]) -> Callable[[Iterable[T]], R]:
-    """The function, computed once for each tuple that it is given again, the same object; values in it never change.
+    """The function with its result cached for each tuple object; values in the tuple never change.
 
     Of anything but a tuple it is computed each time. The last MAX_KNOWN tuples, at most, are kept with their results.
     """

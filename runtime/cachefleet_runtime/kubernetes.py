@@ -200,7 +200,7 @@ class KubernetesClient:
 
 
 def json_as_yaml(value: Object | JsonPatch | None) -> bytes:
-    """JSON that means the same to a reader of YAML, as the API server is one of what is applied.
+    """JSON that a YAML parser reads the same way: the API server parses applied objects as YAML.
 
     YAML has no surrogate pairs: characters beyond U+FFFF stand for themselves.
     """

@@ -43,8 +43,8 @@ _ANSWERS: Final = "kopf._cogs.clients.errors"
 """Kopf's module of errors that are answers of the API server."""
 
 
-def _is_told(record: logging.LogRecord) -> bool:
-    """Kopf logs the traceback of a watch that the API server ended, as where a CRD goes; the operator says why."""
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Whether to log a record: not Kopf's traceback of a watch that the API server ended; the operator logs that."""
     error = record.exc_info[0] if record.exc_info else None
     return error is None or error.__module__ != _ANSWERS
 
@@ -53,7 +53,7 @@ def configure(form: Form, level: str, *, fields: Mapping[str, str] = _NOTHING, s
     """Replace the root logger's handlers; call once, from ``__main__``. ``fields`` are part of each JSON line."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_formatter(form, fields))
-    handler.addFilter(_is_told)
+    handler.addFilter(_is_logged)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(least)

@@ -1,4 +1,4 @@
-"""Random names, many of one read of the system's random numbers: a read for each costs more than all else of it."""
+"""Random names; one read of the system's random numbers serves many of them, because reads are slow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RandomIds:
         self._time = ""
 
     def next(self) -> str:
-        """Another one."""
+        """The next random name."""
         end = self._at + self._digits
         if end > len(self._text) or self._process != os.getpid():
             self._text, self._process = secrets.token_hex(_READ_BYTES), os.getpid()

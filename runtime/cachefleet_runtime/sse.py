@@ -50,7 +50,7 @@ class EventSplitter:
         return bytes(self._pending)
 
     def take_rest(self) -> bytes:
-        """The same, which are somebody else's to split."""
+        """Remove and return the bytes after the last whole event, for another splitter."""
         rest = bytes(self._pending)
         self._pending.clear()
         self._scanned = 0

@@ -27,7 +27,7 @@ READINGS: Final = 8
 
 
 class Followed(Generic[T]):
-    """What ``load`` makes of some files, made again when they have changed. OSError where it cannot be made at first.
+    """The result of ``load`` for some files, renewed when they change. OSError where the first load fails.
 
     OpenSSL's errors (``ssl.SSLError``) are OSErrors.
     """
@@ -39,7 +39,7 @@ class Followed(Generic[T]):
         self._stamp, self._value = settled(files, load)
 
     def current(self) -> T:
-        """The newest; while the files cannot be used, the last that could."""
+        """The newest result; the previous one while the files cannot be loaded."""
         try:
             # The stamp is taken before the content: files that change in between are read once more.
             if (stamp := _stamp(self._files)) != self._stamp:

@@ -20,7 +20,7 @@ MAX_SALTS: Final = 1024
 
 
 class FlushAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which cached blocks are to go."""
+    """Which cached blocks to flush."""
 
     everything: bool = False
     salts: Annotated[tuple[SaltDigest, ...], Meta(min_length=1, max_length=MAX_SALTS)] | None = None
@@ -36,12 +36,12 @@ class FlushAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def named(self) -> bool:
-        """Whether it says what is to go."""
+        """Whether the request names blocks to flush."""
         return self.everything or self.salts is not None or self.adapter is not None or self.prompt is not None
 
 
 class Flushed(Struct, frozen=True):
-    """What was evicted of one rank, or would have been."""
+    """Blocks evicted on one rank, or that a dry run would evict."""
 
     blocks: Count = 0
     tokens: Count = 0

@@ -197,7 +197,7 @@ def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> li
 
 
 def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
-    """What vLLM is told to load an adapter from: its source at its revision, or without one where it was ``found``.
+    """Path from which vLLM loads an adapter: its source at its revision, or without one where it was ``found``.
 
     vLLM takes no revision of an adapter: cachefleet_worker/adapter_weights.py fetches it, and gives vLLM the folder.
     """

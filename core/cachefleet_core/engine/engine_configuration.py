@@ -18,7 +18,7 @@ MAX_SHOWN: Final = 128
 
 
 class EngineConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An engine's configuration by vLLM's names, asked for or real; None where nothing is asked, or it is not told."""
+    """An engine's configuration by vLLM's names, requested or real; None where not requested, or not reported."""
 
     served_model_name: str | None = None
     max_model_len: int | None = None
@@ -63,14 +63,14 @@ def asked_configuration(
 
 
 def _asked_adapters(spec: PoolSpec, paths: Mapping[str, str]) -> dict[str, str]:
-    """A revision is loaded from a folder that nobody knows before it is fetched."""
+    """Adapters without the folder of a fetched revision, which is unknown before it is fetched."""
     if loads_while_running(spec):
         return {}
     return {one.name: "" if one.revision else paths.get(one.source, one.source) for one in spec.model.adapters}
 
 
 def differences(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[Difference, ...]:
-    """Every field in which an engine has something else than was asked, in field order; unknown ones are none."""
+    """Fields in which an engine differs from the requested configuration, in order; unknown fields are left out."""
     names = (name for name in EngineConfiguration.__struct_fields__ if name != "adapters")
     pairs = [*((name, getattr(asked, name), getattr(real, name)) for name in names), _unlike(asked, real)]
     return tuple(

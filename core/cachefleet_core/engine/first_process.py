@@ -1,4 +1,4 @@
-"""The first process of each container of ours and of the engine's: it passes signals on to the program that it runs.
+"""The first process of our containers and the engine's: it passes signals on to the program that it runs.
 
 Linux drops a signal to a container's first process that has no handler for it, so Python programs, which set theirs
 seconds after their start, would not hear that they are to end. Any other process ends by SIGTERM's default action.

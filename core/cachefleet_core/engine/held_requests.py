@@ -1,4 +1,4 @@
-"""Held requests: a worker renders a request, says its block keys, and waits for word before it answers. Pure.
+"""Held requests: a worker renders a request, sends its block keys, and waits for GO before it answers. Pure.
 
 A request to generate with HOLD_HEADER is sent in two parts: its JSON body, then ``GO`` or the end of the connection.
 The header, as JSON, says how long the body is, and asks for keys as the query of ``/v1/fleet/keys`` does. The answer
@@ -33,7 +33,7 @@ _FRAME: Final = struct.Struct("<cI")
 
 
 class HoldError(ValueError):
-    """A header or frame that is none; the message says what is wrong."""
+    """An invalid header or frame; the message says what is wrong."""
 
 
 class Head(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Head(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the header asks for."""
+    """The parsed hold header."""
 
     length: Annotated[int, Meta(ge=1, le=1 << 32)]
     """Bytes of the body."""
@@ -62,7 +62,7 @@ class Hold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 def read_hold(value: bytes) -> Hold:
-    """What a header asks for. HoldError names what is wrong with it."""
+    """Parse a hold header. HoldError names what is wrong with it."""
     try:
         return msgspec.json.decode(value, type=Hold)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Answers whose clients did not wait for them: what the plugin beside the engine says was made of one.
+"""Answers whose clients disconnected: the plugin's count of what the engine computed for one.
 
 A whole answer tells its counts only when it is there. So the gateway names such a request, and asks by that name where
 its client has left; the engine has ended it by then.
@@ -19,7 +19,7 @@ MAX_NAME: Final = 128
 
 
 class LeftAsk(Struct, frozen=True):
-    """Asks for what was made of a request."""
+    """Query for the outcome of a request."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Why an engine serves nothing though it answers its health checks, and how that is said to people. Pure."""
+"""Why an engine serves nothing though it answers its health checks, with the text shown to users. Pure."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Suspension(StrEnum):
 
 
 def suspension_words(suspended: str) -> str:
-    """A Suspension, or a later agent's word, as people read it."""
+    """Display text of a Suspension, or of an unknown value from a newer agent."""
     return suspended.replace("_", " ")

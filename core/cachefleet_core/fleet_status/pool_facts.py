@@ -56,7 +56,7 @@ class HitRatio(Struct, frozen=True, rename="camel"):
 
     @property
     def by_answers(self) -> bool:
-        """Whether answers tell enough to go by them."""
+        """Whether enough answers report cached tokens to use them for the ratio."""
         return self.by == BY_ANSWERS
 
     @property

@@ -17,7 +17,7 @@ DOUBTED: Final = 0.5
 
 
 class Load(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The figures of a worker's last report; what its engine cannot tell is null."""
+    """The figures of a worker's last report; null where its engine does not report one."""
 
     running: Count = 0
     waiting: Count = 0
@@ -122,7 +122,7 @@ class WorkerFacts(Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def idle_bytes(self) -> int | None:
-        """Idle cached blocks on each of its devices, in bytes; None where its engine does not tell."""
+        """Idle cached blocks on each of its devices, in bytes; None where its engine does not report them."""
         blocks = self.load.blocks_idle if self.load else None
         return blocks * self.block_bytes if blocks is not None and self.block_bytes else None
 

@@ -1,4 +1,4 @@
-"""How vLLM is told of adapters (LoRA), in words that whoever is loaded into vLLM needs too."""
+"""vLLM's options and variables for adapters (LoRA), shared with the plugin inside vLLM."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _foreign_pods(document: Json) -> dict[str, list[str]]:
 
 
 def _said_admitted(document: Json) -> bool:
-    """Whether conditions of the present generation tell that nothing was wrong with the spec."""
+    """Whether conditions of the present generation report that the spec was admitted."""
     generation = _mapping(document.get("metadata")).get("generation")
     conditions = _mapping(document.get("status")).get("conditions")
     found = {

@@ -70,7 +70,7 @@ def _values(text: str) -> Iterator[Any]:
 
 
 def _weigh(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for once its aliases are written out."""
+    """Number of values of a node with its aliases expanded."""
     weight = known.get(id(node))
     if weight == _OPEN:
         raise _UnsoundError(f"contains itself through an alias (line {_line(node)})")

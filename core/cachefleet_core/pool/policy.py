@@ -158,7 +158,7 @@ class TenantShare(Section):
 
 
 class CacheShareSpec(Section):
-    """How much of the budget for idle cached blocks a tenant may keep where others need it as well."""
+    """A tenant's share of the budget for idle cached blocks when other tenants need it too."""
 
     rules: ClassVar[tuple[Rule, ...]] = (unique_names("tenants", "a tenant"),)
 

@@ -103,7 +103,7 @@ def alias(name: str) -> str:
 
 
 def literal(value: str | float) -> str:
-    """A default as text for people."""
+    """A default as displayed text."""
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value) if value != "" else "empty"

@@ -1,4 +1,4 @@
-"""Asks the admin API a question, and prints its answer, once or for as long as somebody watches."""
+"""Queries the admin API and prints the answer, once or with ``--watch``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ask(where: Where, question: Question, *, seconds: float = TIMEOUT_SECONDS) -
 
 
 def agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes; standard output is for answers alone."""
+    """Ask for confirmation on the terminal; the prompt goes to standard error."""
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

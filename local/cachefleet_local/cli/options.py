@@ -87,7 +87,7 @@ def watching(command: Command) -> Command:
 
 
 def group(listed: Callable[[Show], None] | None = None, version: Callable[[bool], None] | None = None) -> Command:
-    """The callback of a group of commands: what is said of the control plane before a command's name holds for it.
+    """Callback of a command group: options given before the command's name apply to the command.
 
     Without a command's name ``listed`` is called, and with --version ``version``.
     """
@@ -113,7 +113,7 @@ def where(ctx: typer.Context, **given: Any) -> Where:
 
 
 def time_of(given: datetime | None) -> str | None:
-    """A time as the admin API takes it; in UTC where nothing else was said."""
+    """A time as the admin API takes it; in UTC where no zone is given."""
     if given is None:
         return None
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).isoformat()

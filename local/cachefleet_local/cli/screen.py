@@ -61,7 +61,7 @@ class Screen:
             self._line(words, style=_STYLES.get(life.state, ""))
 
     def show_lines(self, lines: Sequence[str]) -> None:
-        """Show what is waited for, or the words of a process that has failed."""
+        """Print lines: what is awaited, or the log's end of a failed process."""
         for line in lines:
             self._line(line)
 

@@ -90,7 +90,7 @@ async def _run(fleet: Prepared, screen: Screen, console: Console, result: Path) 
 
 
 async def show_console(fleet: Prepared, screen: Screen) -> None:
-    """Tell where one can look on while it runs, as the fleet is gone afterwards."""
+    """Print the console's address, which exists only while the fleet runs."""
     if link := await signed_in_console(fleet, screen):
         screen.show_lines([f"look on in the console while this runs (signs in once): {link}"])
 

@@ -271,14 +271,14 @@ class LocalFleet:
 
 
 def how_it_stands(life: Life) -> str:
-    """A process's state in words."""
+    """A process's state as text."""
     if life.exit_status is None or life.state in {State.READY, State.WAITING}:
         return life.state.value
     return f"{life.state.value} (ended {exit_words(life.exit_status)})"
 
 
 def exit_words(status: int) -> str:
-    """An exit status in words; the guard reports signal n as 128 + n."""
+    """An exit status as text; the guard reports signal n as 128 + n."""
     return f"by signal {status - 128}" if status > 128 else f"with status {status}"
 
 

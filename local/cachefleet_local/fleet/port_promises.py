@@ -1,4 +1,4 @@
-"""Ports promised to processes of one user: nobody else of that user chooses them before they are listened to.
+"""Ports reserved for processes of one user until they listen on them.
 
 A promise is a file named by its port, with the id of the process that has it. It holds while that process runs, ten
 minutes at most, and is read and written under the file's lock. The files are in a folder that only the user can enter;

@@ -34,7 +34,7 @@ FETCHING_SERVER: Final = "cachefleet_worker.engine_start"
 
 
 def fetches_adapters(pool: PrefixCachePool) -> bool:
-    """Whether its engines' server is told revisions of adapters, of which vLLM itself knows nothing."""
+    """Whether the plugin fetches adapters by revision, which vLLM itself does not know."""
     return not loads_while_running(pool.spec) and any(one.revision for one in pool.spec.model.adapters)
 
 

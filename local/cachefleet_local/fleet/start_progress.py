@@ -37,7 +37,7 @@ _ERROR: Final = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 
 
 def stage(text: str) -> str:
-    """What an engine with this log is doing: the furthest stage that it tells."""
+    """The furthest start-up stage that an engine's log shows."""
     return next((words for pattern, words in reversed(_PATTERNS) if pattern.search(text)), "importing vLLM")
 
 

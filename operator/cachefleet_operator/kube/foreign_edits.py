@@ -1,4 +1,4 @@
-"""Which field of an object somebody else changed, and who: from the manifest, the live object and its field managers.
+"""Fields of an object that other writers changed, and by whom: from manifest, live object and field managers.
 
 Pure. An object whose digest is that of its manifest was applied as it is wanted now: what differs since is not ours.
 """
@@ -23,7 +23,7 @@ _REPLICAS: Final = ("spec", "replicas")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What somebody else changed or added: the first field, and whether it concerns pods."""
+    """An edit by another writer: the first field, and whether it concerns pods."""
 
     path: Path
     manager: str = UNKNOWN

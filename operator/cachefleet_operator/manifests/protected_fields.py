@@ -64,7 +64,7 @@ class _Container:
 
 
 def replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """What a patch replaces or removes of ours, in words that name the field; both are pod specs."""
+    """Descriptions of our fields that a patch replaces or removes; both are pod specs."""
     for part in ("initContainers", "containers"):
         patched = {each.get("name"): each for each in _entries(after, part)}
         for ours in before[part]:

@@ -79,7 +79,7 @@ Action = Create | Replace | Apply | Rewrite | Annotate | Scale | Emit | WriteSta
 
 
 def reason_of(action: Action) -> str:
-    """Why it is done, for the log: what a status says of Ready, and which field somebody else wrote; "" of others."""
+    """Reason of an action for the log: a status's Ready condition, or the field another writer changed; else ""."""
     if isinstance(action, Apply | Rewrite) and action.undoes:
         return f"{action.undoes.field} was written by {action.undoes.manager}"
     if not isinstance(action, WriteStatus):
@@ -103,7 +103,7 @@ _OLD_CRD: Final = (f"Kind={KIND})", "field not declared in schema")
 
 
 def refusal(error: RefusedError) -> str:
-    """The API server's words, and what to do where its CRD is not of this version."""
+    """The API server's message, and what to do where its CRD is of another version."""
     old = all(words in error.message for words in _OLD_CRD)
     return error.message + ("; the CRD is of another version: kubectl apply -f crds/" if old else "")
 

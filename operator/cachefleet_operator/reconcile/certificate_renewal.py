@@ -1,4 +1,4 @@
-"""Keeps certificates valid: those that this operator issues, or the reading of those that somebody else does."""
+"""Keeps certificates valid: renews those that this operator issues, and reads those issued by others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GetApi(Protocol):
 
 
 class Expiries(Protocol):
-    """Is told when each certificate that was read or written ends."""
+    """Receives the expiry of each certificate that was read or written."""
 
     def certificate(self, ref: Ref, ends: dt.datetime) -> None: ...
 
@@ -75,7 +75,7 @@ class Certificates(Protocol):
 
 
 class GivenCertificates:
-    """Secrets that somebody else writes, for instance cert-manager; only the authority is read."""
+    """Certificates issued by others, for instance cert-manager; only the authority is read."""
 
     def __init__(self, api: GetApi, settings: Settings, trust: Trust) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Two writers of one object: how often an edit of somebody else is undone, and what is said of it (pure).
+"""Conflicts with another writer of an object: how often its edit is undone, and the message (pure).
 
 A few edits in a row are undone at once, as those of a person who errs. Who goes on is another writer: an autoscaler of
 the wrong object, another controller. Each undoing of a Deployment may start and end pods, so it is undone less and
@@ -87,7 +87,7 @@ class Conflict:
         return self.contested and self.edit.scales and self.edit.manager == SCALER
 
     def message(self, pool: str, *, scaler: str = "") -> str:
-        """What happens and what to do about it; ``scaler`` is the autoscaler's name, "" where it is not known."""
+        """The status message of the conflict; ``scaler`` is the autoscaler's name, "" where it is not known."""
         who = self.edit.manager + (f" (by {self.edit.subresource})" if self.edit.subresource else "")
         said = (
             f"{who} changes {self.edit.field} of {self.ref.kind} {self.ref.name}, which was set back {self.count} times"

@@ -236,7 +236,7 @@ def _outdated(desired: Desired, observed: Observed) -> list[Scale]:
 
 
 def _contested(observed: Observed) -> str:
-    """Who else writes the pool's objects, "" where nobody does; that of the Deployment first."""
+    """The conflict message of the pool's objects, the Deployment's first; "" where no other writer is active."""
     found = [each for each in observed.conflicts.values() if each.contested]
     first = min(found, key=lambda each: (each.ref.kind != "Deployment", each.ref), default=None)
     return first.message(observed.pool["metadata"]["name"], scaler=observed.autoscaler) if first else ""

@@ -191,7 +191,7 @@ class Reconciler:
         return replica_sets_of(live, found or ()) if live else None
 
     async def _autoscaler(self, namespace: str, deployment: str) -> str:
-        """Words for the autoscaler of a Deployment, "" where there is none or none may be seen."""
+        """Name of a Deployment's autoscaler; "" where there is none, or reading is not permitted."""
         try:
             found = await self._api.list("HorizontalPodAutoscaler", namespace, page=LIST_PAGE)
         except RefusedError:
@@ -205,7 +205,7 @@ class Reconciler:
         return await self._held(key, desired.verdict, observed), observed
 
     async def _held(self, key: PoolKey, verdict: Verdict, observed: Observed) -> Desired:
-        """What workers need that run, or start anew by the spec in force; what is wrong there is told later."""
+        """Objects that running or restarting workers need under the spec in force; errors there are reported later."""
         pool, renewed = pool_in_force(observed.pool), self._renewed(key, observed)
         if pool is None:
             return Desired(verdict, renewed=renewed)

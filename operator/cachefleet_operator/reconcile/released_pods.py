@@ -25,7 +25,7 @@ Manifest = Mapping[str, Any]
 
 
 def readopted(subject: Subject, pods: Sequence[Manifest], *, now: str) -> list[Emit | Annotate]:
-    """Label the pool's pods among these that were released, and tell of each."""
+    """Label the pool's released pods again, with an event for each."""
     actions: list[Emit | Annotate] = []
     for pod in pods:
         if lost := _lost(subject.name, pod):

@@ -1,4 +1,4 @@
-"""The Secret of a pool's keys, held against what is derived from the fleet key: made, put right, or told (pure).
+"""The Secret of a pool's keys, compared with those derived from the fleet key: created, corrected, or reported (pure).
 
 A pod reads its keys when its containers start, so the pod template says which ones (``mark``): a digest of the derived
 keys, and how often their Secret was put right while pods may have read something else. A new mark replaces the pods.
@@ -87,7 +87,7 @@ def _stamp(moment: dt.datetime) -> str:
 
 
 def _digest(secret: Manifest) -> str:
-    """Of 256 random bits each, so it tells nothing of them."""
+    """Digest of keys; they have 256 random bits each, so it reveals nothing of them."""
     text = "|".join(secret["data"][name] for name in (names.INDEX_KEY, names.WORKER_KEY))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

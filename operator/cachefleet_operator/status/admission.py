@@ -14,7 +14,7 @@ from cachefleet_operator.status.pool_assessment import Manifest, Verdict
 
 
 def with_known_size(pool: PrefixCachePool, verdict: Verdict, document: Manifest) -> Verdict:
-    """Where no worker tells the bytes of a token now: the verdict by those that the last admitted spec was judged by.
+    """The verdict by the token size of the last admitted spec, where no worker reports one now.
 
     Else an edit made while the control plane is silent would be in force before anybody could refuse it.
     """

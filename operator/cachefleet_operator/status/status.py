@@ -146,7 +146,7 @@ def _conditions(
 
 
 def _first_ready(workers: Workers, previous: Mapping[str, Any], now: str) -> Manifest:
-    """Once and for all; for a pool whose workers were ready before this was kept, since when they are."""
+    """When the pool first became ready; never changes once set."""
     if known := claim_status({"status": previous}):
         return known
     if not workers.ready:

@@ -1,4 +1,4 @@
-"""Pods whose volumes are not there: who waits for them, and what events say of it (pure).
+"""Pods that wait for volumes, and what events report of them (pure).
 
 Neither a pod's conditions nor its containers tell: they are as those of a pod whose image is being pulled.
 """
@@ -22,7 +22,7 @@ _BEGINNING: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def waits(manifest: Mapping[str, Any], now: dt.datetime) -> float | None:
-    """For how many seconds a pod has had a node and no container; None where it has none, or one has begun."""
+    """Seconds since a pod got a node while no container has started; None without a node, or once one has."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     if "deletionTimestamp" in metadata or status.get("phase") not in {None, "Pending"} or any(_begun(status)):
         return None

@@ -20,7 +20,7 @@ class WatchError(Exception):
 
 
 class WatchEndedError(Exception):
-    """The watches failed or ended by themselves, as where the CRD is deleted: others may be begun."""
+    """The watches failed or ended, for instance because the CRD was deleted; new ones may be started."""
 
 
 class Watch:

@@ -177,7 +177,7 @@ class Agent:
                 await asyncio.sleep(self._settings.poll_seconds)
 
     def _with_lookahead(self, facts: EngineFacts) -> EngineFacts:
-        """With what events of this process showed, where the engine tells of its hashes nowhere else."""
+        """Facts with the lookahead that events showed, where the engine does not report it."""
         process, lookahead = self._lookahead
         return replace(facts, lookahead=lookahead) if process == facts.process else facts
 

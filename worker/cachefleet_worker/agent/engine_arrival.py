@@ -1,4 +1,4 @@
-"""Waits for an engine that serves, and tells of one that does not take the worker key."""
+"""Waits for an engine that serves, and detects one that refuses the worker key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class KeyRefusedError(Exception):
-    """The engine does not take the worker key, and will not before somebody changes something."""
+    """The engine refuses the worker key; retrying does not help."""
 
 
 class EngineArrival:
@@ -28,7 +28,7 @@ class EngineArrival:
 
     @property
     def key_refused(self) -> bool:
-        """Whether the engine's last word was that it does not take the key."""
+        """Whether the engine's last answer refused the worker key."""
         return self._refusals > 0
 
     async def process(self) -> EngineProcess:

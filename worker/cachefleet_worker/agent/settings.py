@@ -1,4 +1,4 @@
-"""What an agent is told at its start, from environment variables, and its bounds."""
+"""Settings of an agent, from environment variables, and its fixed bounds."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def set_context(
 
 @app.command(epilog=EPILOG)
 def use(name: Annotated[str, typer.Argument(metavar="NAME", help="- for none.", autocompletion=context_names)]) -> None:
-    """Have commands be about this control plane where nothing else is said."""
+    """Make a context the default of all commands."""
     known = read_contexts(context_path())
     if name != "-":
         _require(known, name)

@@ -31,7 +31,7 @@ def run(app: typer.Typer, words: Sequence[str]) -> None:
 
 
 def cluster_of(words: Sequence[str]) -> tuple[Cluster, list[str]]:
-    """What kubectl's options among the words say, and the other words."""
+    """Split arguments into kubectl's options and the others."""
     parser = argparse.ArgumentParser(prog=PROGRAM, add_help=False, allow_abbrev=False)
     for name in ("--kubeconfig", "--context", "--service-account"):
         parser.add_argument(name, default="")

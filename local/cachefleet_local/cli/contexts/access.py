@@ -33,7 +33,7 @@ class AdminAccess:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What the user said about which control plane is meant; None where nothing was said."""
+    """Options that select the control plane; None where not given."""
 
     url: str | None = None
     token_file: Path | None = None

@@ -39,7 +39,7 @@ _ACCOUNT: Final = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A control plane's cluster in kubectl's words; what is "" is as kubectl has it, and is looked for."""
+    """Cluster, namespace and names for kubectl; "" uses kubectl's default, or discovery."""
 
     kubeconfig: str = ""
     context: str = ""

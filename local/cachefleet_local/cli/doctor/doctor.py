@@ -96,7 +96,7 @@ def hit(
     wait: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for a model to be served.")] = 60.0,
     output: Format = Output.TABLE,
 ) -> None:
-    """Send a chat that nobody sent before and its next turn, of which the worker must have cached tokens.
+    """Send a new chat and its next turn, for which the worker must report cached tokens.
 
     Exit status 1 where no model is served in time, a request fails, or the second turn is no hit.
     """

@@ -1,4 +1,4 @@
-"""Faults of a fleet, from what the admin API tells: its findings, and what only a closer look at each worker shows."""
+"""Faults of a fleet: the admin API's findings, and checks of each worker."""
 
 from __future__ import annotations
 

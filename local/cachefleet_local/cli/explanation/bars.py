@@ -61,7 +61,7 @@ def costs(candidate: Item) -> dict[Part, float]:
 
 
 def tokens(item: Item) -> dict[Part, float]:
-    """What became of a prompt's tokens; empty where the engine did not tell, or a Prefill worker brought them over."""
+    """A prompt's tokens by origin; empty where the engine did not report, or a Prefill worker transferred them."""
     prompt, predicted, cached = item["promptTokens"], item["predictedTokens"], item["cachedTokens"]
     if cached is None or not prompt or any(one["kind"] == "prefill" for one in item.get("attempts", ())):
         return {}

@@ -27,7 +27,7 @@ _INDENT: Final = " " * 10
 
 @showing
 def status(show: Show) -> None:
-    """Say that the fleet is healthy, or what is wrong and what to do. Exit status 1 where something is wrong."""
+    """Print that the fleet is healthy, or its faults and remedies. Exit status 1 where there are faults."""
     asker = Asker(show.where)
     found = asker(findings)
     pools = list(asker(lambda client: client.get("pools"))["items"])

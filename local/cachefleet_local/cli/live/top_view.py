@@ -55,7 +55,7 @@ class PoolRow:
 
     @property
     def idle(self) -> int | None:
-        """Bytes of idle cached blocks; None where no worker's engine tells."""
+        """Bytes of idle cached blocks; None where no worker's engine reports them."""
         idle = [worker.idle_bytes for worker in self.listed if worker.idle_bytes is not None]
         return sum(idle) if idle else None
 

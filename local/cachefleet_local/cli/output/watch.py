@@ -36,7 +36,7 @@ class Watched:
 
 
 def watch(answer: Callable[[], Sequence[Item]], watched: Watched) -> NoReturn:
-    """Show the items of each answer until Ctrl-C; an answer that does not come is told and waited for."""
+    """Show the items of each answer until Ctrl-C; failures are reported and retried."""
     redrawn = sys.stdout.isatty() and watched.output in {Output.TABLE, Output.WIDE}
     view: _Redrawn | _Appended = _Redrawn(watched) if redrawn else _Appended(watched)
     try:

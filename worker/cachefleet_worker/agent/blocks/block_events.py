@@ -1,4 +1,4 @@
-"""Block events of an engine rank, as every engine is to give them: stores, removals, resets."""
+"""Block events of an engine rank in engine-independent form: stores, removals, resets."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ NO_MEDIA: Final[tuple[Medium, ...]] = ()
 
 
 def adapter_of(event: BlockStored) -> str | None:
-    """The adapter, as the namespace of block keys has it; None where its revision, or its name, is not told."""
+    """The adapter's name in block-key namespaces; None where its revision or name is not reported."""
     if event.lora_id is None and not event.lora_name:
         return BASE_MODEL
     if not event.lora_name or event.lora_id is None or event.lora_id < FIRST_REVISION:

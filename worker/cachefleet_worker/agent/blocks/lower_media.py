@@ -19,7 +19,7 @@ _FACTOR: Final = 15
 
 
 def most_below(on_device: int) -> int:
-    """The most blocks to report below a device that has so many; 0 where it does not tell."""
+    """Limit of blocks reported below a device with ``blocks`` blocks; 0 where that is unknown."""
     return min(MOST_BLOCKS, _FACTOR * on_device) if on_device else MOST_BLOCKS
 
 

@@ -34,7 +34,7 @@ class Pauses:
 
 
 class AdapterLoading:
-    """Loads and unloads in every epoch what the policy wants; where not ``on`` it only tells what is served."""
+    """Loads and unloads adapters in every epoch as the policy declares; only reports them where not ``on``."""
 
     def __init__(
         self, adapters: AdapterControl, metrics: AgentMetrics, *, on: bool, pauses: Pauses, changed: Callable[[], None]
@@ -57,7 +57,7 @@ class AdapterLoading:
         return self._on and bool(self._wanted) and not self._tried
 
     def want(self, policy: Policy) -> None:
-        """A policy has come; where it tells adapters, these are all."""
+        """Accept a policy; adapters that it names replace all earlier ones."""
         if policy.adapters is None:
             return
         wanted = {one.name: one.path for one in policy.adapters}
@@ -107,7 +107,7 @@ class AdapterLoading:
             return
 
     async def _bring_about(self, wanted: Mapping[str, str]) -> bool:
-        """Whether all that is wanted is served then, and nothing else; where not on, whether the engine told."""
+        """Load and unload until the engine serves exactly the declared adapters; returns whether it does."""
         try:
             self._set_served(await self._adapters.served())
         except EngineError:  # polls tell of an engine that does not answer
@@ -164,7 +164,7 @@ class AdapterLoading:
 def adapter_loading(
     settings: AgentSettings, adapters: AdapterControl, metrics: AgentMetrics, changed: Callable[[], None]
 ) -> AdapterLoading:
-    """As the agent's settings have it."""
+    """The AdapterLoading that the agent's settings describe."""
     retry = settings.adapter_retry_seconds, settings.adapter_retry_cap_seconds
     pauses = Pauses(settings.adapter_look_seconds, settings.drain_settle_seconds, retry)
     return AdapterLoading(adapters, metrics, on=settings.load_adapters, pauses=pauses, changed=changed)

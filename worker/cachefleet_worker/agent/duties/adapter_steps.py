@@ -1,4 +1,4 @@
-"""What is to be done so that an engine serves the adapters (LoRA) that it is to serve: pure."""
+"""Steps that bring an engine's adapters (LoRA) to the declared ones: pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UnloadAdapter:
-    """Serve an adapter no longer."""
+    """Unload an adapter."""
 
     name: str
 
@@ -28,7 +28,7 @@ for a hub id, say."""
 
 
 def steps(wanted: Mapping[str, str], served: Mapping[str, str], placed: Placed) -> Iterator[Step]:
-    """From names and paths that are wanted, and names and places that are served.
+    """Steps from the declared adapters (name to path) and the served ones (name to place).
 
     What is no longer wanted goes first. A name that means another path is unloaded before it is loaded anew, not loaded
     in place: requests that have begun would end with the new weights, and their blocks be kept as those of the old.

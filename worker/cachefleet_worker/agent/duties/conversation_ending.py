@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversationEnding:
-    """Asks an engine to end them; what fails is left: they cost memory alone, until their time is over."""
+    """Asks an engine to end its conversations; failures are ignored, because conversations expire by themselves."""
 
     def __init__(self, policies: PolicyControl) -> None:
         self._policies = policies
@@ -30,7 +30,7 @@ class ConversationEnding:
             self._due.set()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """End conversations when requested, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()

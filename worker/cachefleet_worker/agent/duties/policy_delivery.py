@@ -29,7 +29,7 @@ def supersedes(new: Policy, current: Policy | None, pool: str) -> bool:
 
 
 def with_known_shares(new: Policy, current: Policy | None) -> Policy:
-    """``new`` with the tenants' shares told before where its sender, a file, does not know tenants' salts."""
+    """``new`` with the earlier policy's tenant shares where it comes from a file, which has no salts."""
     if new.tenant_shares is not None or current is None or new.uid != current.uid:
         return new
     return msgspec.structs.replace(new, tenant_shares=current.tenant_shares)

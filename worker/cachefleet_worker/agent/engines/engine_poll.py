@@ -46,7 +46,7 @@ class LoadMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Sleep and weight updates that somebody asked the engine for, over all ranks."""
+    """Sleep and weight updates requested of the engine, over all ranks."""
 
     sleeping: bool = False
     """It is being put to sleep or woken."""
@@ -61,7 +61,7 @@ AWAKE: Final = Operations()
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """One reading; 0 slots where the engine tells nothing: it serves no adapters, or has had no request yet."""
+    """One reading of adapter use; 0 slots where the engine reports none (no adapters, or no request yet)."""
 
     slots: int = 0
     busy: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ UNUSED: Final = AdapterUse()
 
 
 class RankStats(Struct, frozen=True):
-    """What the worker plugin says of one rank: its load, and the generation of the policy in force there."""
+    """The plugin's statistics of one rank: its load, and the generation of the policy in force there."""
 
     boot: BootId
     sequence: int = -1

@@ -36,7 +36,7 @@ AnyOperation = TypeVar("AnyOperation", Operation, Stored)
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """What a State reports besides the stream itself."""
+    """Fields of a State besides those of the stream."""
 
     phase: Phase
     load: Load

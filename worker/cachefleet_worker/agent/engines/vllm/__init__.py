@@ -1,4 +1,4 @@
-"""vLLM, stock or with the worker plugin: its routes, metrics, event stream and words.
+"""vLLM, stock or with the worker plugin: its routes, metrics, event stream and error texts.
 
 events/             the KV event stream of one rank
 adapter_info        adapters that an engine is busy with, out of the text of ``/metrics``

@@ -39,12 +39,12 @@ class AdapterRoutes:
             return (await self._client.models()).adapters
 
     async def load(self, name: str, path: str) -> None:
-        """Load an adapter under a name that no other has; the engine stands still while it reads the weights."""
+        """Load an adapter under an unused name; the engine blocks while it reads the weights."""
         with _in_words():
             await self._client.request("POST", LOAD, {"lora_name": name, "lora_path": path}, self._load_seconds)
 
     async def unload(self, name: str) -> None:
-        """Serve an adapter no longer; requests that have begun end with it."""
+        """Unload an adapter; running requests finish with it."""
         with _in_words():
             try:
                 await self._client.request("POST", UNLOAD, {"lora_name": name})
@@ -62,7 +62,7 @@ def _in_words() -> Iterator[None]:
 
 
 def words(error: AnswerError) -> str:
-    """Why a request failed, as the engine says it where it does; without line breaks."""
+    """The engine's message for a failed request, on one line."""
     message = _message(error.content)
     if error.status == 404 and message in {"", "Not Found"}:
         return _NO_ROUTE

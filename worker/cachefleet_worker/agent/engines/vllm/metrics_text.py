@@ -160,7 +160,7 @@ def _load_metrics(samples: _Samples) -> LoadMetrics:
 
 
 def _loaded_tokens(samples: _Samples) -> float:
-    """Of engines that do not tell where cached tokens were, all that a connector brought."""
+    """All tokens that a connector loaded, for engines that do not report where cached tokens were."""
     if samples.tells(_CACHED):
         return samples.total(_CACHED, without=_NOT_LOADED)
     return samples.get("prompt_tokens_by_source_total", "external_kv_transfer")

@@ -38,7 +38,7 @@ class PluginRank(Struct, frozen=True):
 
 
 class ServerFacts(Struct, frozen=True):
-    """What the plugin tells of vLLM's configuration; None for what it does not."""
+    """vLLM's configuration as the plugin reports it; None for fields it does not report."""
 
     prefix_caching: bool | None = None
     tensor_parallel_size: int | None = None

@@ -1,4 +1,4 @@
-"""The configuration that an engine says it has, out of its models, its metrics and the plugin's document: pure."""
+"""An engine's real configuration, from its models, metrics and the plugin's document: pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_CACHE: Final = CacheConfig(0, 0)
 
 
 def real_configuration(readings: Readings, rank: int) -> EngineConfiguration:
-    """The configuration of one rank; None for what this engine does not tell."""
+    """The configuration of one rank; None for fields that this engine does not report."""
     cache = readings.caches.get(rank, _NO_CACHE)
     server = readings.fleet.server if readings.fleet else NOT_TOLD
     publishes, endpoint = _events(readings, rank, server)

@@ -1,4 +1,4 @@
-"""The facts of one vLLM process, out of what it says of itself: pure."""
+"""The facts of one vLLM process, from its own answers: pure."""
 
 from __future__ import annotations
 

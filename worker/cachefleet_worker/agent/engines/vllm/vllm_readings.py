@@ -1,4 +1,4 @@
-"""Everything that vLLM and its plugin say of themselves at the start of an epoch."""
+"""Answers of vLLM and its plugin at the start of an epoch."""
 
 from __future__ import annotations
 

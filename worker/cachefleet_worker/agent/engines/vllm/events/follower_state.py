@@ -145,7 +145,7 @@ class State:
         return self.ask_snapshot()
 
     def go_on_without(self) -> list[Effect]:
-        """No snapshot can be had: withdraw what is held and go on as with stock vLLM."""
+        """No snapshot is available: withdraw what is held and follow events as for stock vLLM."""
         epoch = self.epoch
         self.recovery.failed(self.now)
         self.settle()
