@@ -8,6 +8,7 @@ NATIVE := $(VENV)/.native
 NATIVE_SOURCES := native/Cargo.toml native/pyproject.toml native/cachefleet_native.pyi $(shell find native/src -name '*.rs')
 CARGO_TARGET_DIR ?= $(HOME)/.cache/cachefleet/native-target
 export CARGO_TARGET_DIR
+NATIVE_WHEELS := $(HOME)/.cache/cachefleet/native-wheels
 RUST := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' native/Cargo.toml)
 # Fails with one sentence where cargo is missing or too old.
 NEEDS_CARGO = set -- $$(cargo --version 2>/dev/null); printf '%s\n' $(RUST) "$${2:-0}" | sort -CV || { echo "setup      the native module needs cargo $(RUST) or newer, and here is $${2:-none}: apt install cargo-web (Debian), apt install cargo (Ubuntu 26.04 or newer), or https://rustup.rs" >&2; exit 1; }
@@ -49,14 +50,16 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-# Clones share what cargo has built, and the library itself has one name for all of them: it is linked anew for each, one
-# clone at a time.
+# Clones share what cargo has built, and wheels by their sources: the same sources are built once, by one clone at a time.
 $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	@$(NEEDS_CARGO)
 	@echo "setup      native module (cargo; a minute the first time)"
-	@mkdir -p $(CARGO_TARGET_DIR) && rm -rf $(VENV)/native
-	@flock $(CARGO_TARGET_DIR) sh -c 'touch native/src/lib.rs \
-	  && $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $(VENV)/native'
+	@mkdir -p $(CARGO_TARGET_DIR) $(NATIVE_WHEELS) && rm -rf $(VENV)/native
+	@wheels=$(NATIVE_WHEELS)/$$({ rustc --version; cat $(sort $(NATIVE_SOURCES)); } | sha256sum | cut -c1-16); \
+	  flock $(CARGO_TARGET_DIR) sh -c "ls $$wheels/*.whl > /dev/null 2>&1 || { touch native/src/lib.rs && \
+	  $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $$wheels; }" \
+	  && touch $$wheels && cp -r $$wheels $(VENV)/native
+	@ls -dt $(NATIVE_WHEELS)/* | tail -n +9 | xargs -r rm -r
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl
 	@touch $@
 
