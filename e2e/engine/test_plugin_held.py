@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,10 +14,22 @@ import pytest
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.transport.completions import Completions
-from cachefleet_core.engine.held_requests import HOLD_HEADER, Hold
+from cachefleet_core.engine.held_requests import HOLD_HEADER, LATE_MEMBERS, Hold
 from cachefleet_core.prompt_keys import decode
 from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet
-from e2e.engine.test_plugin_prompts import BODIES, CHAT, COMMON, MESSAGES, RESPONSES, SYSTEM, TOOLED, unvaried
+from e2e.engine.test_plugin_prompts import (
+    BODIES,
+    CHAT,
+    COMMON,
+    COMPLETION,
+    MESSAGES,
+    PARTS,
+    RESPONSES,
+    SYSTEM,
+    TEXT,
+    TOOLED,
+    unvaried,
+)
 from e2e.engine.vllm import VllmServer
 
 pytestmark = pytest.mark.parametrize("vllm_server", [TOOLED], indirect=True)
@@ -52,7 +65,51 @@ async def text(opened: AttemptResult) -> bytes:
 
 
 def test_it_is_announced(vllm_server: VllmServer) -> None:
-    assert features(vllm_server)["held"][0] == "on"
+    assert features(vllm_server)["held"][0] == LATE_MEMBERS
+
+
+LATE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"cache_hit_threshold": 0}, {"cache_hit_threshold": 1}, "cache_threshold"),
+    ({}, {"cache_hit_threshold": 1}, "cache_threshold"),
+    ({"cache_hit_threshold": 1}, {"cache_hit_threshold": 0}, "length"),
+    ({"cache_hit_threshold": 1}, {"cache_hit_threshold": None}, "length"),
+    ({"cache_hit_threshold": 1}, {"kv_transfer_params": {"do_remote_decode": True}}, "length"),
+    ({"cache_hit_threshold": 1}, {}, "cache_threshold"),
+]
+"""Members of the body, those that come late, and how it ends: who fills a cache for others is not gated."""
+PROMPTS: list[tuple[str, dict[str, Any]]] = [(CHAT, {"messages": [SYSTEM, PARTS]}), (COMPLETION, {"prompt": TEXT})]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("api", "prompt"), PROMPTS)
+@pytest.mark.parametrize(("members", "late", "finish"), LATE)
+async def test_late_members_are_as_those_of_the_body(
+    vllm_server: VllmServer,
+    *,
+    api: str,
+    prompt: dict[str, Any],
+    members: dict[str, Any],
+    late: dict[str, Any],
+    finish: str,
+    stream: bool,
+) -> None:
+    async with upstream() as client:
+        opened = await hold(client, vllm_server, api, COMMON | prompt | members | {"stream": stream})
+        assert opened.held is not None, opened
+        answer = await text(await client.go(opened.held, url=vllm_server.url, members=json.dumps(late).encode()))
+    assert re.findall(rb'"finish_reason": ?"(\w+)"', answer) == [finish.encode()]
+
+
+async def test_late_members_that_are_wrong_are_a_400(vllm_server: VllmServer) -> None:
+    async with upstream() as client:
+        opened = await hold(client, vllm_server, CHAT, COMMON | {"messages": [SYSTEM]})
+        assert opened.held is not None, opened
+        answered = await client.go(opened.held, url=vllm_server.url, members=b'{"cache_hit_threshold":2}')
+    assert answered.answer is not None
+    assert (answered.answer.status, json.loads(answered.answer.body)["error"]["code"]) == (400, "bad_go")
+    stats = await asyncio.to_thread(fleet, vllm_server, "/stats")
+    assert stats["faults"] == {}
+    assert features(vllm_server)["held"][0] == LATE_MEMBERS
 
 
 @pytest.mark.parametrize(("api", "body"), BODIES)
@@ -84,7 +141,7 @@ async def test_whoever_goes_away_had_nothing_computed(vllm_server: VllmServer) -
     assert after["ranks"]["0"]["sequence"] >= before["ranks"]["0"]["sequence"]
     assert after["ranks"]["0"]["running"] == 0
     assert after["faults"] == before["faults"]
-    assert features(vllm_server)["held"][0] == "on"
+    assert features(vllm_server)["held"][0] == LATE_MEMBERS
 
 
 async def test_whoever_gives_up_before_the_keys_leaves_it_on(vllm_server: VllmServer) -> None:
@@ -97,7 +154,7 @@ async def test_whoever_gives_up_before_the_keys_leaves_it_on(vllm_server: VllmSe
         opened = await hold(client, vllm_server, CHAT, COMMON | {"messages": [SYSTEM]})
         assert opened.held is not None
         opened.held.drop()
-    assert features(vllm_server)["held"][0] == "on"
+    assert features(vllm_server)["held"][0] == LATE_MEMBERS
 
 
 @pytest.mark.parametrize(

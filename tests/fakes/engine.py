@@ -290,7 +290,8 @@ class FakeEngine:
             raise HttpError(501, NOT_HELD, "requests are not held any more")
         whole = plugin.conversations.whole(request, body)
         if HOLD_HEADER in request.headers:
-            return await hold(request, body, self.url, lambda asked, _: plugin.document(asked, request, whole))
+            document = lambda asked, _: plugin.document(asked, request, whole)  # noqa: E731
+            return await hold(request, body, self.url, document, plugin.late_members)
         request._read_bytes = whole
         return plugin.conversations.referred(request, await handler(request))
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine.cache_flush import FlushAsk, Flushed
-from cachefleet_core.engine.held_requests import Hold
+from cachefleet_core.engine.held_requests import LATE_MEMBERS, Hold, LateMembers
 from cachefleet_core.engine.left_answers import LEFT_PATH
 from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
@@ -40,7 +40,7 @@ _MODES: Final = {
     "flush": "blocks",
     "left_answers": "on",
 }
-_KEYED: Final = {"keys": "render", "prompts": "on", "held": "on"}
+_KEYED: Final = {"keys": "render", "prompts": "on", "held": LATE_MEMBERS}
 _FEATURES: Final = (
     "routes",
     "guard",
@@ -74,6 +74,8 @@ class FleetRoutes:
         """How often all conversations were ended; the fake keeps none."""
         self.named = NamedRequests()
         """Requests with a name, which may be asked for."""
+        self.late_members: list[LateMembers] = []
+        """Of each held request that was answered."""
         self.holds = True
         """Whether it holds requests; where it is off by now, a request that is to be held is refused."""
         self.lacking: set[str] = set()

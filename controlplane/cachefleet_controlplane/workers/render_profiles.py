@@ -9,6 +9,7 @@ from typing import Final
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.engine.held_requests import LATE_MEMBERS
 from cachefleet_core.engine.left_answers import FEATURE
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.prompt_keys import keys_query
@@ -84,6 +85,8 @@ class RenderFacts:
     """URLs of workers whose plugin keeps conversations by handle."""
     held_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin holds requests."""
+    late_members_at: frozenset[str] = frozenset()
+    """URLs of those whose plugin takes late members of their bodies."""
     left_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin says what was made for a client that left."""
     adapter: bool = False
@@ -150,6 +153,7 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         prompts_at=_urls(workers, PROMPTS_FEATURE),
         media_at=_urls(workers, MEDIA_FEATURE),
         held_at=_urls(workers, HELD_FEATURE),
+        late_members_at=_urls(workers, HELD_FEATURE, LATE_MEMBERS),
         left_at=_urls(workers, LEFT_FEATURE),
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
@@ -164,9 +168,9 @@ def _indexed(pools: list[Pool]) -> bool:
     return not hellos or any(not hello.not_indexed for hello in hellos)
 
 
-def _urls(workers: Iterable[Worker], feature: str) -> frozenset[str]:
-    """URLs of the workers whose plugin has a feature."""
-    return frozenset(w.endpoint.url for w in workers if w.endpoint and _has(w.hello, feature))
+def _urls(workers: Iterable[Worker], feature: str, mode: str = "") -> frozenset[str]:
+    """URLs of the workers whose plugin has a feature, in that mode where one is named."""
+    return frozenset(w.endpoint.url for w in workers if w.endpoint and _has(w.hello, feature, mode))
 
 
 def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
@@ -176,8 +180,9 @@ def _gives_keys(worker: Worker, contract: IndexContract) -> bool:
     return _has(hello, KEYS_FEATURE)
 
 
-def _has(hello: Hello | None, feature: str) -> bool:
-    return hello is not None and any(one.feature == feature and one.mode != _OFF for one in hello.capabilities)
+def _has(hello: Hello | None, feature: str, mode: str = "") -> bool:
+    modes = [one.mode for one in hello.capabilities if one.feature == feature] if hello is not None else []
+    return any(one == mode if mode else one != _OFF for one in modes)
 
 
 def _joined(values: Iterable[str]) -> str:

@@ -1,6 +1,9 @@
 """Held requests: a worker renders a request, sends its block keys, and waits for GO before it answers. Pure.
 
 A request to generate with HOLD_HEADER is sent in two parts: its JSON body, then ``GO`` or the end of the connection.
+Where the plugin's feature has the mode LATE_MEMBERS, a JSON object may follow ``GO``: members of the body that are set
+when the worker is decided on, as LateMembers has them; null stands for an absent one. Both end the request.
+
 The header, as JSON, says how long the body is, and asks for keys as the query of ``/v1/fleet/keys`` does. The answer
 has status 200, type MEDIA_TYPE, and frames: a kind (one byte), a length (u32, little-endian), and so many bytes,
 
@@ -14,10 +17,10 @@ no more answers 501 with the code NOT_HELD, and has read nothing of the body.
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from cachefleet_core.index_contract import Lookahead
 from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE
@@ -25,6 +28,8 @@ from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE
 HOLD_HEADER: Final = "x-cachefleet-hold"
 MEDIA_TYPE: Final = "application/vnd.cachefleet.held"
 GO: Final = b"go"
+LATE_MEMBERS: Final = "late_members"
+"""Mode of the plugin's feature that takes members of the body with ``GO``."""
 KEYS: Final = b"K"
 HEAD: Final = b"H"
 NOT_HELD: Final = "not_held"
@@ -59,6 +64,23 @@ class Hold(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     def header(self) -> str:
         """The header's value."""
         return msgspec.json.encode(self).decode()
+
+
+class LateMembers(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Members of a chat's or completion's body that come with ``GO``; they replace those of the body."""
+
+    cache_hit_threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType | None = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
+
+
+def read_go(second_part: bytes) -> LateMembers:
+    """What comes with ``GO``. HoldError names what is wrong with it."""
+    if not second_part.startswith(GO):
+        raise HoldError(f"the second part must begin with {GO.decode()!r}")
+    try:
+        return msgspec.json.decode(second_part[len(GO) :] or b"{}", type=LateMembers)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HoldError(str(error)) from None
 
 
 def read_hold(value: bytes) -> Hold:

@@ -145,14 +145,14 @@ pub struct WorkerCall {
 
 #[pymethods]
 impl WorkerCall {
-    /// Has the worker answer the request that it holds: told is what is told of any answer. `RuntimeError` where it holds
-    /// none.
-    fn go(&self) -> PyResult<()> {
+    /// Has the worker answer the request that it holds, with late `members` of its body (a JSON object; none where
+    /// empty): told is what is told of any answer. `RuntimeError` where it holds none.
+    fn go(&self, members: Vec<u8>) -> PyResult<()> {
         let mut state = self.call.lock();
         match replace(&mut *state, State::Over) {
             State::Held(waiting) => {
                 drop(state);
-                self.call.start(async move { begun(waiting.go().await) });
+                self.call.start(async move { begun(waiting.go(&members).await) });
                 Ok(())
             }
             other => {

@@ -10,6 +10,7 @@ from typing import Any
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import Role
+from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.harness import Front, Worker, engine, front, pool
 from tests.fakes.engine import FakeEngine, Seen
 
@@ -50,11 +51,12 @@ class Fleet:
         assert isinstance(found, FakeEngine)
         return found
 
-    def report(self, *workers: str, **load: Any) -> None:
-        """What the agents of these would say, or of all."""
+    def report(self, *workers: str, capabilities: Sequence[Capability] = (), **load: Any) -> None:
+        """What the agents of these would say, or of all; ``capabilities`` of their plugins where there are any."""
         everybody = [f"{name}-{i}" for name, (_, engines) in self._pools.items() for i in range(len(engines))]
         for worker in workers or everybody:
-            said = {"worker": worker, "pool": f"default/{worker.rpartition('-')[0]}"}
+            said: dict[str, Any] = {"worker": worker, "pool": f"default/{worker.rpartition('-')[0]}"}
+            said |= {"capabilities": tuple(capabilities)} if capabilities else {}
             self.gate.report(self.gate.engines.index(self.engine(worker)), said=said, **load)
 
     def sent(self, worker: str) -> list[dict[str, Any]]:

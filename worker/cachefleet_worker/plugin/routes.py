@@ -43,6 +43,7 @@ from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
 from cachefleet_worker.plugin.prompts import offered_prompt, renderer_hook
+from cachefleet_worker.plugin.prompts.held_prompt import FEATURE as HELD
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
 from cachefleet_worker.plugin.usage import left_answers, message_start
 
@@ -72,7 +73,7 @@ class FleetRoutes:
             offered_prompt.install(app, self._process)
         with self._process.faults.guard(CONVERSATIONS):
             conversation_middleware.install(app, self._process)
-        with self._process.faults.guard(held_requests.FEATURE):
+        with self._process.faults.guard(HELD):
             held_requests.install(app, self._process, lambda: self._app.keys)
         with self._process.faults.guard(LEFT_ANSWERS):
             left_answers.attach(app, self._process)

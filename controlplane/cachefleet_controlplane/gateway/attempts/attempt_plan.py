@@ -27,6 +27,7 @@ as asked        otherwise                                              as it cam
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Raw, Struct
@@ -119,16 +120,25 @@ TRANSFER: Final = "kv_transfer_params"
 _KEY_BYTES: Final = 8
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct):
     """What one worker is sent; ``watch`` is None where the gateway does not look for a refusal."""
 
     path: str = ""
     body: bytes = b""
     members: int = 0
+    changes: Mapping[str, Raw | None] = {}
+    """Members to be set in ``body``, or, of None, removed: a held request gets them late."""
     threshold: float | None = None
     watch: Watch | None = None
     hooked: bool = False
     """The caller's hook header for a worker's gate is sent along."""
+
+    def whole(self) -> bytes:
+        """Make the changes in the body; return it."""
+        if self.changes:
+            self.body, self.members = edited(self.body, self.changes)
+            self.changes = {}
+        return self.body
 
 
 class AttemptPlanner:
@@ -150,16 +160,15 @@ class AttemptPlanner:
     def next(self, progress: Progress) -> Attempt:
         """Return the attempt that was planned; it counts as under way from now on."""
         routing_input, mode = self._resuming.routing_input, self._mode
-        changes = self._changes(mode)
-        body, members = edited(routing_input.body, changes) if changes else (routing_input.body, routing_input.sent)
         judged = mode.watched and routing_input.gate.speaks
         # Where nothing asks to be refused, all choices need not have begun before the first is relayed.
         choices = 1 if mode.threshold is None else routing_input.info.choices
         first = progress.attempts == 1 and not progress.refusals
         self.attempt = Attempt(
             path=self._resuming.path,
-            body=body,
-            members=members,
+            body=routing_input.body,
+            members=routing_input.sent,
+            changes=self._changes(mode),
             threshold=mode.threshold,
             watch=Watch(choices) if judged else None,
             hooked=first and (routing_input.gate.callers or (mode.watched and mode.threshold is not None)),
@@ -168,7 +177,7 @@ class AttemptPlanner:
 
     def begun(self) -> None:
         """The answer has begun: what was sent for it is not needed again."""
-        self.attempt = replace(self.attempt, body=b"")
+        self.attempt = replace(self.attempt, body=b"", changes={})
 
     def outcome(self, opened: AttemptResult) -> tuple[Outcome, Refusal | None]:
         """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""

@@ -11,6 +11,7 @@ from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
+from cachefleet_controlplane.wire.json_members import encode
 
 
 async def send_attempt(
@@ -31,21 +32,24 @@ async def send_attempt(
     if held is not None and (opened := await _answered(upstream, held, attempt, url)) is not None:
         return opened if continuing is None else continuing.answered(url, opened)
     if continuing is None:
-        return await upstream.open(url, attempt.path, attempt.body, headers=headers, watch=attempt.watch, beside=beside)
+        return await upstream.open(
+            url, attempt.path, attempt.whole(), headers=headers, watch=attempt.watch, beside=beside
+        )
     told = [*headers, *continuing.headers(url)]
 
     async def send(body: bytes) -> AttemptResult:
         return await upstream.open(url, attempt.path, body, headers=told, watch=attempt.watch, beside=beside)
 
-    return await continuing.send(url, attempt.body, send)
+    return await continuing.send(url, attempt.whole(), send)
 
 
 async def _answered(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str) -> AttemptResult | None:
     """Have the worker answer that holds the request; None where it does no more: then it is sent again."""
     if not held.answer.take():
         return None
-    if attempt.hooked or not held.serves(url, attempt.path, attempt.body):
+    if not held.serves(url, attempt.path, attempt.body, changed=bool(attempt.changes)):
         held.answer.close()
         return None
-    opened = await upstream.go(held.answer, url=url, watch=attempt.watch)
+    members = encode(attempt.changes) if attempt.changes else b""
+    opened = await upstream.go(held.answer, url=url, members=members, watch=attempt.watch)
     return None if opened.outcome is Outcome.LOST else opened

@@ -112,9 +112,9 @@ class Answering:
     beside: Any = field(default=None, repr=False)
 
     def outgoing(self, before: RoutingInput) -> Outgoing | None:
-        """Return what a worker will be sent; None where that depends on the decision, as hit thresholds do."""
-        gate, info = before.gate, before.info
-        if gate.ours or gate.own is not None or info.prompts != 1:
+        """Return what a worker will be sent, save for late members; None for several prompts."""
+        info = before.info
+        if info.prompts != 1:
             return None
         return Outgoing(info.endpoint, self.marked(before), self.headers, before.model.upstream, self.beside)
 

@@ -48,10 +48,12 @@ class HeldRequest:
     path: str
     body: bytes = field(repr=False)
     answer: Held = field(repr=False)
+    takes_members: bool = False
+    """Members of the body may come late."""
 
-    def serves(self, url: str, path: str, body: bytes) -> bool:
-        """Whether this is what the worker at a URL would be sent."""
-        return (url, path, body) == (self.url, self.path, self.body)
+    def serves(self, url: str, path: str, body: bytes, *, changed: bool) -> bool:
+        """Whether this is what the worker at a URL would be sent; ``changed``: with other members."""
+        return (url, path, body) == (self.url, self.path, self.body) and (self.takes_members or not changed)
 
 
 def may_be_held(attempt: Try, facts: RenderFacts) -> bool:

@@ -174,7 +174,9 @@ class Renderer:
                     asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
                     attempt = replace(attempt, query=asked)  # noqa: PLW2901
                 opened = await self._ask(*(attempt, info, body, by_handle), seconds=seconds, facts=facts)
-            last = _with_request(read(opened, attempt.rung, info.endpoint, keying=keying), opened, attempt, outgoing)
+            last = _with_request(
+                *(read(opened, attempt.rung, info.endpoint, keying=keying), opened, attempt, outgoing), facts=facts
+            )
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break
@@ -259,12 +261,15 @@ class Renderer:
             self._memory.leave_out(*attempt.slot, until=now + pause)
 
 
-def _with_request(rendering: Rendering, opened: AttemptResult, attempt: Try, outgoing: Outgoing | None) -> Rendering:
+def _with_request(
+    rendering: Rendering, opened: AttemptResult, attempt: Try, outgoing: Outgoing | None, *, facts: RenderFacts
+) -> Rendering:
     """A rendering with what its worker has of the request: the request itself, or its prompt."""
     url = attempt.worker.url
     if opened.held is not None and outgoing is not None:
         if rendering.prompt.tokens:
-            return replace(rendering, held=HeldRequest(url, outgoing.path, outgoing.body, opened.held))
+            late = url in facts.late_members_at
+            return replace(rendering, held=HeldRequest(url, outgoing.path, outgoing.body, opened.held, late))
         opened.held.drop()
     elif attempt.keeps and rendering.prompt.tokens and opened.answer is not None:
         return replace(rendering, kept=KeptPrompt(url, opened.answer.prompt))

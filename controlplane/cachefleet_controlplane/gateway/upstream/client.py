@@ -125,10 +125,13 @@ class Upstream:
         except _FAILURES as error:
             return _failed(error, response)
 
-    async def go(self, held: Held, *, url: str, watch: Watch | None = None) -> AttemptResult:
-        """Have the worker at a URL answer the request that it holds; as ``open``."""
+    async def go(self, held: Held, *, url: str, members: bytes = b"", watch: Watch | None = None) -> AttemptResult:
+        """Have the worker at a URL answer the request that it holds; as ``open``.
+
+        ``members`` of the body may come late, as JSON.
+        """
         try:
-            return await _read(await held.answered(), self.answers.begin(url), watch)
+            return await _read(await held.answered(members), self.answers.begin(url), watch)
         except asyncio.CancelledError:
             _cut(held)
             raise

@@ -30,9 +30,10 @@ class Held(Protocol):
         """Cut the connection: the worker drops the request."""
         ...
 
-    async def answered(self) -> Any:
-        """Have the worker answer; return its response (a ``WorkerResponse``) once its head is here. OSError,
-        HoldError.
+    async def answered(self, members: bytes = b"") -> Any:
+        """Have the worker answer; return its response (a ``WorkerResponse``) once its head is here.
+
+        ``members`` of the body may come late (LateMembers), as JSON. OSError, HoldError.
         """
         ...
 
@@ -49,17 +50,19 @@ class HeldBody:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._members = b""
         self._going = asyncio.Event()
 
-    def go(self) -> None:
-        """Send the second part."""
+    def go(self, members: bytes = b"") -> None:
+        """Send the second part, with late members."""
+        self._members = members
         self._going.set()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for start in range(0, len(self._body), PIECE_BYTES):
             yield self._body[start : start + PIECE_BYTES]
         await self._going.wait()
-        yield GO
+        yield GO + self._members
 
 
 class HeldAnswer:
@@ -99,9 +102,11 @@ class HeldAnswer:
         self._head = read_head(payload)
         return None
 
-    async def answered(self) -> HeldAnswer:
-        """Have the worker answer, and read the answer's head; return this, to be read as a response. HoldError."""
-        self._body.go()
+    async def answered(self, members: bytes = b"") -> HeldAnswer:
+        """Have the worker answer, with late ``members``, and read the answer's head; return this, to be read as a
+        response. HoldError.
+        """
+        self._body.go(members)
         self._read_on(reading=True)
         if self._head is None:
             kind, payload = await self._frame()

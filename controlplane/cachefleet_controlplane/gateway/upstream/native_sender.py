@@ -197,13 +197,14 @@ class NativeHeld:
         """Cut the connection: the worker drops the request."""
         self._told.close()
 
-    async def answered(self) -> NativeResponse:
-        """Have the worker answer; return its response as ``NativeSender.post`` does. ConnectionError where it was cut
-        before.
+    async def answered(self, members: bytes = b"") -> NativeResponse:
+        """Have the worker answer, with late ``members``; return its response as ``NativeSender.post`` does.
+
+        ConnectionError where it was cut before.
         """
         if self._told.call is None:
             raise ConnectionError("the request is held no more")
-        self._told.call.go()
+        self._told.call.go(members)
         return await self._told.response()
 
 

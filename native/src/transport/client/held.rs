@@ -14,8 +14,7 @@ use super::request::Request;
 use super::{Client, Failure};
 
 const MEDIA_TYPE: &[u8] = b"application/vnd.cachefleet.held";
-/// The second chunk of the request's body, and its end.
-const GO: &[u8] = b"2\r\ngo\r\n0\r\n\r\n";
+const GO: &[u8] = b"go";
 const KEYS: u8 = b'K';
 const HEAD: u8 = b'H';
 const FRAME_HEAD_BYTES: usize = 5;
@@ -59,21 +58,22 @@ pub async fn hold(client: &Arc<Client>, request: Request) -> Result<Held, Failur
     let waiting = Box::new(Waiting { answer: Box::new(answer), reusable, rest });
     match kind {
         KEYS => Ok(Held::Keys(payload, waiting)),
-        _ => waiting.answered(Some(payload)).await.map(Held::Answered),
+        _ => waiting.answered(Some(payload), b"").await.map(Held::Answered),
     }
 }
 
 impl Waiting {
-    /// Has the worker answer, and reads the answer as that of any request.
+    /// Has the worker answer, with late `members` of its body (a JSON object; none where empty), and reads the answer as
+    /// that of any request.
     ///
     /// # Errors
     /// No answer comes of it.
-    pub async fn go(self: Box<Self>) -> Result<Opened, Failure> {
-        self.answered(None).await
+    pub async fn go(self: Box<Self>, members: &[u8]) -> Result<Opened, Failure> {
+        self.answered(None, members).await
     }
 
-    async fn answered(mut self: Box<Self>, head: Option<Vec<u8>>) -> Result<Opened, Failure> {
-        self.answer.end_request(Bytes::from_static(GO), self.reusable);
+    async fn answered(mut self: Box<Self>, head: Option<Vec<u8>>, members: &[u8]) -> Result<Opened, Failure> {
+        self.answer.end_request(second_part(members), self.reusable);
         let payload = match head {
             Some(payload) => payload,
             None => match read_frame(&mut self.answer, &mut self.rest).await? {
@@ -85,6 +85,12 @@ impl Waiting {
         self.answer.unread(self.rest);
         self.answer.opened(head).await
     }
+}
+
+/// The second chunk of the request's body, and its end.
+fn second_part(members: &[u8]) -> Bytes {
+    let size = format!("{:x}\r\n", GO.len() + members.len());
+    [size.as_bytes(), GO, members, b"\r\n0\r\n\r\n"].concat().into()
 }
 
 /// Kind and payload of the next frame; `rest` is what was read before, and then what follows the frame.
@@ -209,11 +215,11 @@ mod tests {
         let (keys, waiting) = keys(held);
         assert_eq!(keys, b"keys");
         let answers = async {
-            read_until(&mut connection, GO).await;
+            read_until(&mut connection, b"11\r\ngo{\"a\":\"bcdefgh\"}\r\n0\r\n\r\n").await;
             let body = chunk(&[frame(HEAD, JSON_HEAD), b"an answer".to_vec()].concat());
             connection.write_all(&[body, b"0\r\n\r\n".to_vec()].concat()).await.unwrap();
         };
-        let (opened, ()) = tokio::join!(waiting.go(), answers);
+        let (opened, ()) = tokio::join!(waiting.go(br#"{"a":"bcdefgh"}"#), answers);
         let Ok(Opened::Whole(Whole { head, body })) = opened else { panic!("not whole") };
         assert_eq!((head.status, body.as_slice()), (201, b"an answer".as_slice()));
         assert_eq!(worker.client.pool.waiting(), 1);
@@ -226,11 +232,11 @@ mod tests {
         let pieces: Vec<&[u8]> = framed.chunks(7).collect();
         let (opened, mut connection) = worker.holds(&pieces).await;
         let answers = async {
-            read_until(&mut connection, GO).await;
+            read_until(&mut connection, b"2\r\ngo\r\n0\r\n\r\n").await;
             let events = [frame(HEAD, STREAM_HEAD), b"data: 1\n\ndata: 2\n\ndata: 3\n\n".to_vec()].concat();
             connection.write_all(&chunk(&events)).await.unwrap();
         };
-        let (opened, ()) = tokio::join!(keys(opened).1.go(), answers);
+        let (opened, ()) = tokio::join!(keys(opened).1.go(b""), answers);
         let Ok(Opened::Stream(head, mut first, mut answer)) = opened else { panic!("no stream") };
         assert!(head.is_stream());
         assert_eq!(first, b"data: 1\n\ndata: 2\n\n");

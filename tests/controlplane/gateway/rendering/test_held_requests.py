@@ -15,16 +15,17 @@ from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.continuation import RefusalCode
-from cachefleet_core.engine.held_requests import HOLD_HEADER, MEDIA_TYPE
+from cachefleet_core.engine.held_requests import HOLD_HEADER, LATE_MEMBERS, MEDIA_TYPE, LateMembers
 from cachefleet_core.prompt_keys import KEYS_PATH
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
 from tests.controlplane.gateway.handles.test_handles import carried, talking
 from tests.controlplane.gateway.harness import MODEL, Front, chat, direct, front
+from tests.controlplane.gateway.roles import gated, split
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
-MODES: Final = {"keys": "render", "prompts": "on", "conversations": "on", "held": "on"}
+MODES: Final = {"keys": "render", "prompts": "on", "conversations": "on", "held": LATE_MEMBERS}
 ON: Final = tuple(Capability(feature=name, mode=mode) for name, mode in MODES.items())
 CHATS: Final = "/v1/chat/completions"
 LONG: Final = "a long question about the weather " * 40
@@ -163,12 +164,71 @@ async def test_a_client_that_goes_leaves_nothing_in_the_worker() -> None:
         await until(lambda: not worker.worker.scheduler.running)
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.4])
-async def test_where_the_decision_shapes_the_body_it_is_not_held(threshold: float) -> None:
+@pytest.mark.parametrize(("threshold", "finish"), [(0.0, "length"), (0.4, "cache_threshold")])
+async def test_a_callers_own_threshold_is_held_with_its_body(threshold: float, finish: str) -> None:
     async with keyed() as worker, front([worker]) as gate:
         introduce(gate)
-        assert (await gate.post(CHATS, chat(LONG, cache_hit_threshold=threshold)))[0] == 200
-        assert not any(held for _, held in asked(worker))
+        status, _, answer = await gate.post(CHATS, chat(LONG, cache_hit_threshold=threshold))
+        assert (status, asked(worker), worker.plugin.late_members) == (200, [(CHATS, True)], [LateMembers()])
+        assert json.loads(answer)["choices"][0]["finish_reason"] == finish
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_the_pools_threshold_comes_with_word(*, stream: bool) -> None:
+    async with keyed() as one, keyed() as two, gated(one, two) as fleet:
+        fleet.report(capabilities=ON)
+        _, headers, _ = await fleet.gate.post(CHATS, chat(LONG))
+        fleet.report(capabilities=ON)
+        holder = fleet.engine(headers["x-cachefleet-worker"])
+        assert await fleet.gate.settled(CHATS, chat(LONG, stream=stream))
+        assert (asked(holder), holder.plugin.late_members) == ([(CHATS, True)] * 2, [LateMembers(), LateMembers(0.5)])
+        assert [attempt.threshold for attempt in fleet.gate.records[-1].attempts] == [0.5]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_held_request_that_the_gate_refuses_goes_elsewhere(*, stream: bool) -> None:
+    async with keyed() as one, keyed() as two, gated(one, two) as fleet:
+        fleet.report(capabilities=ON)
+        _, headers, _ = await fleet.gate.post(CHATS, chat(LONG))
+        fleet.report(capabilities=ON)
+        holder = headers["x-cachefleet-worker"]
+        assert fleet.engine(holder).reset_prefix_cache()
+        status, headers, answer = await fleet.gate.settled(CHATS, chat(LONG, stream=stream))
+        first, second = fleet.gate.records[-1].attempts
+        assert (status, first.worker, first.outcome, first.threshold) == (200, holder, "gate_refused", 0.5)
+        assert (second.worker, second.threshold) == (headers["x-cachefleet-worker"], 0)
+        assert b"cache_threshold" not in answer
+        assert asked(fleet.engine(holder))[:2] == [(CHATS, True)] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_decode_worker_is_told_with_word_where_the_blocks_are(*, stream: bool) -> None:
+    async with keyed(connector="nixl") as one, keyed(connector="nixl") as two, split([one], [two]) as fleet:
+        fleet.report(capabilities=ON)
+        status, headers, answer = await fleet.gate.settled(CHATS, chat(LONG, stream=stream))
+        assert (status, headers["x-cachefleet-worker"]) == (200, "decode-0"), answer
+        assert [(worker, kind) for worker, kind, _ in fleet.attempts] == [
+            ("prefill-0", "prefill"),
+            ("decode-0", "answer"),
+        ]
+        assert asked(two) == [(CHATS, True)]
+        (members,) = two.plugin.late_members
+        params = members.kv_transfer_params
+        assert isinstance(params, dict)
+        assert (params["do_remote_prefill"], params["remote_port"]) == (True, 5600)
+
+
+async def test_a_plugin_that_takes_no_late_members_is_sent_the_whole_where_there_are_some() -> None:
+    async with keyed() as worker, gated(worker) as fleet:
+        older = [Capability(feature="held", mode="on"), *(one for one in ON if one.feature != "held")]
+        fleet.report(capabilities=older)
+        for _ in range(2):
+            assert (await fleet.gate.post(CHATS, chat(LONG)))[0] == 200
+            fleet.report(capabilities=older)
+        assert asked(worker) == [(CHATS, True), (CHATS, True), (CHATS, False)]
+        assert worker.plugin.late_members == [LateMembers()]
+        assert fleet.sent("demo-0")[-1]["cache_hit_threshold"] == 0.5
+        await until(lambda: not worker.worker.scheduler.running)
 
 
 async def test_a_prompt_without_keys_is_asked_for_on_other_rungs() -> None:

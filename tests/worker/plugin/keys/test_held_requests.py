@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from cachefleet_core.engine.held_requests import (
     MEDIA_TYPE,
     NOT_HELD,
     Hold,
+    LateMembers,
     frame,
     read_head,
     split,
 )
 from cachefleet_worker.plugin.keys import held_requests
-from cachefleet_worker.plugin.keys.held_requests import FEATURE, HeldRequests
-from cachefleet_worker.plugin.prompts.held_prompt import HeldPrompt, held
+from cachefleet_worker.plugin.keys.held_requests import HeldRequests
+from cachefleet_worker.plugin.prompts.held_prompt import FEATURE, HeldPrompt, held
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.asked import process
 
@@ -52,6 +54,8 @@ class Server:
         self.gone = False
         self.computed = False
         """The prompt went on to the engine."""
+        self.members: LateMembers | None = None
+        """What came with word to answer."""
         self.rendered = asyncio.Event()
         self.may_render = asyncio.Event()
         self.may_render.set()
@@ -82,6 +86,7 @@ class Server:
         await self.may_render.wait()
         if waiting is not None and self.renders is not None:
             await waiting.rendered(self.renders)
+            self.members = waiting.members
         self.computed = True
         await send({"type": "http.response.start", "status": self.status, "headers": [(b"a", b"b")]})
         for part, more in ((b"one ", True), (b"two", False)):
@@ -143,16 +148,58 @@ async def test_keys_come_first_and_the_answer_when_it_is_asked_for(key_settings:
 
 
 async def test_word_that_came_with_the_body_is_heard(key_settings: PluginSettings) -> None:
-    server, client = Server(key_settings), Client(part(BODY + GO))
+    server, client = Server(key_settings), Client(part(BODY + GO, more=False))
     await server.app(scope(), client.queue.get, client.send)
     assert client.data.endswith(b"one two")
 
 
 @pytest.mark.parametrize("pieces", [(BODY, GO[:1], GO[1:]), (BODY + GO[:1], GO[1:])])
 async def test_word_in_two_pieces_is_heard(key_settings: PluginSettings, pieces: tuple[bytes, ...]) -> None:
-    server, client = Server(key_settings), Client(*map(part, pieces))
+    server, client = Server(key_settings), Client(*map(part, pieces), part(b"", more=False))
     await server.app(scope(), client.queue.get, client.send)
     assert client.data.endswith(b"one two")
+
+
+LATE = [
+    (b"", LateMembers()),
+    (b"{}", LateMembers()),
+    (b'{"cache_hit_threshold":0.25}', LateMembers(0.25)),
+    (b'{"cache_hit_threshold":null}', LateMembers(None)),
+    (b'{"kv_transfer_params":{"remote":[1]}}', LateMembers(kv_transfer_params={"remote": [1]})),
+]
+
+
+@pytest.mark.parametrize(("said", "members"), LATE)
+async def test_members_of_the_body_come_with_word(
+    key_settings: PluginSettings, said: bytes, members: LateMembers
+) -> None:
+    server, client = Server(key_settings), Client(part(BODY), part(GO + said[:9]), part(said[9:], more=False))
+    await server.app(scope(), client.queue.get, client.send)
+    assert (server.members, server.computed) == (members, True)
+
+
+WRONG = [
+    (b"on", 400, "begin with 'go'"),
+    (b"go{", 400, "truncated"),
+    (b'go{"model":"other"}', 400, "unknown field `model`"),
+    (b'go{"cache_hit_threshold":1.5}', 400, "<= 1.0 - at `$.cache_hit_threshold`"),
+    (b'go{"cache_hit_threshold":true}', 400, "got `bool` - at `$.cache_hit_threshold`"),
+    (b'go{"kv_transfer_params":[]}', 400, "got `array` - at `$.kv_transfer_params`"),
+    (b"go{" + b" " * 300, 413, "over 200 bytes"),
+]
+
+
+@pytest.mark.parametrize(("said", "status", "message"), WRONG)
+async def test_wrong_word_is_refused_and_computes_nothing(
+    key_settings: PluginSettings, said: bytes, status: int, message: str
+) -> None:
+    settings = PluginSettings(worker_key_file=key_settings.worker_key_file, max_body_bytes=200)
+    server, client = Server(settings), Client(part(BODY), part(said, more=len(said) > 200))
+    await server.app(scope(), client.queue.get, client.send)
+    kind, payload, rest = split(client.data[len(frame(KEYS, b"keys of 3")) :]) or (b"", b"", b"")
+    assert (kind, read_head(payload).status, client.ended) == (HEAD, status, True)
+    assert message in json.loads(rest)["error"]["message"]
+    assert (server.computed, server.process.capabilities.mode(FEATURE)) == (False, "on")
 
 
 async def test_who_goes_away_is_gone_for_the_application(key_settings: PluginSettings) -> None:
@@ -199,7 +246,7 @@ async def test_who_goes_away_before_the_keys_leaves_it_on(key_settings: PluginSe
 
 @pytest.mark.parametrize("renders", [[PROMPT, PROMPT], ([], [{"type": "multimodal"}]), [{"type": "embeds"}]])
 async def test_what_is_not_one_prompt_of_text_waits_without_keys(key_settings: PluginSettings, renders: Any) -> None:
-    server, client = Server(key_settings, renders), Client(part(BODY + GO))
+    server, client = Server(key_settings, renders), Client(part(BODY + GO, more=False))
     await server.app(scope(), client.queue.get, client.send)
     assert client.data.startswith(frame(KEYS, b""))
     assert client.data.endswith(b"one two")

@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from cachefleet_core.engine.held_requests import LateMembers
+
+FEATURE: Final = "held"
 _KEYED: Final = frozenset({"token", "multimodal"})
 Told = Callable[[Mapping[str, Any] | None], Awaitable[None]]
 
@@ -19,6 +22,8 @@ class HeldPrompt:
     def __init__(self, tell: Told) -> None:
         self._tell = tell
         self._told = False
+        self.members = LateMembers()
+        """Members of the body that came with word to answer."""
 
     async def rendered(self, result: Any) -> None:
         """Take what the renderer has made; only the first call waits."""
