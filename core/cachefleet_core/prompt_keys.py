@@ -35,8 +35,6 @@ from typing import Final
 from cachefleet_core.block_keys import BlockKey, pack_keys, unpack_keys
 
 MEDIA_TYPE: Final = "application/vnd.cachefleet.prompt-keys"
-PROMPT_HEADER: Final = "x-cachefleet-prompt"
-"""Header with the handle of a rendered prompt: of the answer with its keys, and of the request that uses it."""
 KEYS_PATH: Final = "/v1/fleet/keys"
 TOKEN_HEADER: Final = "x-cachefleet-token"  # noqa: S105 (the name of a header)
 """Header with the worker key."""

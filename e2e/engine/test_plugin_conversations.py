@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, prefix_hash
-from cachefleet_core.prompt_keys import PROMPT_HEADER
 from e2e.engine.plugin_client import Answer, ask_keys, call, features, fleet, keys_of
-from e2e.engine.test_plugin_prompts import CALLED, PARTS, SYSTEM, TOOLED, TOOLS
+from e2e.engine.prompt_bodies import CALLED, PARTS, SYSTEM, TOOLED, TOOLS
 from e2e.engine.vllm import VllmServer
 
 pytestmark = pytest.mark.parametrize("vllm_server", [TOOLED], indirect=True)
@@ -115,17 +114,16 @@ def test_a_turn_by_handle_is_the_whole_body(
 def test_keys_and_the_request_that_follows_go_by_handle(
     vllm_server: VllmServer, api: str, body: dict[str, Any], new: list[Any]
 ) -> None:
-    named = "&keep=1&ids=1" + ("" if api == CHAT else f"&api={api}")
+    named = "&ids=1" + ("" if api == CHAT else f"&api={api}")
     first = ask_keys(vllm_server, body, named, headers=vllm_server.headers | HEADER)
     turn = by_ref(api, body, new, kept(first))
     second = ask_keys(vllm_server, turn, named, headers=vllm_server.headers | HEADER)
     assert second.content == ask_keys(vllm_server, grown(api, body, new), named).content
-    before, rendered = stats(vllm_server), fleet(vllm_server, "/stats")["prompts"]["used"]
+    before = stats(vllm_server)
     empty = by_ref(api, body, [], kept(second))
-    answer = asked(vllm_server, api, empty, **{PROMPT_HEADER: second.headers[PROMPT_HEADER]})
+    answer = asked(vllm_server, api, empty)
     assert said(answer) == said(stock(vllm_server, api, grown(api, body, new)))
     assert kept(answer) == kept(second)
-    assert fleet(vllm_server, "/stats")["prompts"]["used"] == rendered + 1
     assert stats(vllm_server)["turns"] == before["turns"]
 
 

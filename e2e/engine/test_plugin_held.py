@@ -16,8 +16,8 @@ from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.engine.held_requests import HOLD_HEADER, LATE_MEMBERS, Hold
 from cachefleet_core.prompt_keys import decode
-from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet
-from e2e.engine.test_plugin_prompts import (
+from e2e.engine.plugin_client import CONTRACT, Answer, ask_keys, call, features, fleet, keys_of
+from e2e.engine.prompt_bodies import (
     BODIES,
     CHAT,
     COMMON,
@@ -169,3 +169,25 @@ async def test_what_vllm_refuses_is_refused_as_ever(vllm_server: VllmServer, bod
             opened = await client.go(opened.held, url=vllm_server.url)
     assert opened.answer is not None
     assert (opened.answer.status, json.loads(opened.answer.body)) == (expected.status, json.loads(expected.content))
+
+
+@pytest.mark.parametrize(("api", "body"), BODIES[-2:], ids=[RESPONSES, MESSAGES])
+def test_other_apis_have_keys_and_boundaries_of_their_own_ids(
+    vllm_server: VllmServer, api: str, body: dict[str, Any]
+) -> None:
+    found = keys_of(vllm_server, body, f"&api={api}")
+    rendered = call(vllm_server, "POST", f"/v1/{api}/render", body)
+    assert list(found.ids) == rendered.json["token_ids"]
+
+
+def test_a_gateway_that_asks_to_keep_the_prompt_gets_its_keys_alone(vllm_server: VllmServer) -> None:
+    """As those of the release before do; it then sends the whole, which names nothing."""
+    body = COMMON | {"messages": [SYSTEM, PARTS]}
+    answer = ask_keys(vllm_server, body, "&keep=1")
+    assert (answer.status, answer.content) == (200, ask_keys(vllm_server, body).content)
+    assert not any(name.lower().startswith("x-cachefleet-") for name in answer.headers)
+
+
+def test_ids_that_are_none_turn_nothing_off(vllm_server: VllmServer) -> None:
+    assert ask_keys(vllm_server, {"prompt": [1 << 40] * 40}).status == 400
+    assert features(vllm_server)["prompts"] == ("on", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.engine.cache_flush import FlushAsk, Flushed
 from cachefleet_core.engine.held_requests import LATE_MEMBERS, Hold, LateMembers
 from cachefleet_core.engine.left_answers import LEFT_PATH
-from cachefleet_core.prompt_keys import MEDIA_TYPE, PROMPT_HEADER, PromptKeys, encode
+from cachefleet_core.prompt_keys import MEDIA_TYPE, PromptKeys, encode
 from cachefleet_core.report_frames import Policy
 from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.plugin.usage.left_answers import NamedRequests
@@ -68,8 +68,6 @@ class FleetRoutes:
         self.policies: list[Policy] = []
         """Everything put, in order."""
         self.refuse_policies = 0
-        self.handles: list[str] = []
-        """Of prompts it was asked to keep, in order."""
         self.endings = 0
         """How often all conversations were ended; the fake keeps none."""
         self.named = NamedRequests()
@@ -125,7 +123,7 @@ class FleetRoutes:
         ahead = int(query.get("lookahead", 0))
         hold = Hold(length=1, contract=query["contract"], block_size=size, lookahead=ahead, ids=with_ids)
         document = self._document(hold, query.get("api", ""), body)
-        return web.Response(body=document, content_type=MEDIA_TYPE, headers=self._kept(query))
+        return web.Response(body=document, content_type=MEDIA_TYPE)
 
     def document(self, hold: Hold, request: web.Request, body: bytes) -> bytes:
         """The keys of a held request; b"" for APIs that its vLLM does not render."""
@@ -145,13 +143,6 @@ class FleetRoutes:
         readers = {"responses": self._read.responses, "messages": self._read.messages}
         plain = self._read.chat if "messages" in body else self._read.completion
         return list(readers.get(api, plain)(body).prompts[0])
-
-    def _kept(self, query: Mapping[str, str]) -> dict[str, str]:
-        """The fake renders again, and remembers only what it said."""
-        if query.get("keep") != "1":
-            return {}
-        self.handles.append(f"{self.boot[:16]}-{len(self.handles):032x}")
-        return {PROMPT_HEADER: self.handles[-1]}
 
     def _error(self, status: int, code: str, message: str = "") -> web.Response:
         return self._reply({"error": {"code": code, "message": message or code}}, status)

@@ -50,7 +50,7 @@ def test_rows_have_defaults_and_bounds() -> None:
     assert (policy.default, policy.allowed) == ("`cacheAware`", "`cacheAware`, `leastLoaded`, `roundRobin`")
     assert row(operator_rows(), "KUBECONFIG").default == "empty"
     assert row(agent_rows(), "CACHEFLEET_ADAPTER_LOAD_SECONDS").allowed == "above 0"
-    assert row(plugin_rows(), "CACHEFLEET_PROMPTS_BYTES").default == "256 MiB"
+    assert row(plugin_rows(), "CACHEFLEET_TOKENS_CACHE_BYTES").default == "256 MiB"
 
 
 @pytest.mark.parametrize("process", PROCESSES)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from cachefleet_core.engine.left_answers import NAME_HEADER
-from cachefleet_core.prompt_keys import PROMPT_HEADER
 
 Header = tuple[bytes, bytes]
 
@@ -115,13 +114,8 @@ def answer_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
     )
 
 
-def upstream_headers(
-    headers: Iterable[Header], *, key: str, hooked: bool = False, prompt: str = ""
-) -> list[tuple[str, str]]:
-    """A client's headers that a worker may see, and the worker's key; ``hooked`` keeps THRESHOLD_HOOK.
-
-    ``prompt`` is the handle of the prompt that this worker keeps for the request.
-    """
+def upstream_headers(headers: Iterable[Header], *, key: str, hooked: bool = False) -> list[tuple[str, str]]:
+    """A client's headers that a worker may see, and the worker's key; ``hooked`` keeps THRESHOLD_HOOK."""
     given = list(headers)
     named = {part.strip() for name, value in given if name == b"connection" for part in value.lower().split(b",")}
     kept = [
@@ -140,8 +134,6 @@ def upstream_headers(
     kept += [(NAME_HEADER, value.decode()) for name, value in given if name == ACCOUNT]
     # Compressed answers would only have to be inflated here.
     kept.append(("accept-encoding", "identity"))
-    if prompt:
-        kept.append((PROMPT_HEADER, prompt))
     if key:
         kept.append(("authorization", f"Bearer {key}"))
     return kept

@@ -17,8 +17,6 @@ from cachefleet_core.report_frames import Hello
 
 KEYS_FEATURE: Final = "keys"
 """Name of the worker plugin's feature that gives block keys."""
-PROMPTS_FEATURE: Final = "prompts"
-"""Name of the feature that keeps what it rendered for the request that follows."""
 CONVERSATIONS_FEATURE: Final = "conversations"
 """Name of the feature that keeps conversations by handle."""
 HELD_FEATURE: Final = "held"
@@ -79,8 +77,6 @@ class RenderFacts:
     """Fingerprints of its ready workers' render profiles, sorted."""
     keys_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin gives block keys under that contract."""
-    prompts_at: frozenset[str] = frozenset()
-    """URLs of workers whose plugin keeps rendered prompts, and renders for every API."""
     conversations_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin keeps conversations by handle."""
     held_at: frozenset[str] = frozenset()
@@ -150,7 +146,6 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         lookahead=contract.lookahead if contract else 0,
         profiles=rendered_by(hellos).profiles,
         keys_at=frozenset(w.endpoint.url for w in workers if w.endpoint and contract and _gives_keys(w, contract)),
-        prompts_at=_urls(workers, PROMPTS_FEATURE),
         media_at=_urls(workers, MEDIA_FEATURE),
         held_at=_urls(workers, HELD_FEATURE),
         late_members_at=_urls(workers, HELD_FEATURE, LATE_MEMBERS),

@@ -123,6 +123,7 @@ REMOVED: Final[Mapping[Process, frozenset[str]]] = MappingProxyType(
                 "KEYS_AT_ONCE",
                 "KEYS_CACHE_BYTES",
                 "KEYS_OFFLOOP_TOKENS",
+                "PROMPTS_BYTES",
                 "SNAPSHOT_TIMEOUT_SECONDS",
                 "TOKENS_SAMPLE_RATIO",
             }

@@ -15,7 +15,7 @@ def read(**environment: str) -> PluginSettings:
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
-    assert PluginSettings.read({}) == PluginSettings() == read(WORKER_KEY_FILE="", PROMPTS_BYTES="")
+    assert PluginSettings.read({}) == PluginSettings() == read(WORKER_KEY_FILE="", TOKENS_CACHE_BYTES="")
     assert PluginSettings().worker_key() == PluginSettings().index_key() == b""
 
 
@@ -27,7 +27,6 @@ def test_every_setting_can_be_given() -> None:
         PLUGIN_OFF=" gate, tokens,",
         MAX_BODY_BYTES="1000",
         TOKENS_CACHE_BYTES="5e6",
-        PROMPTS_BYTES="7",
         CONVERSATIONS_BYTES="7",
         CONVERSATIONS_SECONDS="7",
     )
@@ -44,7 +43,7 @@ def test_every_setting_can_be_given() -> None:
         ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are adapters, budget,"),
         ("CONVERSATIONS_SECONDS", "0", "CACHEFLEET_CONVERSATIONS_SECONDS: must be a number above 0, got '0'"),
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
-        ("PROMPTS_BYTES", "nan", "must be a number above 0"),
+        ("TOKENS_CACHE_BYTES", "nan", "must be a number above 0"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_and_turns_all_off(

@@ -42,7 +42,6 @@ from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
-from cachefleet_worker.plugin.prompts import offered_prompt, renderer_hook
 from cachefleet_worker.plugin.prompts.held_prompt import FEATURE as HELD
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
 from cachefleet_worker.plugin.usage import left_answers, message_start
@@ -69,8 +68,6 @@ class FleetRoutes:
 
     def attach_router(self, app: Any) -> None:
         """Guard the application and mount the routes; vLLM calls it while it builds the application."""
-        with self._process.faults.guard(renderer_hook.FEATURE):
-            offered_prompt.install(app, self._process)
         with self._process.faults.guard(CONVERSATIONS):
             conversation_middleware.install(app, self._process)
         with self._process.faults.guard(HELD):
@@ -221,13 +218,12 @@ class FleetApp:
             return str(error)
 
     async def _stats(self, _request: Request) -> Response:
-        cache, prompts = self._process.parts.get("tokens"), self._process.parts.get("prompts")
+        cache = self._process.parts.get("tokens")
         return json_response(
             {
                 "ranks": await self._calls.all("stats") if self._calls else {},
                 "tokens": cache.stats() if cache else {},
                 "keys": self._keys.stats() if self._keys else {},
-                "prompts": prompts.stats() if prompts else {},
                 "conversations": turns.stats() if (turns := self._turns) else {},
                 "faults": dict(self._process.faults.counts),
             }

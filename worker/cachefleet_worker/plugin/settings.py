@@ -47,9 +47,6 @@ class PluginSettings:
     """The longest body of the plugin's routes. Raise it with the gateway's `REQUEST_MAX_BYTES`."""
     tokens_cache_bytes: int = 256 * 1024 * 1024
     """Memory of encodings that are remembered, in one API server. Lower it where the pod has little memory."""
-    prompts_bytes: int = 256 * 1024 * 1024
-    """Rendered prompts that wait for the request that follows its keys, in one API server. Lower it where the pod has
-    little memory."""
     conversations_bytes: int = 128 * 1024 * 1024
     """Turns of conversations that requests continue, in one API server. Raise it for more or longer conversations."""
     conversations_seconds: float = 3600.0
@@ -138,7 +135,6 @@ READERS: Final = {
     "plugin_off": _features,
     "max_body_bytes": _positive_int,
     "tokens_cache_bytes": _positive_int,
-    "prompts_bytes": _positive_int,
     "conversations_bytes": _positive_int,
     "conversations_seconds": _positive,
 }

@@ -169,9 +169,9 @@ class Exchange:
             others = self._routing_input.render_seconds + (self._trace.queued_seconds or 0.0)
             self._context.metrics.gateway_added(max(0.0, now - self._began - others))
         attempt = self._planner.next(self._progress)
-        kept, key = self._routing_input.rendering.kept.at(chosen.url), self._context.credentials.of(chosen.url)
+        key = self._context.credentials.of(chosen.url)
         given = self._trace.leg(given, now, chosen.url)
-        headers = upstream_headers(given, key=key, hooked=attempt.hooked, prompt=kept)
+        headers = upstream_headers(given, key=key, hooked=attempt.hooked)
         self._opened = AttemptResult(Outcome.LOST)  # in case the attempt is cancelled
         work = send_attempt(
             *(self._context.upstream, self._routing_input, attempt, chosen.url, headers),

@@ -240,13 +240,13 @@ class RoutingInputBuilder:
         return learn if info.single and rendering.rung is Rung.NONE else _nobody
 
     def _asked(self, model: ServedModel, text: Text, continuing: Sending | None) -> list[WorkerEndpoint]:
-        """Whom to ask for keys: first who will probably serve, since it need not render again what it keeps."""
+        """Whom to ask for keys: first who will probably serve, which holds the request meanwhile."""
         facts = self._fleet.render_facts(model.name)
         if continuing is not None and continuing.only:
             return [one for one in self._fleet.renderers(model.name) if one.url == continuing.first]
         if continuing is not None and continuing.first:
             return sorted(self._fleet.renderers(model.name), key=lambda one: one.url != continuing.first)
-        if not text.size or not facts.prompts_at:
+        if not text.size or not facts.held_at:
             return self._fleet.renderers(model.name)
         guess = Prompt(text.tokens, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
         return self._fleet.renderers(model.name, guess)
@@ -274,7 +274,7 @@ class RoutingInputBuilder:
             first,
             body,
             workers=workers,
-            keying=Keying(keyer, model.max_model_len, self._cache, keep_ids, answering is not None),
+            keying=Keying(keyer, model.max_model_len, self._cache, keep_ids),
             facts=self._fleet.render_facts(model.name),
             salt=salt,
             continuing=before.continuing,

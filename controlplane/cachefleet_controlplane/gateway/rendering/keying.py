@@ -41,14 +41,13 @@ class Keying:
 
     ``keyer`` returns what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys:
     no worker takes it, and the engine is to refuse it. ``cache`` has keys computed before. ``keep_ids``: the request
-    needs the token ids as well. ``answered``: a request to answer the prompt follows, for which the worker keeps it.
+    needs the token ids as well.
     """
 
     keyer: Callable[[], BlockKeyer | None]
     max_tokens: int | None = None
     cache: KeyCache | None = None
     keep_ids: bool = False
-    answered: bool = False
 
     def read(self, ids: Raw) -> Keyed:
         """Key a JSON array of token ids. ``bodies.BodyError`` for anything else."""

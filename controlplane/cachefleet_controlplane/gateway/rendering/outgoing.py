@@ -58,7 +58,7 @@ class HeldRequest:
 
 def may_be_held(attempt: Try, facts: RenderFacts) -> bool:
     """Whether to have the worker hold the request, instead of asking for its keys alone."""
-    return attempt.keeps and attempt.worker.url in facts.held_at
+    return attempt.by_plugin and attempt.worker.url in facts.held_at
 
 
 def is_not_held(opened: AttemptResult) -> bool:

@@ -26,8 +26,7 @@ _APIS: Final[Mapping[Endpoint, str]] = {
     Endpoint.RESPONSES: "responses",
     Endpoint.MESSAGES: "messages",
 }
-"""Endpoints whose bodies the plugin's keys route takes, and what it calls their API; plugins that keep no prompts take
-those without a name alone."""
+"""Endpoints whose bodies the plugin's keys route takes, and what it calls their API."""
 
 _TOKENIZE_FIELDS: Final[Mapping[Endpoint, Sequence[str]]] = {
     Endpoint.CHAT: (
@@ -88,8 +87,11 @@ class Try(msgspec.Struct, frozen=True):
     model: str = ""
     api: str = ""
     """What the keys route calls the body's API."""
-    keeps: bool = False
-    """The worker can keep the rendered prompt for the request that follows."""
+
+    @property
+    def by_plugin(self) -> bool:
+        """Whether it asks a worker's plugin, which may hold the request, or take it by handle."""
+        return self.rung is Rung.KEYS and not self.dedicated
 
     @property
     def slot(self) -> tuple[str, str]:
@@ -118,13 +120,13 @@ def ladder(
     render, query = f"{info.endpoint}/render", f"?{facts.keys_query}"
     keyed = bool(facts.contract) and info.endpoint in _APIS
     if info.bypass is not None:
-        tries = [_asked(one, info, query, facts) for one in first if keyed and one.url in _at(facts, info)]
+        tries = [_asked(one, info, query) for one in first if keyed and one.url in _at(facts, info)]
         return [one for one in tries if memory.open(*one.slot, now=now)]
     special = partial(Try, dedicated=True, model=facts.model)
     tries = [
         *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed and not _APIS[info.endpoint]),
         *(special(one, Rung.RENDER, render) for one in dedicated),
-        *(_asked(one, info, query, facts) for one in first if keyed and one.url in _at(facts, info)),
+        *(_asked(one, info, query) for one in first if keyed and one.url in _at(facts, info)),
         *(Try(one, Rung.RENDER, render) for one in first),
         *(Try(one, Rung.TOKENIZE, TOKENIZE_PATH) for one in first if tokenizable(info)),
     ]
@@ -132,9 +134,8 @@ def ladder(
 
 
 def _at(facts: RenderFacts, info: RequestInfo) -> frozenset[str]:
-    """URLs of the workers that give block keys for bodies of a request's API."""
-    at = facts.keys_at if info.bypass is None else facts.keys_at & facts.media_at
-    return at & facts.prompts_at if _APIS[info.endpoint] else at
+    """URLs of the workers that give block keys for a request."""
+    return facts.keys_at if info.bypass is None else facts.keys_at & facts.media_at
 
 
 def keys_media(info: RequestInfo, facts: RenderFacts) -> bool:
@@ -143,10 +144,10 @@ def keys_media(info: RequestInfo, facts: RenderFacts) -> bool:
     return media and info.endpoint in _APIS and bool(_at(facts, info))
 
 
-def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str, facts: RenderFacts) -> Try:
-    """Ask a worker for keys; it can keep the prompt where its plugin does that, and it is the only one."""
-    api, keeps = _APIS[info.endpoint], info.prompts == 1 and worker.url in facts.prompts_at
-    return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api, keeps=keeps)
+def _asked(worker: WorkerEndpoint, info: RequestInfo, query: str) -> Try:
+    """Ask a worker's plugin for keys."""
+    api = _APIS[info.endpoint]
+    return Try(worker, Rung.KEYS, KEYS_PATH, query + (f"&api={api}" if api else ""), api=api)
 
 
 def tokenizable(info: RequestInfo) -> bool:

@@ -37,7 +37,6 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import (
 )
 from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
-    KeptPrompt,
     RenderFailure,
     Rendering,
     left_out_for,
@@ -54,7 +53,6 @@ from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
 
 WITH_IDS: Final = "&ids=1"
-KEPT: Final = "&keep=1"
 SWITCHED_OFF: Final = Rendering(reason=RenderFailure.SWITCHED_OFF)
 
 
@@ -103,9 +101,8 @@ class Renderer:
     ) -> Rendering:
         """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``).
 
-        With ``outgoing`` a worker that can hold the request is sent that instead.
-
-        A worker that keeps the prompt for the answer keeps the conversation too, and is asked by handle.
+        With ``outgoing`` a worker that can hold the request is sent that instead, and one that keeps its conversation
+        is asked by handle.
         """
         if info.bypass is not None and not keys_media(info, facts):
             return self._bypassed(info.bypass)
@@ -163,16 +160,14 @@ class Renderer:
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt) or (only and (attempt.rung is not Rung.KEYS or attempt.dedicated)):
                 continue
-            keeps = attempt.keeps and keying.answered
-            by_handle = continuing if keeps else None
+            by_handle = continuing if attempt.by_plugin and outgoing is not None else None
             seconds = self._share(attempt, left)
             opened = await self._hold(
                 *(attempt, outgoing, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids
             )
             if opened is None:
                 if attempt.rung is Rung.KEYS:
-                    asked = attempt.query + WITH_IDS * keying.keep_ids + KEPT * keeps
-                    attempt = replace(attempt, query=asked)  # noqa: PLW2901
+                    attempt = replace(attempt, query=attempt.query + WITH_IDS * keying.keep_ids)  # noqa: PLW2901
                 opened = await self._ask(*(attempt, info, body, by_handle), seconds=seconds, facts=facts)
             last = _with_request(
                 *(read(opened, attempt.rung, info.endpoint, keying=keying), opened, attempt, outgoing), facts=facts
@@ -264,15 +259,13 @@ class Renderer:
 def _with_request(
     rendering: Rendering, opened: AttemptResult, attempt: Try, outgoing: Outgoing | None, *, facts: RenderFacts
 ) -> Rendering:
-    """A rendering with what its worker has of the request: the request itself, or its prompt."""
+    """A rendering with the request itself, where its worker holds it."""
     url = attempt.worker.url
     if opened.held is not None and outgoing is not None:
         if rendering.prompt.tokens:
             late = url in facts.late_members_at
             return replace(rendering, held=HeldRequest(url, outgoing.path, outgoing.body, opened.held, late))
         opened.held.drop()
-    elif attempt.keeps and rendering.prompt.tokens and opened.answer is not None:
-        return replace(rendering, kept=KeptPrompt(url, opened.answer.prompt))
     return rendering
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -60,28 +59,12 @@ _PAUSES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPrompt:
-    """A rendered prompt that a worker keeps for the request that follows, under a handle."""
-
-    url: str = ""
-    handle: str = field(default="", repr=False)
-
-    def at(self, url: str) -> str:
-        """The handle where the request goes to that worker; "" where it does not."""
-        return self.handle if url == self.url else ""
-
-
-NOT_KEPT: Final = KeptPrompt()
-
-
 class Rendering(Struct, frozen=True):
     """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
 
     prompt: Keyed = NOTHING
     rung: Rung = Rung.NONE
     reason: RenderFailure | Bypass | None = None
-    kept: KeptPrompt = NOT_KEPT
     held: HeldRequest | None = None
     """The request itself, where the worker that gave the keys holds it."""
 

@@ -32,7 +32,6 @@ from cachefleet_controlplane.wire.content_encoding import UndecodableError
 from cachefleet_controlplane.wire.headers import answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.engine.held_requests import HoldError
-from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
 
 _KEY_REFUSED: Final = frozenset({401, 403})
@@ -213,7 +212,7 @@ async def _rest(stream: AnswerStream, held: HeldAnswerBytes) -> Answer:
 
 async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> AttemptResult:
     headers = answer_headers(response.raw_headers)
-    prompt, kept = told(response, PROMPT_HEADER), told(response, CONVERSATION_HEADER)
+    kept = told(response, CONVERSATION_HEADER)
     length = response.headers.get("content-length", "")
     held.grow(0, announced=int(length) if length.isdecimal() else 0)
     if isinstance(response, NativeResponse):
@@ -223,7 +222,7 @@ async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> AttemptResu
         held.grow(len(piece))
         pieces.append(piece)
     response.release()
-    answer = Answer(response.status, headers, b"".join(pieces), prompt, kept, held)
+    answer = Answer(response.status, headers, b"".join(pieces), kept, held)
     return AttemptResult(_judged(response.status), answer=answer)
 
 

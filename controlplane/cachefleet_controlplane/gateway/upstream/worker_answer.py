@@ -106,8 +106,6 @@ class Answer(Struct, frozen=True):
     status: int
     headers: tuple[Header, ...]
     body: bytes
-    prompt: str = ""
-    """Handle of the prompt that the worker keeps; "" for none."""
     kept: str = ""
     """What the worker keeps of the conversation, as its header says; "" for nothing."""
     held: HeldAnswerBytes | None = None

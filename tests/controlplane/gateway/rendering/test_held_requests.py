@@ -231,6 +231,55 @@ async def test_a_plugin_that_takes_no_late_members_is_sent_the_whole_where_there
         await until(lambda: not worker.worker.scheduler.running)
 
 
+async def test_one_of_several_prompts_is_not_held() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        body = {"model": MODEL, "prompt": [LONG, "b"], "max_tokens": 2}
+        assert (await gate.post("/v1/completions", body))[0] == 200
+        assert asked(worker) == [(KEYS_PATH, False), ("/v1/completions", False)]
+
+
+async def test_what_nobody_will_answer_is_not_held() -> None:
+    """A decision alone: the client sends the request itself."""
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        status, _, told = await gate.post("/v1/route", chat(LONG))
+        assert (status, asked(worker)) == (200, [(KEYS_PATH, False)]), told
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_a_plugin_that_holds_nothing_is_asked_for_keys_of_every_api(path: str, body: dict[str, Any]) -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        gate.report(0, said={"capabilities": [Capability(feature="keys", mode="render")], "profile": PROFILE})
+        assert (await gate.post(path, body))[0] == 200
+        assert (asked(worker), gate.records[-1].rung) == ([(KEYS_PATH, False), (path, False)], "keys")
+
+
+async def test_a_vllm_that_renders_no_responses_still_gives_keys_of_chats() -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        gate.report(0, said={"capabilities": [Capability(feature="keys", mode="render")]})
+        worker.plugin.lacking = {"responses"}
+        for _ in range(2):
+            assert (await gate.post(*BODIES[3]))[0] == 200
+        assert asked(worker).count((KEYS_PATH, False)) == 1  # it is not asked again for a while
+        assert (await gate.post(*BODIES[0]))[0] == 200
+        assert asked(worker).count((KEYS_PATH, False)) == 2
+
+
+async def test_who_has_the_text_is_asked_first() -> None:
+    async with keyed() as first, keyed() as second, front([first, second], texts=True) as gate:
+        introduce(gate)
+        texts = ["the sea " * 60, "the wind " * 60]
+        answers = await asyncio.gather(*(gate.post(CHATS, chat(text, max_tokens=30)) for text in texts))
+        sent = {told["x-cachefleet-worker"]: text for (_, told, _), text in zip(answers, texts, strict=True)}
+        for number, worker in enumerate((first, second)):
+            text = sent[f"demo-{number}"]
+            before = asked(worker)
+            for turn in range(4):
+                await gate.post(CHATS, chat(f"{text}, and {turn}"))
+            assert asked(worker) == before + [(CHATS, True)] * 4
+
+
 async def test_a_prompt_without_keys_is_asked_for_on_other_rungs() -> None:
     async with keyed() as worker, front([worker]) as gate:
         introduce(gate)

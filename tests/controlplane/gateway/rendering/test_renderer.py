@@ -326,11 +326,13 @@ class TestKeys:
             await Rendered(http, [worker], dedicated=())(ask())
         assert paths(worker) == [RENDER]
 
-    async def test_other_apis_are_rendered(self) -> None:
+    async def test_keys_of_other_apis_are_asked_for_by_name(self) -> None:
         asked = parse(json.dumps({"model": MODEL, "input": MESSAGES}).encode(), Endpoint.RESPONSES)
         async with keyed_engine() as worker, upstream() as http:
-            assert (await Rendered(http, [worker], keys=True)(asked)).rung is Rung.RENDER
-        assert paths(worker) == ["/v1/responses/render"]
+            keyed, plain = [await Rendered(http, [worker], keys=keys)(asked) for keys in (True, False)]
+        assert (keyed.rung, plain.rung) == (Rung.KEYS, Rung.RENDER)
+        assert (keyed.prompt.tokens, keyed.prompt.keys) == (plain.prompt.tokens, plain.prompt.keys)
+        assert paths(worker) == [KEYS, "/v1/responses/render"]
 
     async def test_without_the_feature_the_next_rung_is_taken(self) -> None:
         async with engine(plugin=True) as off, engine() as none, upstream() as http:

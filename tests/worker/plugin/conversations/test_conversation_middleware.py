@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from cachefleet_worker.plugin.conversations.conversation_middleware import Conve
 from cachefleet_worker.plugin.conversations.exchange import FEATURE
 from cachefleet_worker.plugin.conversations.turn import Api
 from cachefleet_worker.plugin.plugin_process import Process
-from cachefleet_worker.plugin.prompts.offered_prompt import recorded, recording
-from cachefleet_worker.plugin.prompts.render_call import Call, RenderedPrompt
+from cachefleet_worker.plugin.prompts.recorded_prompt import recorded
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.asked import Answer, Sent, ask, process
 from tests.worker.plugin.conversations.test_turn_store import FINGERPRINTS
@@ -51,9 +49,8 @@ class Server:
         self.bodies.append(body)
         self.scopes.append(scope)
         if (record := recorded.get()) is not None:
-            with recording() if scope["path"] == "/v1/fleet/keys" else nullcontext():
-                for _ in range(self.renders):
-                    (recorded.get() or record).add(RenderedPrompt(Call(b"", 1), rendered(body), {}))
+            for _ in range(self.renders):
+                record.add([{"type": "token", "prompt_token_ids": rendered(body).tolist()}])
         self.after.append(receive)
         kind, content = self.answer
         headers = [(b"content-type", kind.encode())] if kind else [(b"a", b"b")]
@@ -201,7 +198,7 @@ async def test_keys_are_asked_for_in_the_same_way(server: Server, path: str) -> 
 
 async def test_keys_of_ids_are_asked_for_in_the_same_way(server: Server) -> None:
     first = await server.keep({"prompt": [1, 2]}, "/v1/fleet/keys")
-    await server.keep({"append_token_ids": [3], "prompt_cache_ref": ref(first)}, "/v1/fleet/keys?keep=1")
+    await server.keep({"append_token_ids": [3], "prompt_cache_ref": ref(first)}, "/v1/fleet/keys")
     assert server.last == {"prompt": [1, 2, 3]}
     answer = await server.ask({"input": "x"}, "/v1/fleet/keys")
     assert (answer.headers, server.last) == ({b"a": b"b"}, {"input": "x"})

@@ -1,4 +1,4 @@
-"""The hook, on a class shaped like vLLM's renderer; e2e/engine/test_plugin_prompts.py has the real one."""
+"""The hook, on a class shaped like vLLM's renderer; e2e/engine/test_plugin_held.py has the real one."""
 
 from __future__ import annotations
 
@@ -6,170 +6,113 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.prompt_keys import PROMPT_HEADER
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.prompts import renderer_hook
-from cachefleet_worker.plugin.prompts.offered_prompt import OfferedPrompts, recording
-from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
-from cachefleet_worker.plugin.prompts.renderer_hook import patch, unknown
-from tests.worker.plugin.asked import ask
+from cachefleet_worker.plugin.prompts import recorded_prompt
+from cachefleet_worker.plugin.prompts.held_prompt import HeldPrompt, held
+from cachefleet_worker.plugin.prompts.recorded_prompt import recording
+from cachefleet_worker.plugin.prompts.renderer_hook import FEATURE, patch, unknown
 
-KEY = b"worker-key"
 CHAT = [[{"role": "user", "content": "hello"}]]
+HELLO = list(map(ord, "hello"))
+TEXT = {"type": "token", "prompt_token_ids": [1, 2]}
 
 
 def new_renderer() -> Any:
     class Renderer:
-        calls = 0
-
         async def render_chat_async(
             self, conversations: Any, chat_params: Any, *, prompt_extras: Any = None, skip_mm_cache: bool = False
         ) -> Any:
-            self.calls += 1
             ids = list(map(ord, conversations[0][0]["content"]))
-            conversations[0][0]["seen"] = True  # templates may change what they are given
             return conversations, [{"type": "token", "prompt_token_ids": ids, "arrival_time": 0.0}]
 
         async def render_cmpl_async(self, prompts: Any, *, prompt_extras: Any = None) -> Any:
-            self.calls += 1
-            return [{"type": "token", "prompt_token_ids": list(each)} for each in prompts]
+            return prompts
 
     return Renderer
 
 
 class Hooked:
-    """A patched renderer behind the middleware; the application renders ``chat`` and notes what it got."""
+    """A patched renderer."""
 
     def __init__(self) -> None:
         kind = new_renderer()
         self.faults = Faults(Capabilities())
         patch(kind, self.faults)
         self.renderer = kind()
-        self.store = PromptStore(max_bytes=1 << 20)
-        self.chat: Any = CHAT
-        self.got: list[Any] = []
-        self.times = 1
 
-    async def kept(self, chat: Any = CHAT) -> str:
+    async def recorded(self, *prompts: Any, times: int = 1) -> list[int] | None:
+        """The ids that are recorded of so many calls."""
         with recording() as record:
-            await self.render(chat, skip_mm_cache=True)
-        assert record.only is not None
-        return self.store.keep(record.only)
-
-    async def render(self, chat: Any, **more: Any) -> Any:
-        copied = [[dict(message) for message in each] for each in chat]
-        return await self.renderer.render_chat_async(copied, None, prompt_extras={"cache_salt": "s"}, **more)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        for _ in range(self.times):
-            self.got.append(await self.render(self.chat))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def ask(self, handle: str, *, key: bytes = KEY, header: str = "authorization") -> None:
-        given = f"Bearer {key.decode()}" if header == "authorization" else key.decode()
-        app = OfferedPrompts(self, self.store, KEY)
-        await ask(app, "POST", "/v1/chat/completions", headers={PROMPT_HEADER: handle, header: given})
-
-    def outcomes(self) -> dict[str, int]:
-        return {name: count for name, count in self.store.stats().items() if count}
+            for _ in range(times):
+                await self.renderer.render_cmpl_async(list(prompts))
+        return None if record.only is None else record.only.tolist()
 
 
-@pytest.mark.parametrize("header", ["authorization", "x-cachefleet-token"])
-async def test_a_kept_prompt_stands_for_the_call(header: str) -> None:
+async def test_the_ids_of_the_only_call_are_recorded() -> None:
     hooked = Hooked()
-    plain = await hooked.render(CHAT)
-    await hooked.ask(await hooked.kept(), header=header)
-    assert hooked.renderer.calls == 2
-    (conversations, (prompt,)) = hooked.got[0]
-    assert (conversations, prompt["prompt_token_ids"]) == (plain[0], plain[1][0]["prompt_token_ids"])
-    assert prompt["arrival_time"] > 0
-    assert hooked.outcomes() == {"used": 1}
-
-
-@pytest.mark.parametrize("key", [b"user-key", b"worker-keyx", b""])
-async def test_without_the_worker_key_a_handle_is_nothing(key: bytes) -> None:
-    hooked = Hooked()
-    await hooked.ask(await hooked.kept(), key=key)
-    assert hooked.renderer.calls == 2
-    assert hooked.outcomes().keys() == {"prompts", "bytes"}
-
-
-async def test_only_a_requests_first_call_is_answered() -> None:
-    hooked = Hooked()
-    hooked.times = 2
-    await hooked.ask(await hooked.kept())
-    assert hooked.renderer.calls == 2
-    assert hooked.outcomes() == {"used": 1}
-
-
-async def test_a_request_that_renders_nothing_is_counted() -> None:
-    hooked = Hooked()
-    hooked.times = 0
-    await hooked.ask(await hooked.kept())
-    assert hooked.store.stats()["unused"] == 1
+    with recording() as record:
+        result = await hooked.renderer.render_chat_async(CHAT, None, skip_mm_cache=True)
+    assert record.only is not None
+    assert (record.only.tolist(), result[1][0]["prompt_token_ids"]) == (HELLO, HELLO)
+    assert await hooked.recorded(TEXT) == [1, 2]
 
 
 async def test_two_calls_are_not_one_prompt() -> None:
-    hooked = Hooked()
-    with recording() as record:
-        await hooked.render(CHAT)
-        await hooked.render(CHAT)
-    assert record.only is None
+    assert await Hooked().recorded(TEXT, times=2) is None
 
 
-async def test_what_a_kept_prompt_stands_for_is_recorded_too() -> None:
-    hooked = Hooked()
-    handle = await hooked.kept()
-    with recording() as record:
-        await hooked.ask(handle)
-    assert hooked.renderer.calls == 1
-    assert record.only is not None
-    assert record.only.ids.tolist() == list(map(ord, "hello"))
+NO_TEXT = [
+    [],
+    [TEXT, TEXT],
+    [{"type": "multimodal", "prompt_token_ids": [1, 2]}],
+    [{"type": "embeds"}],
+    [{"type": "token", "prompt_token_ids": (1, 2)}],
+]
 
 
-async def test_a_recording_learns_of_what_is_recorded_inside_of_it() -> None:
-    hooked = Hooked()
-    with recording() as outer:
-        with recording() as inner:
-            await hooked.render(CHAT)
-        assert outer.only is inner.only is not None
-        with recording():
-            pass
-        assert outer.only is inner.only
-        await hooked.render(CHAT)
-    assert outer.calls == 2
-    assert inner.calls == 1
+@pytest.mark.parametrize("prompts", NO_TEXT)
+async def test_what_is_not_one_prompt_of_text_has_no_ids(prompts: list[Any]) -> None:
+    assert await Hooked().recorded(*prompts) is None
 
 
-async def test_what_cannot_be_compared_is_rendered_and_not_kept() -> None:
-    hooked = Hooked()
-    with recording() as record:
-        await hooked.render([[{"role": "user", "content": "hello", "parts": iter([])}]])
-    assert record.only is None
-    assert hooked.faults.on(renderer_hook.FEATURE)
-
-
-async def test_ids_that_are_none_are_the_bodys_fault() -> None:
+@pytest.mark.parametrize("wrong", [1 << 40, -1, "a", None])
+async def test_ids_that_are_none_are_the_bodys_fault(wrong: Any) -> None:
     """One client's body must not turn it off for all others."""
     hooked = Hooked()
-    with recording() as record:
-        await hooked.renderer.render_cmpl_async([[1 << 40]])
-    assert record.only is None
-    assert hooked.faults.on(renderer_hook.FEATURE)
-    assert await hooked.kept()
+    assert await hooked.recorded({"type": "token", "prompt_token_ids": [wrong]}) is None
+    assert hooked.faults.on(FEATURE)
+    assert await hooked.recorded(TEXT) == [1, 2]
+
+
+async def test_without_a_recording_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked = Hooked()
+    monkeypatch.setattr(recorded_prompt, "text_ids", lambda _: 1 / 0)
+    assert await hooked.renderer.render_cmpl_async([TEXT]) == [TEXT]
+    assert hooked.faults.on(FEATURE)
 
 
 async def test_a_fault_turns_it_off_and_the_prompt_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     hooked = Hooked()
-    handle = await hooked.kept()
-    monkeypatch.setattr(renderer_hook, "call", lambda *_: 1 / 0)
+    monkeypatch.setattr(recorded_prompt, "text_ids", lambda _: 1 / 0)
     for _ in range(2):
-        await hooked.ask(handle)
-    assert hooked.renderer.calls == 3
-    assert not hooked.faults.on(renderer_hook.FEATURE)
+        assert await hooked.recorded(TEXT) is None
+    assert not hooked.faults.on(FEATURE)
     assert hooked.faults.counts == {"prompts": 1}
+
+
+async def test_a_held_prompt_waits_and_is_recorded() -> None:
+    waited: list[Any] = []
+
+    async def wait(prompt: Any) -> None:
+        waited.append(prompt)
+
+    token = held.set(HeldPrompt(wait))
+    try:
+        assert await Hooked().recorded(TEXT) == [1, 2]
+    finally:
+        held.reset(token)
+    assert waited == [TEXT]
 
 
 async def test_it_may_be_patched_again() -> None:
@@ -177,7 +120,7 @@ async def test_it_may_be_patched_again() -> None:
     for _ in range(3):
         patch(kind, Faults(Capabilities()))
     with recording() as record:
-        await kind().render_cmpl_async([[1]])
+        await kind().render_cmpl_async([TEXT])
     assert record.calls == 1
 
 

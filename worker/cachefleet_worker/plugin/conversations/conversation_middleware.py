@@ -26,7 +26,7 @@ from cachefleet_worker.plugin.conversations.exchange import FEATURE, HEADER, Exc
 from cachefleet_worker.plugin.conversations.turn import Api, Turn, mismatch
 from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
 from cachefleet_worker.plugin.plugin_process import Process
-from cachefleet_worker.plugin.prompts.offered_prompt import recording
+from cachefleet_worker.plugin.prompts.recorded_prompt import recording
 
 KEYS_PATH: Final = "/v1/fleet/keys"
 _KEY_APIS: Final = {"": None, "responses": Api.RESPONSES, "messages": Api.MESSAGES}

@@ -15,7 +15,7 @@ from cachefleet_worker.plugin.conversations.conversation_body import Joined, fol
 from cachefleet_worker.plugin.conversations.turn import Turn
 from cachefleet_worker.plugin.conversations.turn_store import Outcome, TurnStore
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.prompts.offered_prompt import Recording
+from cachefleet_worker.plugin.prompts.recorded_prompt import Recording
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -55,8 +55,7 @@ class Exchange:
         return self._turn
 
     def _keep(self) -> Turn | None:
-        prompt = self._record.only
-        ids = prompt.ids if prompt is not None else None
+        ids = self._record.only
         turn = kept(self._joined, ids, prefix_hash(ids)) if ids else None
         if turn is None:
             self._store.count(Outcome.NOT_KEPT)

@@ -2,8 +2,7 @@
 
 The query needs ``contract`` (a fingerprint) and may have ``lora`` (an adapter with its revision, as in
 cachefleet_core/block_identity/adapters.py), ``block_size``, ``lookahead`` (the contract's; 0 where left out), ``api``
-(``responses``, ``messages``), ``ids=1``, and ``keep=1``: then the rendered prompt is kept, and its handle is a header
-of the answer.
+(``responses``, ``messages``) and ``ids=1``; others are ignored.
 The salt is the body's. The answer is the document of cachefleet_core/prompt_keys.py, with one entry for each prompt of
 the body.
 """
@@ -14,15 +13,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core.block_keys import MAX_LOOKAHEAD, Namespace, pack_tokens
 from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import available_code
-from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PROMPT_HEADER, PackedPrompt, encode
-from cachefleet_worker.plugin.asgi import Headers, HttpError, Response
+from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
+from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.keys.key_cache import KeyCache, TokenIdError, packed
@@ -35,8 +33,6 @@ from cachefleet_worker.plugin.keys.render import (
     Rendered,
 )
 from cachefleet_worker.plugin.plugin_process import Process
-from cachefleet_worker.plugin.prompts.offered_prompt import Recording, recording
-from cachefleet_worker.plugin.prompts.prompt_store import PromptStore
 
 log = logging.getLogger("vllm.cachefleet")
 
@@ -60,8 +56,6 @@ class KeysQuery:
     lora: str
     block_size: int
     ids: bool
-    keep: bool = False
-    """Whether the prompt is to be kept for the request that follows."""
     api: BodyKind = BodyKind.OPENAI
     lookahead: int = 0
 
@@ -76,7 +70,7 @@ class KeysQuery:
             raise HttpError(400, "bad_lora", f"lora: must have at most {MAX_LORA} characters")
         size = _block_size(query.get("block_size", ""), block_size)
         ahead = _lookahead(query.get("lookahead", "0"))
-        return cls(contract, lora, size, _flag(query, "ids"), _flag(query, "keep"), _api(query), ahead)
+        return cls(contract, lora, size, _flag(query, "ids"), _api(query), ahead)
 
 
 def _flag(query: dict[str, str], name: str) -> bool:
@@ -117,7 +111,6 @@ class KeyService:
         self._offloop = process.settings.keys_offloop_tokens
         self._block_size = block_size or 0
         self._boundaries = _boundaries(process)
-        self._prompts: PromptStore | None = process.parts.get("prompts")
         self._source: PromptSource | None = None
         self._in_a_row = 0
         self.cache: KeyCache | None = None
@@ -143,8 +136,7 @@ class KeyService:
             raise self._why_not()
         asked = KeysQuery.of(query, block_size=self._block_size)
         try:
-            with recording() if asked.keep else nullcontext(Recording()) as record:
-                content = await self._content(asked, body, self._source, self.cache)
+            content = await self._content(asked, body, self._source, self.cache)
         except (HttpError, RefusedError):
             raise
         except TokenIdError as error:  # vLLM passes ids in a body through unchecked
@@ -155,7 +147,7 @@ class KeyService:
                 self._faults.off(FEATURE, f"{FAULTS_IN_A_ROW} faults in a row")
             raise
         self._in_a_row = 0
-        return Response(content, media_type=MEDIA_TYPE, headers=self._kept(record))
+        return Response(content, media_type=MEDIA_TYPE)
 
     async def of_prompt(self, hold: Hold, prompt: Mapping[str, Any] | None) -> bytes:
         """The document of a held request's prompt, as vLLM's renderer made it; b"" where it has no keys."""
@@ -171,11 +163,6 @@ class KeyService:
             except TokenIdError:
                 return b""
         return content
-
-    def _kept(self, record: Recording) -> Headers:
-        """The header with the handle of what was rendered; none where it is not kept."""
-        handle = self._prompts.keep(record.only) if self._prompts is not None and record.only is not None else ""
-        return ((PROMPT_HEADER.encode(), handle.encode()),) if handle else ()
 
     async def _content(self, asked: KeysQuery, body: bytes, source: PromptSource, cache: KeyCache) -> bytes:
         rendered = await source.render(body, asked.api)
