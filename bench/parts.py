@@ -127,11 +127,21 @@ def _flag(name: str, option: object) -> str:
 
 @contextlib.contextmanager
 def control_plane(
-    folder: Path, key: FleetKey, engine: Engine, *, core: set[int], agent_core: set[int], **settings: str
+    folder: Path,
+    key: FleetKey,
+    engine: Engine,
+    *,
+    core: set[int],
+    agent_core: set[int],
+    workers: int = 1,
+    **settings: str,
 ) -> Iterator[Running]:
-    """The control plane on a core of its own, and the agent beside the engine; ``settings`` as for ``plane``."""
+    """The control plane on a core of its own, and the agent beside the engine; ``settings`` as for ``plane``.
+
+    The engine is so many ``workers`` to it, of which WORKER alone has an agent.
+    """
     with (
-        plane(folder, key, {WORKER: engine}, core=core, **settings) as running,
+        plane(folder, key, fleet(engine, workers), core=core, **settings) as running,
         process(
             ["-m", "cachefleet_worker.agent"],
             log=folder / "agent.log",
@@ -140,6 +150,11 @@ def control_plane(
         ),
     ):
         yield running
+
+
+def fleet(engine: Engine, workers: int) -> dict[str, Engine]:
+    """One engine as so many workers, by their names; the first is WORKER."""
+    return {f"{WORKER.rpartition('-')[0]}-{number}": engine for number in range(workers)}
 
 
 @contextlib.contextmanager

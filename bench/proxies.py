@@ -10,9 +10,9 @@ through. Answers are checked to be equal before anything is timed. Requests per 
 through when it has nothing else to do; CPU is that of the proxy's process, all threads. Ours decides on the approximate
 rung, from the prompt's text, as the peers do; the exact rung is measured for itself, before a fake engine that renders,
 and what rendering takes is told apart. Requests that a worker holds, which is the exact rung where workers have the
-plugin, are measured beside the approximate one (bench.proxies_held). Last, each proxy by itself holds many streams open
-(bench.proxies_memory). Peers are installed from their packages the first time. Rows go to bench/results/proxies.json;
-the command fails where an answer is wrong, not where a bar is missed.
+plugin, are measured beside the approximate one, before 1, 100 and 1,000 workers (bench.proxies_held). Last, each proxy
+by itself holds many streams open (bench.proxies_memory). Peers are installed from their packages the first time. Rows
+go to bench/results/proxies.json; the command fails where an answer is wrong, not where a bar is missed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What exactness costs: requests that a worker holds while it is asked for their keys, beside the approximate rung.
 
 Two control planes before one fake engine with the plugin, each on the gateway's core, in turns: one decides by keys
-that the worker renders (held requests), with its agent's reports; the other by the prompt's text.
+that the worker renders (held requests), with its agent's reports; the other by the prompt's text. Then the same with
+many workers to choose from, all of them that engine; the first alone has an agent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ import aiohttp
 
 from bench.bars import Bar
 from bench.gateway import cpu_seconds
-from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine, plane
+from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine, fleet, plane
 from bench.proxies_client import Caller, ProxyError, Shape, load
 from bench.rows import Row, median, row
 from cachefleet_core.tenancy import FleetKey, fleet_index_key
@@ -34,6 +36,9 @@ SHAPES: Final = (
     Shape(SMALL, stream=True, tokens=FEW),
     Shape(SMALL, stream=True, tokens=MANY),
 )
+FLEETS: Final = (100, 1000)
+"""Workers to choose from, besides one alone."""
+OF_FLEETS: Final = SHAPES[:2]
 WHOLE_BAR: Final = Bar("proxies", "", "ratio", 1.3)
 EVENT_BAR: Final = Bar("proxies", "", "ratio", 1.1)
 _HELD, _APPROXIMATE = "held", "approximate"
@@ -46,25 +51,49 @@ def held_rows(folder: Path, *, rounds: int) -> list[Row]:
     key = FleetKey.generate()
     mine, core = cores(2)
     index_key = fleet_index_key(key.index_key, "default", "bench")
-    (folder / _APPROXIMATE).mkdir()
+    with fake_engine(
+        folder,
+        key.worker_key(POOL),
+        core=mine,
+        tokenizer=tiny_model_path(),
+        plugin=True,
+        index_key=index_key,
+        natural_tokens=10 * MANY,
+    ) as engine:
+        out: list[Row] = []
+        for workers in (1, *FLEETS):
+            with _planes(folder / f"{_HELD}-{workers}", key, engine, workers=workers, core=core, other=mine) as planes:
+                rows = _rows(planes, rounds=rounds) if workers == 1 else _fleet_rows(planes, workers, rounds=rounds)
+                out += asyncio.run(_once_held(planes[_HELD], engine, rows))
+        return out
+
+
+@contextmanager
+def _planes(
+    folder: Path, key: FleetKey, engine: Engine, *, workers: int, core: set[int], other: set[int]
+) -> Iterator[dict[str, Running]]:
+    """Both control planes before so many workers; the agent is on the ``other`` core."""
+    (folder / _APPROXIMATE).mkdir(parents=True)
+    engines = fleet(engine, workers)
     with (
-        fake_engine(
-            folder,
-            key.worker_key(POOL),
-            core=mine,
-            tokenizer=tiny_model_path(),
-            plugin=True,
-            index_key=index_key,
-            natural_tokens=10 * MANY,
-        ) as engine,
-        control_plane(folder, key, engine, core=core, agent_core=mine) as held,
-        plane(folder / _APPROXIMATE, key, {"bench-0": engine}, core=core, knowledge=_APPROXIMATE) as approximate,
+        control_plane(folder, key, engine, core=core, agent_core=other, workers=workers) as held,
+        plane(folder / _APPROXIMATE, key, engines, core=core, knowledge=_APPROXIMATE) as approximate,
     ):
-        return asyncio.run(_rows({_HELD: held, _APPROXIMATE: approximate}, engine, rounds=rounds))
+        yield {_HELD: held, _APPROXIMATE: approximate}
 
 
-async def _rows(planes: dict[str, Running], engine: Engine, *, rounds: int) -> list[Row]:
-    await _until_held(planes[_HELD], engine)
+async def _once_held(running: Running, engine: Engine, rows: Awaitable[list[Row]]) -> list[Row]:
+    await _until_held(running, engine)
+    return await rows
+
+
+async def _fleet_rows(planes: dict[str, Running], workers: int, *, rounds: int) -> list[Row]:
+    spent = {shape: await _measured(planes, shape, rounds=rounds) for shape in OF_FLEETS}
+    name = f"CPU of a request before {workers:,} workers, held beside approximate"
+    return [_row(f"{shape.name}: {name}", spent[shape]) for shape in OF_FLEETS]
+
+
+async def _rows(planes: dict[str, Running], *, rounds: int) -> list[Row]:
     spent = {shape: await _measured(planes, shape, rounds=rounds) for shape in SHAPES}
     out = [_row(f"{shape.name}: CPU of a request, held beside approximate", spent[shape]) for shape in SHAPES]
     out[0] |= {"bar": str(WHOLE_BAR), "kept": WHOLE_BAR.holds(out[0]["ratio"])}
