@@ -14,7 +14,7 @@ from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.digest import AnyDigest, Digest
 
 MODULE: Final = "cachefleet_native"
-API: Final = 7
+API: Final = 8
 """Version of the native module's interface that this code is written for."""
 REMEDY: Final = "build it with `make setup`, which needs cargo, or use the product's image"
 

@@ -57,13 +57,13 @@ pub fn tokens(body: &[u8], name: &[u8]) -> Result<Vec<u32>, JsonError> {
     found.ok_or(JsonError::Missing)
 }
 
-fn blank(byte: u8) -> bool {
+pub(crate) fn blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
 }
 
 /// The index after `byte`, where it comes next apart from white space.
 #[inline]
-fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
+pub(crate) fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
     while blank(*body.get(at)?) {
         at += 1;
     }
@@ -92,7 +92,7 @@ fn past_plain(body: &[u8], start: usize, matters: impl Fn(u8) -> bool) -> usize 
 }
 
 /// The index after a value.
-fn value_end(body: &[u8], start: usize) -> Option<usize> {
+pub(crate) fn value_end(body: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0;
     let mut at = start;
     loop {

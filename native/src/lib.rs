@@ -5,6 +5,7 @@ pub mod frame;
 pub mod index;
 pub mod json;
 pub mod json_bounds;
+pub mod json_members;
 pub mod keyer;
 pub mod mixing;
 mod msgpack;

@@ -33,7 +33,8 @@ class ClientGoneError(Exception):
 class Numbered(Protocol):
     """Events of a stream; ``sequence`` is the number of the next one, where the API numbers them."""
 
-    sequence: int
+    @property
+    def sequence(self) -> int: ...
 
 
 class Reply:

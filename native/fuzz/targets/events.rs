@@ -2,11 +2,19 @@
 
 use super::json_value::{Value, parse};
 use super::tape::Tape;
-use cachefleet_native::transport::relay::{Notes, Passing, Splitter, Taken, TooLarge, begins};
+use cachefleet_native::transport::relay::{
+    Notes, Passes, Passing, Rules, SharedFilter, Splitter, StreamFilter, Taken, TooLarge, begins,
+};
 
 const LIMIT: usize = 300;
 const IDS: &[u8] = b"token_ids\":[";
 const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// A stream of one choice that another worker may resume, whose usage and ids go.
+fn passing(begun: Vec<u8>, strip_usage: bool) -> Passing {
+    let rules = Rules { strip_usage, strip_ids: true, single: true, ..Rules::default() };
+    Passing::new(begun, LIMIT, SharedFilter::new(StreamFilter::new(rules, None)), Passes::Ordinary)
+}
 
 /// Whole events, and what follows the last; None where one is too long.
 type Split = Option<(Vec<Vec<u8>>, Vec<u8>)>;
@@ -80,13 +88,13 @@ fn slowly(data: &[u8]) -> Split {
 /// Passes a stream on until there is something for Python; how many events were passed. Nothing is lost or changed but
 /// token ids, and what is noted is what was said.
 fn pass(data: &[u8], cuts: &[usize]) -> usize {
-    let mut passing = Passing::new(Vec::new(), LIMIT, true, true);
+    let mut passing = passing(Vec::new(), true);
     let (mut fed, mut out, mut given) = (Vec::new(), Vec::new(), Vec::new());
     for piece in pieces(data, cuts) {
         fed.extend_from_slice(piece);
         passing.bytes().extend_from_slice(piece);
         match passing.take() {
-            Ok(Taken { passed, handed, .. }) => {
+            Ok(Taken { passed, handed }) => {
                 out.extend(passed);
                 given = handed;
             }
@@ -124,8 +132,10 @@ fn begin(data: &[u8]) {
     if !begins(data) {
         return;
     }
-    let mut passing = Passing::first(data.to_vec(), data.len(), true, true);
-    let Ok(Taken { passed, handed, .. }) = passing.take() else { panic!("it is short") };
+    let rules = Rules { strip_ids: true, single: true, ..Rules::default() };
+    let filter = SharedFilter::new(StreamFilter::new(rules, None));
+    let mut passing = Passing::first(data.to_vec(), data.len(), filter, Passes::Ordinary);
+    let Ok(Taken { passed, handed }) = passing.take() else { panic!("it is short") };
     assert_eq!((text(&passed), handed.len()), (text(&without_ids(data)), 0));
     let told = passing.into_rest().1;
     assert!(!(told.ids.is_empty() && told.text.is_empty()));
@@ -167,8 +177,8 @@ fn first_events(tape: &mut Tape<'_>) -> Vec<u8> {
 /// Passes a stream's end on where it is ordinary: then it is what it has to be, but for usage that is stripped, whose
 /// fingerprint is the last member of what comes before it.
 fn end(events: &[Vec<u8>; 3], strip_usage: bool) {
-    let mut passing = Passing::new(Vec::new(), LIMIT, true, true);
-    let Some(sent) = passing.end(events, strip_usage) else { return };
+    let mut passing = passing(Vec::new(), strip_usage);
+    let Some(sent) = passing.end(events) else { return };
     let [last, usage, done] = events;
     assert_eq!(done, DONE);
     let (said, told) = (json(last), json(usage));

@@ -15,13 +15,14 @@ mod keyer;
 mod loads;
 mod server;
 mod state;
+mod stream_filter;
 mod transport;
 mod worker_call;
 
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 7;
+const API: u32 = 8;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -39,6 +40,9 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker_call::Trust>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<client_request::ClientRequest>()?;
+    module.add_class::<stream_filter::StreamFilter>()?;
+    module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

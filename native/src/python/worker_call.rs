@@ -14,13 +14,14 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
+use super::stream_filter::StreamFilter;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{
     Answer, Bounds, Client, Cut, Failure, Head, Held, Opened, Request, Trust as Authorities, Verified, Waiting, hold,
     open,
 };
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Beginning, Counted, Heard, Passing, Relay, Relayed, Stop, begins};
+use crate::transport::relay::{Beginning, Heard, Passes, Passing, Relay, Relayed, Stop, begins};
 
 /// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
 #[pyclass(frozen)]
@@ -125,7 +126,6 @@ impl WorkerClient {
             panics: Arc::clone(&transport.panics),
             event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
             heard: Heard::now(),
-            counted: Counted::default(),
             cut: request.cut.clone(),
             state: Mutex::new(State::Over),
         })
@@ -180,30 +180,28 @@ impl WorkerCall {
         })
     }
 
-    /// Relays the stream to `client`, until there is something for Python, which is told (events, the bytes after them,
-    /// whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason or "", usage,
-    /// beginning).
+    /// Relays the stream to `client` `through` its filter, until there is something for Python, which is told (events, the
+    /// bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason
+    /// or "", whether the client's answer is whole, beginning).
     ///
     /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun. `begun` are the first
-    /// bytes of an event, or the `first` events, an ordinary beginning. Token ids, text, finish reason and what the
-    /// beginning told (id, object, created, model, the prompt's ids as JSON; or None) are those of events that were passed,
-    /// where `notes` are wanted. Once a choice has ended, the end of the stream is waited for `end_seconds`, and told with
-    /// it; 0 where there are other choices. Where that is an ordinary end, the client's answer is ended, and usage is the
-    /// worker's event, which goes to the client unless it is to be stripped; else b"". `RuntimeError` as `more`, and where
-    /// no answer has begun.
-    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "named, as Python gives them")]
+    /// bytes of an event, or the `first` events, an ordinary beginning. With `notes` only ordinary events are passed on, of
+    /// which token ids, text, finish reason and what the beginning told (id, object, created, model, the prompt's ids as
+    /// JSON; or None) are noted; without, all but errors, the end, and what an engine gives up. Where the end is near it is
+    /// waited for `end_seconds`, and told with it; where that is an ordinary end, the client's answer is ended. `RuntimeError`
+    /// as `more`, and where no answer has begun.
+    #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
     #[pyo3(signature = (
-        client, opening, piece, begun, *, first, strip_ids, strip_usage, notes, max_event_bytes, send_seconds, end_seconds
+        client, through, opening, piece, begun, *, first, notes, max_event_bytes, send_seconds, end_seconds
     ))]
     fn relay(
         &self,
         client: &ClientRequest,
+        through: &StreamFilter,
         opening: Option<(u16, Bound<'_, PyList>)>,
         piece: &[u8],
         begun: &[u8],
         first: bool,
-        strip_ids: bool,
-        strip_usage: bool,
         notes: bool,
         max_event_bytes: usize,
         send_seconds: f64,
@@ -213,9 +211,10 @@ impl WorkerCall {
         let given = opening.map(|(status, headers)| client.open(status, &headers)).transpose()?;
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
         let make = if first { Passing::first } else { Passing::new };
-        let passing = make(begun.to_vec(), max_event_bytes, strip_ids, notes);
+        let passes = if notes { Passes::Ordinary } else { Passes::Most };
+        let passing = make(begun.to_vec(), max_event_bytes, through.0.clone(), passes);
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
-        let (heard, counted) = (self.call.heard.clone(), self.call.counted.clone());
+        let heard = self.call.heard.clone();
         heard.note();
         self.call.read_on(move |answer| async move {
             if !piece.is_empty() {
@@ -224,7 +223,7 @@ impl WorkerCall {
             if let Some(answer) = given {
                 answer.give();
             }
-            let left = Relay { answer, reply, passing, send, end, strip_usage, heard, counted }.run().await;
+            let left = Relay { answer, reply, passing, send, end, heard }.run().await;
             if left.stop == Stop::Whole {
                 relay_end.note();
             }
@@ -236,12 +235,6 @@ impl WorkerCall {
     #[getter]
     fn silent_seconds(&self) -> f64 {
         self.call.heard.ago().as_secs_f64()
-    }
-
-    /// Tokens that were produced in all that was relayed so far, and those of the prompt; 0 where they were not told.
-    #[getter]
-    fn counted(&self) -> (u64, u64) {
-        self.call.counted.now()
     }
 
     /// Cuts the connection of a stream that has begun: what reads or relays it is told that it is lost.
@@ -276,7 +269,6 @@ struct Call {
     panics: Arc<Panics>,
     event_loop: Handle,
     heard: Heard,
-    counted: Counted,
     cut: Cut,
     state: Mutex<State>,
 }
@@ -375,18 +367,17 @@ fn held(held: Result<Held, Failure>) -> Step {
 
 /// What a relay has left, for Python.
 fn relayed(left: Relayed) -> Step {
-    let Relayed { stop, answer, mut events, rest, notes } = left;
-    let usage = if stop == Stop::Whole { events.pop().unwrap_or_default() } else { Vec::new() };
+    let Relayed { stop, answer, events, rest, notes } = left;
     let failure = if let Stop::Failed(failure) = stop { failure.name() } else { "" };
-    let (gone, ended) = (stop == Stop::ClientGone, answer.is_none());
+    let (gone, whole, ended) = (stop == Stop::ClientGone, stop == Stop::Whole, answer.is_none());
     let payload: Payload = Box::new(move |py| {
         let events: Vec<_> = events.iter().map(|event| PyBytes::new(py, event)).collect();
-        let (rest, usage) = (PyBytes::new(py, &rest), PyBytes::new(py, &usage));
+        let rest = PyBytes::new(py, &rest);
         let beginning = notes.beginning.map(|told| {
             let Beginning { id, object, created, model, prompt } = told;
             (id, object, created, model, PyBytes::new(py, &prompt))
         });
-        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, usage, beginning)
+        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, whole, beginning)
             .into_bound_py_any(py)
     });
     (answer.map(Rest::Answer), payload)

@@ -21,7 +21,8 @@ from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
 from cachefleet_controlplane.gateway.upstream import native_sender
-from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter
+from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
 from cachefleet_controlplane.transport.completions import Completions
@@ -66,7 +67,7 @@ class Told:
     fingerprint: Any
     produced: Any
     sent: int | None
-    count: tuple[int, int] = (0, 0)
+    so_far: Usage
     """Tokens produced and of the prompt, by the stream's events."""
 
 
@@ -79,6 +80,7 @@ class Side:
     native: bool = True
     resumable: bool = True
     strip_ids: bool = True
+    single: bool = True
     send_seconds: float = 30
     told: list[Told] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,7 +106,7 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
         assert opened.stream is not None
         limits = ResumeLimits(0, None, Stopping()) if side.resumable else None
         resuming = Resumption(None, None, limits)  # type: ignore[arg-type] # it resumes nothing
-        transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=True)
+        transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=side.single)
         await reply.start(200, [])
         try:
             stalled = StalledAttempts(lambda _: {})
@@ -113,9 +115,8 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
             await reply.end()
             joiner = resuming.joiner
             attempt, sent = (joiner._attempt, joiner._sent) if joiner else (None, None)
-            count = transformer.count
-            made = (count.produced, count.so_far(prompts=1, choices=1, known_prompt=0).prompt_tokens)
-            side.told.append(Told(outcome, transformer.usage, transformer.fingerprint, attempt, sent, made))
+            so_far = transformer.so_far(prompts=1, choices=1, known_prompt=0)
+            side.told.append(Told(outcome, transformer.usage, transformer.fingerprint, attempt, sent, so_far))
         finally:
             opened.stream.close()
 
@@ -185,7 +186,7 @@ def relays(monkeypatch: pytest.MonkeyPatch) -> list[Relayed]:
 
 texts = st.text(max_size=6)
 ids = st.lists(st.integers(0, 2**32 - 1), max_size=3)
-ordinary = st.builds(said, texts, st.none() | ids)
+ordinary = st.builds(said, texts, st.none() | ids, index=st.integers(0, 1))
 unusual = st.sampled_from(
     [
         b": ping\n\n",
@@ -219,6 +220,7 @@ streams = st.lists(ordinary | ordinary | ordinary | unusual, max_size=12)
 def test_streams_pass_alike_wherever_they_are_cut(
     data: st.DataObject, middle: list[bytes], *, resumable: bool, strip_ids: bool, whole: bool
 ) -> None:
+    single = data.draw(st.booleans())
     stream = b"".join([FIRST, *middle, *LAST]) if whole else b"".join([FIRST, *middle])
     cuts = data.draw(st.lists(st.integers(1, len(stream)), max_size=6))
     steps = [*in_pieces(stream, cuts), b"0\r\n\r\n" if whole else End.CLOSE]
@@ -226,7 +228,7 @@ def test_streams_pass_alike_wherever_they_are_cut(
     async def play() -> None:
         async with side_of(native=False) as one, side_of() as two:
             for side in (one, two):
-                side.resumable, side.strip_ids = resumable, strip_ids
+                side.resumable, side.strip_ids, side.single = resumable, strip_ids, resumable or single
             await alike((one, two), steps)
 
     asyncio.run(play())
@@ -292,7 +294,7 @@ async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
         assert (told.outcome, told.produced.ids, told.usage.completion_tokens) == ("finished", [1, 1, 1, 9], 2)
         assert heard == ["w"]
-    assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [([], True, "stop", LAST[1])]
+    assert [(left.events, left.ended, left.finish, left.whole) for left in relays] == [([], True, "stop", True)]
 
 
 async def test_who_leaves_once_all_was_relayed_has_had_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +311,43 @@ async def test_who_leaves_once_all_was_relayed_has_had_its_answer(monkeypatch: p
         assert (told.outcome, relayed, side.gone.is_set()) == ("finished", [True], False)
 
 
+async def test_what_nobody_resumes_is_relayed_to_its_end(
+    relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    ends = [said("", [9], index=index, finish_reason="stop") for index in (1, 0)]
+    hollow = event(choices=[{"index": 1, "delta": {}, "token_ids": [7], "finish_reason": None}])
+    several = [said("a", [1]), said("b", [2], index=1), hollow, b": ping\n\n", ends[0], said("c", [3]), ends[1]]
+    streams = [[*several, *LAST[1:]], [said("a", [1]), LAST[0], DONE]]
+    async with side_of(native=False) as one, side_of() as two:
+        for side in (one, two):
+            side.resumable = side.single = False
+        for stream in streams:
+            parts: list[Step] = [part for each in stream for part in (chunk(each), 0.002)]
+            steps: list[Step] = [HEAD, chunk(FIRST + said("x", [1])), *parts, b"0\r\n\r\n"]
+            body, told = await alike((one, two), steps)
+            assert (told.outcome, body.endswith(DONE)) == ("finished", True)
+    assert [(left.events, left.ended, left.whole) for left in relays] == [([], True, True)] * 2
+
+
+async def test_an_answer_that_is_given_up_ends_before_that(relays: list[Relayed]) -> None:
+    given_up = said("", [9], finish_reason="abort")
+    async with side_of(native=False, resumable=False) as one, side_of(resumable=False) as two:
+        steps: list[Step] = [
+            HEAD,
+            chunk(FIRST),
+            0.005,
+            chunk(said("a", [1])),
+            0.005,
+            chunk(given_up + DONE),
+            0.005,
+            b"0\r\n\r\n",
+        ]
+        body, told = await alike((one, two), steps)
+    assert (told.outcome, body.endswith(said("a", [1]).replace(b"[1]", b"null"))) == ("aborted", True)
+    assert [left.events for left in relays] == [[given_up, DONE]]
+
+
 @pytest.mark.parametrize("last", [said("", [9], finish_reason="abort"), said("", [9], finish_reason="cache_threshold")])
 async def test_another_end_comes_to_python_at_once(
     last: bytes, relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
@@ -320,7 +359,7 @@ async def test_another_end_comes_to_python_at_once(
             (one, two), [HEAD, chunk(FIRST), 0.01, chunk(said("x", [1])), *map(chunk, end), b"0\r\n\r\n"]
         )
         assert told.produced.ids == [1, 9]
-    assert [(left.events, left.ended, left.finish, left.usage) for left in relays] == [(end, True, "", b"")]
+    assert [(left.events, left.ended, left.finish, left.whole) for left in relays] == [(end, True, "", False)]
 
 
 async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[Relayed]) -> None:

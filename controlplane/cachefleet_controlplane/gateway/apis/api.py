@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
+import cachefleet_native
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -16,9 +17,8 @@ from cachefleet_controlplane.gateway.upstream.answers.answer import (
     restate_size,
     restated_event,
 )
-from cachefleet_controlplane.gateway.upstream.answers.stream_count import StreamCount
+from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import event_without_zero
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
@@ -33,16 +33,38 @@ _STREAMED_ERRORS: Final = (b"event: error", b'data: {"error"')
 class StreamTransformer(Protocol):
     """Turns one stream of a worker into the client's; fed whole events, in order."""
 
-    usage: Usage | None
-    """The usage that came at the stream's end; None before it."""
-    count: StreamCount
-    """What is known before that."""
-    fingerprint: bytes | None
-    """The worker's system fingerprint (see ``answer.StreamFilter``); None where it is not known."""
-    sequence: int
-    """Number of the next event, where the API numbers its events."""
-    omits_zero: bool
-    """Counts of cached tokens that are 0 are left out (``hit.omitZeroCachedTokens``)."""
+    @property
+    def passes(self) -> Passes:
+        """What need not be fed: native code then feeds it to ``native``."""
+        ...
+
+    @property
+    def native(self) -> cachefleet_native.StreamFilter | None:
+        """The filter that native code relays the stream through; None where it passes nothing."""
+        ...
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage that came at the stream's end; None before it."""
+        ...
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """The worker's system fingerprint (see ``StreamFilter``); None where it is not known."""
+        ...
+
+    @property
+    def sequence(self) -> int:
+        """Number of the next event, where the API numbers its events."""
+        ...
+
+    def omit_zeros(self, *, omit: bool) -> None:
+        """Set whether counts of cached tokens that are 0 are left out (``hit.omitZeroCachedTokens``)."""
+        ...
+
+    def so_far(self, *, prompts: int, choices: int, known_prompt: int) -> Usage:
+        """The usage as far as it is known before the stream's end; ``known_prompt``: where the worker told no more."""
+        ...
 
     def feed(self, event: bytes) -> bytes:
         """Return the bytes to send to the client now."""
@@ -86,21 +108,35 @@ _MEDIA_IN: Final = ("messages", "input")
 class PassingTransformer:
     """Passes events unchanged, but for errors, which get the shape of the API; counts them."""
 
+    passes: ClassVar = Passes.NOTHING
+    native: ClassVar = None
+    fingerprint: ClassVar = None
+
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._omits_zeros = False
         self.usage: Usage | None = None
-        self.count = StreamCount()
-        self.fingerprint: bytes | None = None
+        self.begun: Usage | None = None
+        """The counts with which the stream begins."""
+        self.produced = 0
+        """Tokens so far, at least: the engine may have produced more than it has sent."""
         self.sequence = 0
-        self.omits_zero = False
+
+    def omit_zeros(self, *, omit: bool) -> None:
+        self._omits_zeros = omit
 
     def feed(self, event: bytes) -> bytes:
         passed = restated_event(self._endpoint, event, sequence=self.sequence)
         self.sequence += 1
-        return event_without_zero(passed) if self.omits_zero else passed
+        return cachefleet_native.without_zero_counts(passed) if self._omits_zeros else passed
 
     def end(self) -> bytes:
         return b""
+
+    def so_far(self, *, prompts: int, choices: int, known_prompt: int) -> Usage:  # noqa: ARG002 # as StreamTransformer
+        begun = self.begun or Usage()
+        produced = max(self.produced, begun.completion_tokens or 0)
+        return Usage(begun.prompt_tokens or known_prompt, produced, begun.cached_tokens)
 
 
 class PassingApi:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import cachefleet_native
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.api import PassingApi
@@ -20,7 +21,7 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     own_threshold,
     within_bounds,
 )
-from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter, without_ids
+from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.json_members import (
     TRUE,
@@ -79,7 +80,7 @@ class ChatApi(PassingApi):
         answer = super().whole(info, answer, sent=sent)
         if not info.ids_wanted or answer.status == 400:
             return answer
-        return Answer(answer.status, answer.headers, without_ids(answer.body))
+        return Answer(answer.status, answer.headers, cachefleet_native.without_token_ids(answer.body))
 
     def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
         """Return the filter that takes out usage and ids where the client did not ask for them."""

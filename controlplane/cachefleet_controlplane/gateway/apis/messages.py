@@ -85,7 +85,7 @@ class _MessagesSieve(PassingTransformer):
     def feed(self, event: bytes) -> bytes:
         name = event_name(event)
         if name == b"content_block_delta":
-            self.count.produced += _SIGNATURE not in event
+            self.produced += _SIGNATURE not in event
         elif name == b"message_start":
             self._begin(event_data(event))
         elif name == b"message_delta":
@@ -94,7 +94,7 @@ class _MessagesSieve(PassingTransformer):
 
     def _begin(self, data: bytes) -> None:
         self._first = _counts_in(data)
-        self.count.usage = _common(self._first)
+        self.begun = _common(self._first)
 
     def _end(self, data: bytes) -> None:
         """Merge the last counts with the first: Anthropic's own end with those of the output alone, vLLM's with all."""

@@ -91,7 +91,7 @@ class _ResponsesSieve(PassingTransformer):
     def feed(self, event: bytes) -> bytes:
         name = event_name(event)
         if name.endswith(_DELTA):
-            self.count.produced += 1
+            self.produced += 1
         elif name in _ENDS:
             self.usage = _usage_of(event_data(event)) or self.usage
         return super().feed(event)

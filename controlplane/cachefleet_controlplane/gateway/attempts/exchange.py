@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, TypeVar
 
+import cachefleet_native
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
@@ -26,7 +27,7 @@ from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTra
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import aborts
 from cachefleet_controlplane.gateway.upstream.answers.usage import LONGEST, Usage, within
-from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import omitting, without_zero
+from cachefleet_controlplane.gateway.upstream.answers.zero_cached_tokens import omitting
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, turned_away
@@ -224,7 +225,7 @@ class Exchange:
             self._transformer = self._api.transformer(
                 self._routing_input.info, self._context.fingerprints.of(chosen.url)
             )
-            self._transformer.omits_zero = self._omits_zero
+            self._transformer.omit_zeros(omit=self._omits_zeros)
             self._reply.numbered(self._transformer)
             await self._reply.start(stream.status, [*stream.headers, *self._told(stream.status)])
             self._forget()
@@ -274,11 +275,11 @@ class Exchange:
         answer = self._api.whole(self._routing_input.info, answer, sent=sent)
         # Read from what the client gets: it is shorter, without the prompt's ids.
         self._trace.usage = _usage_in(self._api, self._routing_input, answer.body) if answer.status == 200 else None
-        body = without_zero(answer.body) if self._omits_zero else answer.body
+        body = cachefleet_native.without_zero_counts(answer.body) if self._omits_zeros else answer.body
         await self._reply.whole(answer.status, [*answer.headers, *self._told(answer.status)], body)
 
     @property
-    def _omits_zero(self) -> bool:
+    def _omits_zeros(self) -> bool:
         """The pool of the worker that answers leaves counts of cached tokens that are 0 out."""
         chosen = self._placement.chosen
         return chosen is not None and chosen.pool in omitting(self._routing_input.model.declared)
@@ -333,7 +334,7 @@ class Exchange:
             return None
         if self._transformer is not None:
             info = self._routing_input.info
-            so_far = self._transformer.count.so_far(
+            so_far = self._transformer.so_far(
                 prompts=info.prompts, choices=info.choices, known_prompt=decision.prompt_tokens
             )
             return _possible(so_far, self._routing_input)

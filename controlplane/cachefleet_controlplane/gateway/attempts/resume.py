@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
+from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name, aborts, may_give_up
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
@@ -124,15 +125,15 @@ class Resumption:
         self._aborted = True
         return events[:kept]
 
-    @property
-    def passes(self) -> bool:
-        """Events that end no choice may be relayed unchanged; ``add`` is told what was in them."""
-        return self.joiner is None or self.joiner.passes
+    def passes(self, *, first: bool) -> Passes:
+        """The events that may be relayed unread; ``begin`` and ``add`` note what was in ordinary ones.
 
-    @property
-    def fresh(self) -> bool:
-        """Nothing has come of any worker."""
-        return self.joiner is None or self.joiner.fresh
+        ``first``: the next events are the answer's first.
+        """
+        joiner = self.joiner
+        if joiner is None:
+            return Passes.NOTHING if self._aborted else Passes.MOST
+        return Passes.ORDINARY if (joiner.fresh if first else joiner.passes) else Passes.NOTHING
 
     def begin(self, name: Name, prompt: bytes) -> None:
         """Note the name, and the prompt's ids as JSON, that first events told which others relayed."""

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import cachefleet_native
+
 from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Relaying, StalledAttempts
-from cachefleet_controlplane.gateway.conversations.turn import PlainTurn, Turn
-from cachefleet_controlplane.gateway.upstream.answers.answer import StreamFilter, error_code
+from cachefleet_controlplane.gateway.conversations.turn import Turn
+from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
+from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -20,11 +23,12 @@ from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
 
 
 class _NativeEnds(NamedTuple):
-    """A worker's answer and a client's, and what is taken out between them."""
+    """A worker's answer and a client's, the filter between them, and the events that native code relays."""
 
     response: NativeResponse
     reply: NativeReply
-    transformer: StreamFilter
+    filter: cachefleet_native.StreamFilter
+    passes: Passes
 
 
 @dataclass(slots=True)
@@ -44,12 +48,8 @@ class StreamRelay:
         ``elsewhere``: whether another worker than this one would take the rest of the answer now.
         """
         answer = Relaying(worker, stream.cut, lambda: self.resuming.survives and elsewhere())
-        try:
-            with self.stalled.relaying(answer):
-                return await self._run(stream, transformer, answer)
-        finally:  # also where the client has left
-            if isinstance(stream.response, NativeResponse):
-                transformer.count.add(*stream.response.counted())
+        with self.stalled.relaying(answer):
+            return await self._run(stream, transformer, answer)
 
     async def _run(self, stream: AnswerStream, transformer: StreamTransformer, answer: Relaying) -> Outcome:
         resuming, events, written, failed = self.resuming, stream.first, False, False
@@ -78,21 +78,16 @@ class StreamRelay:
     def _native_ends(
         self, stream: AnswerStream, transformer: StreamTransformer, *, written: bool
     ) -> _NativeEnds | None:
-        """Both ends, where native code may pass on what comes now: from the stream's beginning, or once that is
-        ``written``.
+        """Both ends, where every stage lets native code pass on what comes now: from the stream's beginning, or once
+        that is ``written``.
         """
-        reply, response, resuming = self.reply, stream.response, self.resuming
-        if not (
-            isinstance(response, NativeResponse)
-            and isinstance(reply, NativeReply)
-            and isinstance(transformer, StreamFilter)
-            and isinstance(self.turn, PlainTurn)
-            and not response.ended
-        ):
+        reply, response = self.reply, stream.response
+        if not isinstance(response, NativeResponse) or not isinstance(reply, NativeReply) or response.ended:
             return None
-        fresh = resuming.fresh and transformer.counts_ids
-        may = fresh if response.begins else written and transformer.passes and resuming.passes
-        return _NativeEnds(response, reply, transformer) if may else None
+        passes = min(transformer.passes, self.turn.passes, self.resuming.passes(first=response.begins))
+        if transformer.native is None or passes is Passes.NOTHING or not (response.begins or written):
+            return None
+        return _NativeEnds(response, reply, transformer.native, passes)
 
     async def _send(self, ends: _NativeEnds | None, stream: AnswerStream, data: bytes) -> None:
         """Send ``data``; native code does, and passes on what follows it, where there are ``ends``."""
@@ -102,17 +97,12 @@ class StreamRelay:
             await self.reply.write(data)
 
     def _relay(self, ends: _NativeEnds, stream: AnswerStream, data: bytes) -> None:
-        response, reply, transformer = ends
+        response, reply, through, passes = ends
         first = response.begins
-        if first:
-            transformer.begin()
         response.relay(
-            *(reply.native, reply.take_head(), data, response.take() if first else stream.begun()),
+            *(reply.native, through, reply.take_head(), data, response.take() if first else stream.begun()),
             first=first,
-            strip_ids=transformer.strips_ids,
-            strip_usage=transformer.strips_usage,
-            notes=self.resuming.resumable,
-            single=transformer.ends_unread,
+            notes=passes is Passes.ORDINARY,
             send_seconds=reply.seconds,
         )
 
@@ -129,7 +119,6 @@ class StreamRelay:
             name, kind, created, model, prompt = relayed.beginning
             self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
-        if relayed.usage:  # the client has all
+        if relayed.whole:  # the client has all
             self.stalled.heard(answer)
-            ends.transformer.feed(relayed.usage)
         return stream.left(relayed.events, relayed.rest)

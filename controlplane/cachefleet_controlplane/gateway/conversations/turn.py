@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from cachefleet_controlplane.gateway.conversations.rehydration import finished, 
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
+from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_runtime.sse import is_end
@@ -58,6 +59,8 @@ class Turn(Protocol):
 
     info: RequestInfo
     """The request with its whole input."""
+    passes: ClassVar[Passes]
+    """Events of a stream that need not go through ``passed``."""
     keeps_ids: bool
     outcome: TurnOutcome | None
 
@@ -87,6 +90,7 @@ class Turn(Protocol):
 class PlainTurn:
     """A request of no conversation, or of one that may not be kept: all passes unchanged."""
 
+    passes: ClassVar = Passes.MOST
     info: RequestInfo
     outcome: TurnOutcome | None = None
     keeps_ids: bool = False
@@ -129,6 +133,7 @@ class NamedTurn:
     """A turn of a conversation with a name: the client's, or that of its first response."""
 
     named = True
+    passes: ClassVar = Passes.NOTHING
 
     def __init__(
         self,

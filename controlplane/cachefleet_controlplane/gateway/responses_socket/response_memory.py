@@ -8,7 +8,7 @@ conversation.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Raw
 
@@ -28,6 +28,7 @@ from cachefleet_controlplane.gateway.conversations.turn import Served, Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
 from cachefleet_controlplane.gateway.responses_socket.warm_up import WarmUpEvents, is_warm_up, warming
+from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_runtime.sse import is_end
@@ -100,6 +101,8 @@ def _not_found(previous: str) -> ApiError:
 
 class RememberedTurn:
     """A turn whose response is kept in ``memory`` before its client gets the end."""
+
+    passes: ClassVar = Passes.NOTHING
 
     def __init__(
         self, turn: Turn, memory: ResponseMemory, *, previous: str, warm_up: WarmUpEvents | None = None

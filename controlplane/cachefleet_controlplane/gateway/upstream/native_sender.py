@@ -21,11 +21,11 @@ from cachefleet_core.native import MODULE
 from cachefleet_runtime.sse import StreamTooLargeError
 
 if TYPE_CHECKING:  # it may not be installed
-    from cachefleet_native import ClientRequest, WorkerCall, WorkerClient
+    from cachefleet_native import ClientRequest, StreamFilter, WorkerCall, WorkerClient
 
 Fields = list[tuple[bytes, bytes]]
 END_SECONDS: Final = 0.05
-"""How long usage and the end of a stream are waited for once its only choice has ended: workers send them at once."""
+"""How long the end of a stream is waited for once it is near: workers send usage and it at once."""
 
 
 class NativeSender:
@@ -134,8 +134,6 @@ class _Told:
         self._waiting: asyncio.Future[Any] | None = None
         self.number: Final = completions.expect(self._tell)
         self.call: WorkerCall | None = None
-        self.counted = (0, 0)
-        """Token ids in what was relayed: see ``NativeResponse.counted``."""
 
     async def response(self) -> NativeResponse:
         """Return the worker's response, which is told next. As ``next``."""
@@ -167,7 +165,6 @@ class _Told:
         """Cut the connection, unless the answer has ended."""
         self._completions.forget(self.number)
         if self.call is not None:
-            self.counted = self.call.counted
             self.call.cancel()
             self.call = None
 
@@ -231,8 +228,8 @@ class Relayed(NamedTuple):
     """Produced text in it."""
     finish: str = ""
     """Why the choice has ended, where its end was passed on and notes were asked for."""
-    usage: bytes = b""
-    """The worker's event of usage, where the client's answer is whole and was ended; else b""."""
+    whole: bool = False
+    """The client's answer is whole, and was ended."""
     beginning: Beginning | None = None
     """What the stream's first events told, where they were relayed and notes were asked for."""
 
@@ -296,38 +293,36 @@ class NativeResponse:
     def relay(
         self,
         client: ClientRequest,
+        through: StreamFilter,
         opening: tuple[int, list[Header]] | None,
         piece: bytes,
         begun: bytes,
         *,
         first: bool,
-        strip_ids: bool,
-        strip_usage: bool,
         notes: bool,
-        single: bool,
         send_seconds: float,
     ) -> None:
-        """Have native code relay ordinary events to a client, until there are other ones: ``relayed`` tells.
+        """Have native code relay events to a client through a filter, until there are others: ``relayed`` tells.
 
         First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of an
-        event, or the ``first`` events, where the answer ``begins``. What follows the end of a ``single`` choice comes
-        with that, where it comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer
-        has ended.
+        event, or the ``first`` events, where the answer ``begins``. With ``notes`` it relays ordinary events and notes
+        what they add, else all but errors and what an engine gives up. What follows the end of the choice comes with
+        that, where it comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer has
+        ended.
         """
         if self._told.call is None:
             raise RuntimeError("the answer has ended")
         self._told.call.relay(
             client,
+            through,
             opening,
             piece,
             begun,
             first=first,
-            strip_ids=strip_ids,
-            strip_usage=strip_usage,
             notes=notes,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,
-            end_seconds=END_SECONDS if single else 0.0,
+            end_seconds=END_SECONDS,
         )
 
     async def relayed(self) -> Relayed:
@@ -353,12 +348,6 @@ class NativeResponse:
         """
         self._one = False
         self.raw_headers, self._first = [], {}
-
-    def counted(self) -> tuple[int, int]:
-        """How many tokens were produced in all that was relayed so far, and how many the prompt has; 0 where the worker
-        did not tell.
-        """
-        return self._told.counted if self._told.call is None else self._told.call.counted
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""

@@ -1,16 +1,12 @@
-//! Recognises the ordinary events of a chat's or completion's stream, and what each adds to the answer. Pure.
+//! Recognises the ordinary events of a stream that another worker may resume, and what each adds to the answer. Pure.
 //!
-//! An ordinary event is one that `answer.StreamFilter` passes on at once, with nothing but its token ids taken out, and
-//! of which `produced_tokens.Produced` notes ids and text alone: it ends no choice, and has no error, no prompt's ids, no
-//! empty delta. Whatever is unusual in any way is not ordinary: Python reads it.
-
-use std::ops::Range;
+//! An ordinary event is one of which `produced_tokens.Produced` notes ids and text alone: it ends no choice, and has no
+//! error, no prompt's ids, no empty delta. Whatever is unusual in any way is not ordinary: Python reads it.
 
 use super::compact::{Compact, unescape};
 
 const FRAME: &[u8] = b"data: ";
 const END: &[u8] = b"\n\n";
-const NULL: &[u8] = b"null";
 
 /// Finish reasons of a choice that is whole: whatever another one says, Python reads it.
 const WHOLE: [&str; 3] = ["stop", "length", "tool_calls"];
@@ -26,14 +22,8 @@ pub struct Chunk {
     pub ids: Vec<u32>,
     /// Text of its choices.
     pub text: String,
-    /// It has ids of what was produced.
-    listed: bool,
-    /// Where its lists of ids are, in the event.
-    lists: Vec<Range<usize>>,
     /// Why a choice ends with it, where one may; "" where none does.
     pub finish: &'static str,
-    /// How many ids its prompt has, where it tells them.
-    pub prompt_ids: u64,
     /// What the first events have told.
     pub beginning: Beginning,
     /// The beginning has its names.
@@ -101,10 +91,7 @@ impl Chunk {
     fn read_choices(&mut self, event: &[u8]) -> Option<usize> {
         self.ids.clear();
         self.text.clear();
-        self.lists.clear();
-        self.listed = false;
         self.finish = "";
-        self.prompt_ids = 0;
         let mut json = json(event)?;
         let mut seen = Seen::default();
         let mut choices = 0;
@@ -133,23 +120,6 @@ impl Chunk {
             _ => other(json, name),
         })?;
         (choices > 0 && json.ended()).then_some(choices)
-    }
-
-    /// Tokens that it brings: by their ids or, where it has none, one at least for whatever it says.
-    #[must_use]
-    pub fn produced(&self) -> u64 {
-        if self.listed { self.ids.len() as u64 } else { u64::from(!self.text.is_empty()) }
-    }
-
-    /// Adds the event to `out`, without token ids where these are not wanted.
-    pub fn pass(&self, event: &[u8], out: &mut Vec<u8>, strip_ids: bool) {
-        let mut at = 0;
-        for list in self.lists.iter().filter(|_| strip_ids) {
-            out.extend_from_slice(&event[at..list.start]);
-            out.extend_from_slice(NULL);
-            at = list.end;
-        }
-        out.extend_from_slice(&event[at..]);
     }
 
     fn choice(&mut self, json: &mut Compact<'_>) -> Option<()> {
@@ -213,10 +183,8 @@ impl Chunk {
         let list = start..json.at;
         if ids > 0 {
             self.beginning.prompt.is_empty().then_some(())?;
-            self.beginning.prompt = json.text(list.clone()).into();
-            self.prompt_ids = ids as u64;
+            self.beginning.prompt = json.text(list).into();
         }
-        self.lists.push(FRAME.len() + list.start..FRAME.len() + list.end);
         Some(())
     }
 
@@ -224,14 +192,11 @@ impl Chunk {
         if json.word("null") {
             return Some(());
         }
-        let start = json.at;
         json.array(|json| {
             self.ids.push(u32::try_from(json.integer()?).ok()?);
             Some(())
-        })?;
-        self.lists.push(FRAME.len() + start..FRAME.len() + json.at);
-        self.listed = true;
-        Some(())
+        })
+        .map(drop)
     }
 }
 
@@ -275,15 +240,10 @@ mod tests {
 
     const HEAD: &str = r#""id":"c-1","object":"chat.completion.chunk","created":12,"model":"m""#;
 
-    fn read(event: &str) -> Option<(Vec<u32>, String, String)> {
+    fn read(event: &str) -> Option<(Vec<u32>, String)> {
         let mut chunk = Chunk::default();
         chunk.read(event.as_bytes())?;
-        let mut out = Vec::new();
-        chunk.pass(event.as_bytes(), &mut out, true);
-        let mut unchanged = Vec::new();
-        chunk.pass(event.as_bytes(), &mut unchanged, false);
-        assert_eq!(unchanged, event.as_bytes());
-        Some((chunk.ids, chunk.text, String::from_utf8(out).unwrap()))
+        Some((chunk.ids, chunk.text))
     }
 
     fn event(members: &str) -> String {
@@ -297,10 +257,10 @@ mod tests {
                 r#""choices":[{{"index":0,"delta":{{"content":"a\n\u00e9","tool_calls":[{{"function":{{"arguments":"{{\"delta\":{{}}"}}}}]}},"logprobs":{{"content":[{{"bytes":[1]}}]}},"finish_reason":null,"token_ids":{ids}}}],"prompt_token_ids":null,"usage":{{"prompt_tokens":1}}"#
             ))
         };
-        let (ids, text, out) = read(&members("[1,22,4294967295]")).unwrap();
-        assert_eq!((ids, text.as_str(), out), (vec![1, 22, u32::MAX], "a\né", members("null")));
-        assert_eq!(read(&members("[]")).unwrap().2, members("null"));
-        assert_eq!(read(&members("null")).unwrap(), (vec![], "a\né".into(), members("null")));
+        assert_eq!(read(&members("[1,22,4294967295]")), Some((vec![1, 22, u32::MAX], "a\né".into())));
+        for none in ["[]", "null"] {
+            assert_eq!(read(&members(none)), Some((vec![], "a\né".into())));
+        }
         assert_eq!(read(&members("[1,-2]")), None);
         assert_eq!(read(&members("[1.0]")), None);
         assert_eq!(read(&members("[4294967296]")), None);
@@ -308,11 +268,10 @@ mod tests {
 
     #[test]
     fn reads_what_several_choices_say() {
-        let (ids, text, _) = read(&event(
+        let several = event(
             r#""choices":[{"index":0,"text":"a","token_ids":[1]},{"index":1,"text":"","delta":{"content":"b"},"token_ids":[2]}]"#,
-        ))
-        .unwrap();
-        assert_eq!((ids, text.as_str()), (vec![1, 2], "ab"));
+        );
+        assert_eq!(read(&several), Some((vec![1, 2], "ab".into())));
     }
 
     #[test]
@@ -322,9 +281,6 @@ mod tests {
             r#""choices":[{"index":0,"delta":{"role":"assistant","content":""},"prompt_token_ids":[]}],"prompt_token_ids":[5,6],"usage":null"#,
         );
         assert_eq!(chunk.read_first(role.as_bytes()), Some(()));
-        let mut out = Vec::new();
-        chunk.pass(role.as_bytes(), &mut out, true);
-        assert_eq!(String::from_utf8(out).unwrap(), role.replace("[5,6]", "null").replace("[]}", "null}"));
         let later = event(r#""choices":[{"delta":{"content":"a"},"token_ids":[7]}]"#).replace("c-1", "c-2");
         assert_eq!(chunk.read_first(later.as_bytes()), Some(()));
         let told = Beginning {

@@ -3,8 +3,13 @@
 mod chunk;
 mod compact;
 mod ending;
+mod event;
+mod filter;
 mod passing;
 mod splitter;
+mod token_count;
+mod token_ids;
+mod zero_counts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +19,11 @@ use bytes::Bytes;
 use tokio::time::{timeout, timeout_at};
 
 pub use chunk::Beginning;
-pub use passing::{Notes, Passing, Taken, begins, finishes};
+pub use filter::{Rules, SharedFilter, StreamFilter};
+pub use passing::{Notes, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
+pub use token_ids::without as without_ids;
+pub use zero_counts::without_zeros;
 
 use super::client::{Answer, Failure};
 use super::reply_body::ReplySender;
@@ -50,26 +58,6 @@ impl Heard {
     }
 }
 
-/// Token ids in what was relayed of an answer, counted while it is.
-#[derive(Clone, Default)]
-pub struct Counted {
-    produced: Arc<AtomicU64>,
-    prompt: Arc<AtomicU64>,
-}
-
-impl Counted {
-    /// Tokens that were produced, and those of the prompt where the stream has told them.
-    #[must_use]
-    pub fn now(&self) -> (u64, u64) {
-        (self.produced.load(Ordering::Relaxed), self.prompt.load(Ordering::Relaxed))
-    }
-
-    fn add(&self, produced: u64, prompt: u64) {
-        self.produced.fetch_add(produced, Ordering::Relaxed);
-        self.prompt.fetch_max(prompt, Ordering::Relaxed);
-    }
-}
-
 /// Why a relay has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
@@ -90,7 +78,7 @@ pub struct Relayed {
     pub stop: Stop,
     /// The worker's answer, where there is more of it.
     pub answer: Option<Box<Answer>>,
-    /// For Python; of an answer that was ended, its usage alone.
+    /// For Python.
     pub events: Vec<Vec<u8>>,
     /// The bytes after the last whole event; none after a failure.
     pub rest: Vec<u8>,
@@ -104,12 +92,9 @@ pub struct Relay {
     pub passing: Passing,
     /// How long a client may take nothing.
     pub send: Duration,
-    /// How long the end of the stream is waited for once a choice has ended. Zero where there are other choices.
+    /// How long the end of the stream is waited for once it is near.
     pub end: Duration,
-    /// Only the gateway asked for usage.
-    pub strip_usage: bool,
     pub heard: Heard,
-    pub counted: Counted,
 }
 
 impl Relay {
@@ -123,7 +108,7 @@ impl Relay {
                 Err(stop) => break (stop, Vec::new()),
             }
         };
-        let ends = stop == Stop::Handed && !self.end.is_zero() && events.iter().any(|event| finishes(event));
+        let ends = stop == Stop::Handed && self.passing.ends(&events);
         let stop = if ends { self.read_end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
         let stop = if ends && stop == Stop::Handed { self.end(&mut events) } else { stop };
         let (rest, notes) = self.passing.into_rest();
@@ -132,14 +117,13 @@ impl Relay {
         Relayed { stop, answer: goes_on.then_some(self.answer), events, rest, notes }
     }
 
-    /// Ends the client's answer where the events make its ordinary end: of them only usage is left.
+    /// Ends the client's answer where the events make its ordinary end.
     fn end(&mut self, events: &mut Vec<Vec<u8>>) -> Stop {
         if !self.answer.ended() {
             return Stop::Handed;
         }
-        let Some(passed) = self.passing.end(events, self.strip_usage) else { return Stop::Handed };
-        self.counted.add(self.passing.last_produced(), 0);
-        *events = vec![events.swap_remove(1)];
+        let Some(passed) = self.passing.end(events) else { return Stop::Handed };
+        events.clear();
         if self.reply.push(Bytes::from(passed)).is_err() {
             return Stop::ClientGone;
         }
@@ -161,8 +145,7 @@ impl Relay {
     /// Passes on what is ordinary of what was read; the events for Python.
     fn take(&mut self) -> Result<Vec<Vec<u8>>, Stop> {
         let taken = self.passing.take().map_err(|TooLarge| Stop::Failed(Failure::Oversized))?;
-        self.counted.add(taken.produced, taken.prompt);
-        let Taken { passed, handed, .. } = taken;
+        let Taken { passed, handed } = taken;
         if !passed.is_empty() {
             self.reply.push(Bytes::from(passed)).map_err(|_| Stop::ClientGone)?;
         }

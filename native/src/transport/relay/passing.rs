@@ -1,23 +1,19 @@
-//! Decides what of a worker's stream is passed on, and what is Python's to read. Pure.
+//! Decides what of a worker's stream is passed on through its filter, and what is Python's to read. Pure.
 
 use std::ops::Range;
 
-use memchr::memmem;
-
 use super::chunk::{Beginning, Chunk};
 use super::ending;
+use super::event::{contains, is_done};
+use super::filter::SharedFilter;
 use super::splitter::{Splitter, TooLarge};
 
 /// How an error of any API shows itself.
 const ERROR: &[u8] = b"\"error\"";
 /// How the end of a choice shows itself.
 const FINISHED: &[u8] = b"\"finish_reason\":\"";
-
-/// Whether an event ends a choice.
-#[must_use]
-pub fn finishes(event: &[u8]) -> bool {
-    memmem::find(event, FINISHED).is_some()
-}
+/// How an engine gives an answer up.
+const ABORTED: &[u8] = b"\"finish_reason\":\"abort\"";
 
 /// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
 #[must_use]
@@ -28,6 +24,15 @@ pub fn begins(data: &[u8]) -> bool {
         && events.last().is_some_and(|last| last.end == data.len())
         && events.iter().all(|event| chunk.read_first(&data[event.clone()]).is_some())
         && !(chunk.ids.is_empty() && chunk.text.is_empty())
+}
+
+/// Which events are passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passes {
+    /// Ordinary ones, of which ids and text are noted: another worker may have to resume the answer.
+    Ordinary,
+    /// All but errors, the end, and what an engine gives up.
+    Most,
 }
 
 /// What ordinary events have added to an answer.
@@ -46,37 +51,34 @@ pub struct Notes {
 pub struct Taken {
     /// For the client.
     pub passed: Vec<u8>,
-    /// Whole events from the first that is not ordinary.
+    /// Whole events from the first that is not passed on.
     pub handed: Vec<Vec<u8>>,
-    /// Tokens produced in what is passed, and those of the prompt where it is told there.
-    pub produced: u64,
-    pub prompt: u64,
 }
 
-/// A stream from the middle of which ordinary events are passed on.
+/// A stream from the middle of which events are passed on.
 pub struct Passing {
     splitter: Splitter,
-    strip_ids: bool,
+    filter: SharedFilter,
+    passes: Passes,
     /// Its first events are yet to be taken, and are there.
     first: bool,
-    notes: Option<Notes>,
+    notes: Notes,
     chunk: Chunk,
     events: Vec<Range<usize>>,
 }
 
 impl Passing {
-    /// Begins with the first bytes of an event; notes are made only where they are wanted.
+    /// Begins with the first bytes of an event.
     #[must_use]
-    pub fn new(begun: Vec<u8>, limit: usize, strip_ids: bool, notes: bool) -> Self {
-        let notes = notes.then(Notes::default);
-        let splitter = Splitter::new(limit, begun);
-        Self { splitter, strip_ids, first: false, notes, chunk: Chunk::default(), events: Vec::new() }
+    pub fn new(begun: Vec<u8>, limit: usize, filter: SharedFilter, passes: Passes) -> Self {
+        let (notes, chunk) = (Notes::default(), Chunk::default());
+        Self { splitter: Splitter::new(limit, begun), filter, passes, first: false, notes, chunk, events: Vec::new() }
     }
 
     /// Begins with a stream's first events (see `begins`), which are to be taken at once.
     #[must_use]
-    pub fn first(events: Vec<u8>, limit: usize, strip_ids: bool, notes: bool) -> Self {
-        Self { first: true, ..Self::new(events, limit, strip_ids, notes) }
+    pub fn first(events: Vec<u8>, limit: usize, filter: SharedFilter, passes: Passes) -> Self {
+        Self { first: true, ..Self::new(events, limit, filter, passes) }
     }
 
     /// Whether its first events are to be taken at once.
@@ -93,15 +95,7 @@ impl Passing {
     /// The bytes after the last whole event, and the notes.
     #[must_use]
     pub fn into_rest(mut self) -> (Vec<u8>, Notes) {
-        (std::mem::take(self.splitter.bytes()), self.notes.unwrap_or_default())
-    }
-
-    /// Notes what the first events told, which is told once.
-    fn note_beginning(&mut self) {
-        let beginning = std::mem::take(&mut self.chunk.beginning);
-        if let Some(notes) = &mut self.notes {
-            notes.beginning = Some(beginning);
-        }
+        (std::mem::take(self.splitter.bytes()), self.notes)
     }
 
     /// Takes the events that are whole now. An error among them may void those that came with it: none is passed.
@@ -112,21 +106,24 @@ impl Passing {
         self.events.clear();
         self.splitter.split(&mut self.events)?;
         let Some(end) = self.events.last().map(|event| event.end) else { return Ok(Taken::default()) };
-        let before = self.notes.as_ref().map_or((0, 0), |notes| (notes.ids.len(), notes.text.len()));
-        let mut taken = Taken { passed: Vec::with_capacity(end), ..Taken::default() };
-        let mut ordinary = self.pass(&mut taken);
-        if std::mem::take(&mut self.first) {
-            self.note_beginning();
+        let before = (self.notes.ids.len(), self.notes.text.len());
+        let mut passed = (0..self.events.len()).find(|number| !self.read(*number)).unwrap_or(self.events.len());
+        if std::mem::take(&mut self.first) && self.passes == Passes::Ordinary {
+            self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
         }
-        let handed = &self.splitter.all()[self.events.get(ordinary).map_or(end, |event| event.start)..end];
-        if memmem::find(handed, ERROR).is_some() {
-            taken = Taken::default();
-            ordinary = 0;
-            self.forget(before);
+        let all = self.splitter.all();
+        if contains(&all[self.events.get(passed).map_or(end, |event| event.start)..end], ERROR) {
+            passed = 0;
+            self.notes.ids.truncate(before.0);
+            self.notes.text.truncate(before.1);
         }
-        let handed = self.events[ordinary..].iter().map(|event| self.splitter.all()[event.clone()].to_vec()).collect();
+        let (passed, handed) = self.events.split_at(passed);
+        let taken = Taken {
+            passed: self.filter.feed(passed.iter().map(|event| &all[event.clone()])),
+            handed: handed.iter().map(|event| all[event.clone()].to_vec()).collect(),
+        };
         self.splitter.forget(end);
-        Ok(Taken { handed, ..taken })
+        Ok(taken)
     }
 
     /// Adds the events that are whole now to `handed`, but for those from an error on, whose bytes are returned with all
@@ -140,7 +137,7 @@ impl Passing {
         let mut end = 0;
         for event in &self.events {
             let bytes = &self.splitter.all()[event.clone()];
-            if memmem::find(bytes, ERROR).is_some() {
+            if contains(bytes, ERROR) {
                 let left = self.splitter.all()[event.start..].to_vec();
                 self.splitter.forget(self.splitter.all().len());
                 return Ok(left);
@@ -152,59 +149,65 @@ impl Passing {
         Ok(Vec::new())
     }
 
-    /// What the client is sent of a stream's last events, where they are an ordinary end and nothing follows; notes what
-    /// they add.
-    pub fn end(&mut self, events: &[Vec<u8>], strip_usage: bool) -> Option<Vec<u8>> {
-        if !self.splitter.all().is_empty() {
-            return None;
-        }
-        let passed = ending::passed(events, &mut self.chunk, self.strip_ids, strip_usage)?;
-        self.note();
-        Some(passed)
+    /// Whether the end of the stream follows these events at once.
+    #[must_use]
+    pub fn ends(&self, events: &[Vec<u8>]) -> bool {
+        events.iter().any(|event| match self.passes {
+            Passes::Ordinary => contains(event, FINISHED),
+            Passes::Most => is_done(event),
+        })
     }
 
-    /// Tokens that the last event which was read brings.
-    #[must_use]
-    pub fn last_produced(&self) -> u64 {
-        self.chunk.produced()
+    /// What the client is sent of a stream's last events, where they are an ordinary end and nothing follows; notes what
+    /// they add.
+    pub fn end(&mut self, events: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let ordinary = match self.passes {
+            Passes::Ordinary => ending::is_ordinary(events, &mut self.chunk),
+            Passes::Most => events.len() == 1 && is_done(&events[0]),
+        };
+        if !ordinary || !self.splitter.all().is_empty() {
+            return None;
+        }
+        if self.passes == Passes::Ordinary {
+            self.note();
+        }
+        Some(self.filter.feed(events.iter().map(Vec::as_slice)))
+    }
+
+    /// Reads an event and notes what it adds; whether it is passed on.
+    fn read(&mut self, number: usize) -> bool {
+        let event = &self.splitter.all()[self.events[number].clone()];
+        if self.passes == Passes::Most {
+            return !contains(event, ERROR) && !contains(event, ABORTED) && !is_done(event);
+        }
+        let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
+        if read.is_some() {
+            self.note();
+        }
+        read.is_some()
     }
 
     /// Notes what the chunk adds.
     fn note(&mut self) {
-        if let Some(notes) = &mut self.notes {
-            notes.ids.extend_from_slice(&self.chunk.ids);
-            notes.text.push_str(&self.chunk.text);
-            notes.finish = self.chunk.finish;
-        }
-    }
-
-    /// Passes ordinary events up to the first other one; how many.
-    fn pass(&mut self, taken: &mut Taken) -> usize {
-        for number in 0..self.events.len() {
-            let event = &self.splitter.all()[self.events[number].clone()];
-            let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
-            if read.is_none() {
-                return number;
-            }
-            self.chunk.pass(event, &mut taken.passed, self.strip_ids);
-            taken.produced += self.chunk.produced();
-            taken.prompt = taken.prompt.max(self.chunk.prompt_ids);
-            self.note();
-        }
-        self.events.len()
-    }
-
-    fn forget(&mut self, before: (usize, usize)) {
-        if let Some(notes) = &mut self.notes {
-            notes.ids.truncate(before.0);
-            notes.text.truncate(before.1);
-        }
+        self.notes.ids.extend_from_slice(&self.chunk.ids);
+        self.notes.text.push_str(&self.chunk.text);
+        self.notes.finish = self.chunk.finish;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::filter::{Rules, StreamFilter};
     use super::*;
+
+    fn filter() -> SharedFilter {
+        let rules = Rules { strip_usage: true, strip_ids: true, single: true, ..Rules::default() };
+        SharedFilter::new(StreamFilter::new(rules, None))
+    }
+
+    fn resumable(begun: &[u8]) -> Passing {
+        Passing::new(begun.to_vec(), 200, filter(), Passes::Ordinary)
+    }
 
     fn said(text: &str, id: u32) -> String {
         format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}},\"token_ids\":[{id}]}}]}}\n\n")
@@ -224,7 +227,7 @@ mod tests {
     /// What comes of a stream that is read in pieces, up to the first read of which something is handed back.
     fn passed(pieces: &[&[u8]]) -> Result<Relayed, TooLarge> {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let (mut passing, mut passed, mut handed) = (Passing::new(Vec::new(), 200, true, true), Vec::new(), Vec::new());
+        let (mut passing, mut passed, mut handed) = (resumable(b""), Vec::new(), Vec::new());
         for piece in pieces {
             passing.bytes().extend_from_slice(piece);
             if handed.is_empty() {
@@ -270,7 +273,7 @@ mod tests {
     #[test]
     fn an_end_is_handed_over_up_to_an_error() {
         let error = "data: {\"error\":{}}\n\ndata: [DONE]\n\nda";
-        let (mut passing, mut handed) = (Passing::new(b"data: ".to_vec(), 200, true, true), Vec::new());
+        let (mut passing, mut handed) = (resumable(b"data: "), Vec::new());
         passing.bytes().extend_from_slice(b"{}\n\ndata: [DO");
         assert_eq!(passing.hand(&mut handed), Ok(Vec::new()));
         passing.bytes().extend_from_slice(format!("NE]\n\n{error}").as_bytes());
@@ -290,7 +293,7 @@ mod tests {
         {
             assert!(!begins(other.as_bytes()), "{other}");
         }
-        let mut passing = Passing::first(first.into(), 200, true, true);
+        let mut passing = Passing::first(first.into(), 200, filter(), Passes::Ordinary);
         assert!(passing.has_first());
         let sent = String::from_utf8(passing.take().unwrap().passed).unwrap();
         assert_eq!((sent, passing.has_first()), (role.replace("[5]", "null") + &cut("a"), false));
@@ -305,39 +308,44 @@ mod tests {
         let last = said("b", 2).replace("},\"token", "},\"finish_reason\":\"stop\",\"token");
         let events = [last.clone(), "data: {\"choices\":[],\"usage\":{}}\n\n".into(), "data: [DONE]\n\n".into()];
         let events = events.map(String::into_bytes);
-        let mut passing = Passing::new(b"x".to_vec(), 200, true, true);
-        assert_eq!(passing.end(&events, true), None);
-        let mut passing = Passing::new(Vec::new(), 200, true, true);
-        assert_eq!(passing.end(&events[1..], true), None);
-        let sent = passing.end(&events, true).map(|sent| String::from_utf8(sent).unwrap());
+        let mut passing = resumable(b"x");
+        assert_eq!(passing.end(&events), None);
+        let mut passing = resumable(b"");
+        assert_eq!(passing.end(&events[1..]), None);
+        let sent = passing.end(&events).map(|sent| String::from_utf8(sent).unwrap());
         assert_eq!(sent, Some(last.replace("[2]", "null") + "data: [DONE]\n\n"));
         assert_eq!(passing.into_rest().1, Notes { ids: vec![2], text: "b".into(), finish: "stop", ..Notes::default() });
     }
 
     #[test]
-    fn tokens_are_counted_by_ids_or_by_events_with_text() {
-        let taken = |stream: &str| {
-            let mut passing = Passing::new(Vec::new(), 500, true, false);
-            passing.bytes().extend_from_slice(stream.as_bytes());
+    fn what_nobody_resumes_passes_but_for_errors_the_end_and_what_is_given_up() {
+        let most = || Passing::new(Vec::new(), 500, filter(), Passes::Most);
+        let last = said("b", 2).replace("},\"token", "},\"finish_reason\":\"stop\",\"token");
+        let usage = "data: {\"choices\":[],\"usage\":{\"a\":1}}\n\n";
+        let mut passing = most();
+        passing
+            .bytes()
+            .extend_from_slice((said("a", 1) + ": ping\n\n" + &last + usage + "data: [DONE]\n\n").as_bytes());
+        let taken = passing.take().unwrap();
+        let passed = cut("a") + ": ping\n\n" + &last.replace("[2]", "null");
+        assert_eq!(String::from_utf8(taken.passed).unwrap(), passed);
+        assert_eq!(taken.handed, [b"data: [DONE]\n\n".to_vec()]);
+        assert!(passing.ends(&taken.handed) && passing.end(&taken.handed) == Some(b"data: [DONE]\n\n".to_vec()));
+        assert_eq!(passing.into_rest(), (Vec::new(), Notes::default()));
+        for other in ["data: {\"error\":{}}\n\n".to_owned(), last.replace("stop", "abort")] {
+            let mut passing = most();
+            passing.bytes().extend_from_slice(other.as_bytes());
             let taken = passing.take().unwrap();
-            (taken.produced, taken.prompt)
-        };
-        let bare = r#"data: {"choices":[{"delta":{"content":"a"}}]}"#.to_owned() + "\n\n";
-        let mute = bare.replace("\"a\"", "\"\"");
-        assert_eq!(taken(&(said("a", 1) + &said("b", 2).replace("[2]", "[2,3]"))), (3, 0));
-        assert_eq!(taken(&(bare.clone() + &mute + &bare)), (2, 0));
-        assert_eq!(taken(&said("a", 1).replace("[1]", "[]")), (0, 0));
-        assert_eq!(taken(&(said("a", 1) + "data: {\"error\":{}}\n\n")), (0, 0), "which Python counts");
-        let role = r#"data: {"choices":[{"delta":{"role":"x"}}],"prompt_token_ids":[5,6]}"#.to_owned() + "\n\n";
-        let mut passing = Passing::first((role + &said("a", 1)).into(), 500, true, false);
-        let first = passing.take().unwrap();
-        assert_eq!((first.produced, first.prompt), (1, 2));
+            assert_eq!((taken.passed, taken.handed.len()), (Vec::new(), 1), "{other}");
+            assert!(!passing.ends(&taken.handed) && passing.end(&taken.handed).is_none());
+        }
     }
 
     #[test]
     fn the_end_of_a_choice_is_seen() {
-        assert!(finishes(b"data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n"));
-        assert!(!finishes(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n"));
+        let ends = |event: &[u8]| resumable(b"").ends(&[event.to_vec()]);
+        assert!(ends(b"data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n"));
+        assert!(!ends(b"data: {\"choices\":[{\"finish_reason\":null}]}\n\n"));
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! Takes out of a chat's or completion's stream what only the gateway asked for. Pure.
+//!
+//! vLLM 0.32 writes the same members whether or not token ids are asked for, with null in place of ids: so ids are replaced
+//! by null, and no other byte changes. Usage at the end of a stream is an event of its own (`"choices":[]`), and it has the
+//! system fingerprint, which otherwise is in the last event of each choice: where usage is taken out, the fingerprint is
+//! put back there. Events of errors pass unchanged. The tests for members rely on compact JSON, as engines write it.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::event::{DONE, contains, payload};
+use super::token_count::TokenCount;
+use super::token_ids;
+use super::zero_counts::without_zeros;
+use crate::json_members::{items, members, value_of};
+
+/// Bound on events held back until the fingerprint is known.
+const HELD_BYTES: usize = 4 * 1024 * 1024;
+const NO_CHOICES: &[u8] = b"\"choices\":[]";
+const FINISHED: &[u8] = b"\"finish_reason\":\"";
+const USAGE: &[u8] = b"\"usage\":{";
+const ERRORS: [&[u8]; 2] = [b"{\"error\"", b"{\"type\":\"error\""];
+const FINGERPRINT: &[u8] = b",\"system_fingerprint\":";
+const NULL: &[u8] = b"null";
+
+/// What is taken out of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// The event of usage.
+    pub strip_usage: bool,
+    /// Token ids.
+    pub strip_ids: bool,
+    /// The stream has one choice, whose last event always waits for the fingerprint: usage follows at once.
+    pub single: bool,
+    /// So many choices begin with their prompt, which may be among the ids.
+    pub echoes: u64,
+}
+
+/// The filter of one stream.
+#[derive(Debug, Default)]
+pub struct StreamFilter {
+    rules: Rules,
+    /// The worker's last system fingerprint, as JSON, empty where it has none. While it is None the last event of a choice
+    /// waits for it.
+    fingerprint: Option<Vec<u8>>,
+    /// The fingerprint was known, and is put in at once.
+    signs: bool,
+    /// Counts of cached tokens that are 0 are left out.
+    omit_zeros: bool,
+    /// Usage at the stream's end, as JSON.
+    usage: Option<Vec<u8>>,
+    count: TokenCount,
+    begun: bool,
+    held: Vec<Vec<u8>>,
+    held_bytes: usize,
+}
+
+impl StreamFilter {
+    #[must_use]
+    pub fn new(rules: Rules, fingerprint: Option<Vec<u8>>) -> Self {
+        let signs = !rules.single && fingerprint.is_some();
+        Self { count: TokenCount::new(rules.echoes), rules, fingerprint, signs, ..Self::default() }
+    }
+
+    pub fn omit_zeros(&mut self, omit: bool) {
+        self.omit_zeros = omit;
+    }
+
+    /// The worker's fingerprint, as JSON.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<&[u8]> {
+        self.fingerprint.as_deref()
+    }
+
+    /// The usage that has come, as JSON.
+    #[must_use]
+    pub fn usage(&self) -> Option<&[u8]> {
+        self.usage.as_deref()
+    }
+
+    /// Tokens so far.
+    #[must_use]
+    pub fn count(&self) -> &TokenCount {
+        &self.count
+    }
+
+    /// Adds to `out` what the client is to be sent for one whole event.
+    pub fn feed(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        let data = &event[payload(event)];
+        if data == DONE {
+            self.end(out);
+            out.extend_from_slice(event);
+        } else if data.is_empty() || ERRORS.iter().any(|error| data.starts_with(error)) {
+            self.pass(event, out);
+        } else {
+            self.begin(data);
+            match usage_event(data) {
+                Some(last) => self.last(event, last, out),
+                None => self.delta(event, data, out),
+            }
+        }
+    }
+
+    /// Adds what is still held back to `out`, unchanged.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        self.release(&[], out);
+    }
+
+    /// Leaves usage in a stream whose worker is set to send running usage to everybody.
+    fn begin(&mut self, data: &[u8]) {
+        if !self.begun {
+            self.begun = true;
+            self.rules.strip_usage &= !contains(data, USAGE) || contains(data, NO_CHOICES);
+        }
+    }
+
+    fn delta(&mut self, event: &[u8], data: &[u8], out: &mut Vec<u8>) {
+        self.count.note(data);
+        let has_ids = self.rules.strip_ids && token_ids::are_in(data);
+        if has_ids && token_ids::alone(data) {
+            return;
+        }
+        let event = if has_ids { without_ids(event) } else { Cow::Borrowed(event) };
+        if !(self.rules.strip_usage && contains(data, FINISHED)) {
+            self.pass(&event, out);
+        } else if self.signs {
+            sign(&event, self.fingerprint.as_deref().unwrap_or_default(), out);
+        } else {
+            self.hold(&event, out);
+        }
+    }
+
+    fn pass(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        if self.held.is_empty() { out.extend_from_slice(event) } else { self.hold(event, out) }
+    }
+
+    fn hold(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        self.held.push(event.to_vec());
+        self.held_bytes += event.len();
+        if self.held_bytes > HELD_BYTES {
+            self.release(&[], out);
+        }
+    }
+
+    fn release(&mut self, fingerprint: &[u8], out: &mut Vec<u8>) {
+        self.held_bytes = 0;
+        for event in std::mem::take(&mut self.held) {
+            sign(&event, if contains(&event, FINISHED) { fingerprint } else { &[] }, out);
+        }
+    }
+
+    fn last(&mut self, event: &[u8], last: Last, out: &mut Vec<u8>) {
+        self.usage = Some(last.usage);
+        if self.rules.strip_usage {
+            self.release(&last.fingerprint, out);
+            self.fingerprint = Some(last.fingerprint);
+        } else {
+            let event = if self.omit_zeros { without_zeros(event) } else { Cow::Borrowed(event) };
+            self.pass(&event, out);
+        }
+    }
+}
+
+/// A filter that is used by the relay of its stream and by Python, one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct SharedFilter(Arc<Mutex<StreamFilter>>);
+
+impl SharedFilter {
+    #[must_use]
+    pub fn new(filter: StreamFilter) -> Self {
+        Self(Arc::new(Mutex::new(filter)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, StreamFilter> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the client is to be sent for these events.
+    pub fn feed<'a>(&self, events: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+        let (mut filter, mut out) = (self.lock(), Vec::new());
+        events.for_each(|event| filter.feed(event, &mut out));
+        out
+    }
+}
+
+/// The event of usage, which is the last of a stream.
+struct Last {
+    usage: Vec<u8>,
+    fingerprint: Vec<u8>,
+}
+
+/// Reads an event's JSON; None where it is no event of usage.
+fn usage_event(data: &[u8]) -> Option<Last> {
+    if !contains(data, NO_CHOICES) {
+        return None; // as nearly all
+    }
+    let top = members(data)?;
+    let value = |name| value_of(data, &top, name).map(|value| &data[value]);
+    let usage = value(b"usage").filter(|usage| *usage != NULL)?;
+    let fingerprint = value(b"system_fingerprint").unwrap_or_default();
+    let is_last = items(value(b"choices")?)?.is_empty();
+    is_last.then(|| Last { usage: usage.to_vec(), fingerprint: fingerprint.to_vec() })
+}
+
+fn without_ids(event: &[u8]) -> Cow<'_, [u8]> {
+    let data = payload(event);
+    match token_ids::without(&event[data.clone()]) {
+        Cow::Owned(cut) => Cow::Owned([&event[..data.start], &cut, &event[data.end..]].concat()),
+        Cow::Borrowed(_) => Cow::Borrowed(event),
+    }
+}
+
+/// Adds an event to `out`, with a fingerprint as the last member, where there is one.
+fn sign(event: &[u8], fingerprint: &[u8], out: &mut Vec<u8>) {
+    let close = payload(event).end;
+    if fingerprint.is_empty() || fingerprint == NULL || !event[..close].ends_with(b"}") {
+        return out.extend_from_slice(event);
+    }
+    for part in [&event[..close - 1], FINGERPRINT, fingerprint, &event[close - 1..]] {
+        out.extend_from_slice(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELTA: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"token_ids\":[1]}]}\n\n";
+    const CUT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"token_ids\":null}]}\n\n";
+    const LAST: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    const SIGNED: &str =
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\"system_fingerprint\":\"f\"}\n\n";
+    const TAIL: &str = "data: {\"choices\":[],\"usage\":{\"a\":1},\"system_fingerprint\":\"f\"}\n\n";
+    const DONE: &str = "data: [DONE]\n\n";
+
+    fn rules(single: bool) -> Rules {
+        Rules { strip_usage: true, strip_ids: true, single, ..Rules::default() }
+    }
+
+    fn fed(filter: &mut StreamFilter, event: &str) -> String {
+        let mut out = Vec::new();
+        filter.feed(event.as_bytes(), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn usage_goes_and_its_fingerprint_goes_where_it_was() {
+        let mut filter = StreamFilter::new(rules(true), Some(b"\"old\"".to_vec()));
+        let sent: Vec<_> = [DELTA, LAST, TAIL, DONE].map(|event| fed(&mut filter, event)).into();
+        assert_eq!(sent, [CUT, "", SIGNED, DONE]);
+        assert_eq!((filter.usage(), filter.fingerprint()), (Some(b"{\"a\":1}".as_slice()), Some(b"\"f\"".as_slice())));
+        assert_eq!(filter.count().produced, 1);
+    }
+
+    #[test]
+    fn of_several_choices_a_known_fingerprint_is_put_in_at_once_and_another_is_waited_for() {
+        let mut knows = StreamFilter::new(rules(false), Some(b"\"f\"".to_vec()));
+        assert_eq!((fed(&mut knows, LAST), fed(&mut knows, DELTA)), (SIGNED.into(), CUT.into()));
+        let mut waits = StreamFilter::new(rules(false), None);
+        assert_eq!(fed(&mut waits, LAST) + &fed(&mut waits, DELTA), "");
+        assert_eq!(fed(&mut waits, TAIL), SIGNED.to_owned() + CUT);
+    }
+
+    #[test]
+    fn the_bytes_around_the_data_stay() {
+        let mut filter = StreamFilter::new(rules(true), None);
+        let odd = DELTA.replace("data: ", "event: x\ndata:").replace("\n\n", " \r\n\r\n");
+        assert_eq!(fed(&mut filter, &odd), odd.replace("[1]", "null"));
+        let last = LAST.replace("\n\n", "\r\n\r\n");
+        assert_eq!(fed(&mut filter, &last), "");
+        assert_eq!(fed(&mut filter, TAIL), SIGNED.replace("\n\n", "\r\n\r\n"));
+    }
+}

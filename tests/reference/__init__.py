@@ -1,0 +1,1 @@
+"""Rules of native code, written plainly in Python: property tests compare them."""
