@@ -1,8 +1,10 @@
-//! The payload of a server-sent event, by the rules of `cachefleet_runtime.sse.event_data`. Pure.
+//! The payload of a server-sent event, by the rules of `cachefleet_runtime.sse.event_data`, and parts of it. Pure.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use memchr::{memchr, memmem};
+use memchr::memchr;
+use memchr::memmem::Finder;
 
 pub const DONE: &[u8] = b"[DONE]";
 const NAME: &[u8] = b"event:";
@@ -25,9 +27,30 @@ pub fn is_done(event: &[u8]) -> bool {
     event[payload(event)] == *DONE
 }
 
-#[must_use]
-pub fn contains(data: &[u8], part: &[u8]) -> bool {
-    memmem::find(data, part).is_some()
+/// Bytes that every event is searched for: the search is prepared once.
+pub struct Part(&'static [u8], OnceLock<Finder<'static>>);
+
+impl Part {
+    #[must_use]
+    pub const fn new(bytes: &'static [u8]) -> Self {
+        Self(bytes, OnceLock::new())
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Where the bytes are first.
+    #[must_use]
+    pub fn find(&self, data: &[u8]) -> Option<usize> {
+        self.1.get_or_init(|| Finder::new(self.0)).find(data)
+    }
+
+    #[must_use]
+    pub fn is_in(&self, data: &[u8]) -> bool {
+        self.find(data).is_some()
+    }
 }
 
 #[cfg(test)]

@@ -8,17 +8,17 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::event::{DONE, contains, payload};
+use super::event::{DONE, Part, payload};
 use super::token_count::TokenCount;
-use super::token_ids;
+use super::token_ids::{TokenIds, alone};
 use super::zero_counts::without_zeros;
 use crate::json_members::{items, members, value_of};
 
 /// Bound on events held back until the fingerprint is known.
 const HELD_BYTES: usize = 4 * 1024 * 1024;
-const NO_CHOICES: &[u8] = b"\"choices\":[]";
-const FINISHED: &[u8] = b"\"finish_reason\":\"";
-const USAGE: &[u8] = b"\"usage\":{";
+static NO_CHOICES: Part = Part::new(b"\"choices\":[]");
+static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
+static USAGE: Part = Part::new(b"\"usage\":{");
 const ERRORS: [&[u8]; 2] = [b"{\"error\"", b"{\"type\":\"error\""];
 const FINGERPRINT: &[u8] = b",\"system_fingerprint\":";
 const NULL: &[u8] = b"null";
@@ -110,18 +110,19 @@ impl StreamFilter {
     fn begin(&mut self, data: &[u8]) {
         if !self.begun {
             self.begun = true;
-            self.rules.strip_usage &= !contains(data, USAGE) || contains(data, NO_CHOICES);
+            self.rules.strip_usage &= !USAGE.is_in(data) || NO_CHOICES.is_in(data);
         }
     }
 
     fn delta(&mut self, event: &[u8], data: &[u8], out: &mut Vec<u8>) {
-        self.count.note(data);
-        let has_ids = self.rules.strip_ids && token_ids::are_in(data);
-        if has_ids && token_ids::alone(data) {
-            return;
-        }
-        let event = if has_ids { without_ids(event) } else { Cow::Borrowed(event) };
-        if !(self.rules.strip_usage && contains(data, FINISHED)) {
+        let ids = TokenIds::read(data);
+        self.count.note(data, ids.as_ref());
+        let event = match ids {
+            Some(_) if self.rules.strip_ids && alone(data) => return,
+            Some(ids) if self.rules.strip_ids => Cow::Owned(ids.cut(event, payload(event).start)),
+            _ => Cow::Borrowed(event),
+        };
+        if !(self.rules.strip_usage && FINISHED.is_in(data)) {
             self.pass(&event, out);
         } else if self.signs {
             sign(&event, self.fingerprint.as_deref().unwrap_or_default(), out);
@@ -145,7 +146,7 @@ impl StreamFilter {
     fn release(&mut self, fingerprint: &[u8], out: &mut Vec<u8>) {
         self.held_bytes = 0;
         for event in std::mem::take(&mut self.held) {
-            sign(&event, if contains(&event, FINISHED) { fingerprint } else { &[] }, out);
+            sign(&event, if FINISHED.is_in(&event) { fingerprint } else { &[] }, out);
         }
     }
 
@@ -191,7 +192,7 @@ struct Last {
 
 /// Reads an event's JSON; None where it is no event of usage.
 fn usage_event(data: &[u8]) -> Option<Last> {
-    if !contains(data, NO_CHOICES) {
+    if !NO_CHOICES.is_in(data) {
         return None; // as nearly all
     }
     let top = members(data)?;
@@ -200,14 +201,6 @@ fn usage_event(data: &[u8]) -> Option<Last> {
     let fingerprint = value(b"system_fingerprint").unwrap_or_default();
     let is_last = items(value(b"choices")?)?.is_empty();
     is_last.then(|| Last { usage: usage.to_vec(), fingerprint: fingerprint.to_vec() })
-}
-
-fn without_ids(event: &[u8]) -> Cow<'_, [u8]> {
-    let data = payload(event);
-    match token_ids::without(&event[data.clone()]) {
-        Cow::Owned(cut) => Cow::Owned([&event[..data.start], &cut, &event[data.end..]].concat()),
-        Cow::Borrowed(_) => Cow::Borrowed(event),
-    }
 }
 
 /// Adds an event to `out`, with a fingerprint as the last member, where there is one.

@@ -22,7 +22,7 @@ pub use chunk::Beginning;
 pub use filter::{Rules, SharedFilter, StreamFilter};
 pub use passing::{Notes, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
-pub use token_ids::without as without_ids;
+pub use token_ids::without_ids;
 pub use zero_counts::without_zeros;
 
 use super::client::{Answer, Failure};

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use super::chunk::{Beginning, Chunk};
 use super::ending;
-use super::event::{contains, is_done};
+use super::event::{Part, is_done};
 use super::filter::SharedFilter;
 use super::splitter::{Splitter, TooLarge};
 
 /// How an error of any API shows itself.
-const ERROR: &[u8] = b"\"error\"";
+static ERROR: Part = Part::new(b"\"error\"");
 /// How the end of a choice shows itself.
-const FINISHED: &[u8] = b"\"finish_reason\":\"";
+static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 /// How an engine gives an answer up.
-const ABORTED: &[u8] = b"\"finish_reason\":\"abort\"";
+static ABORTED: Part = Part::new(b"\"finish_reason\":\"abort\"");
 
 /// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
 #[must_use]
@@ -112,7 +112,7 @@ impl Passing {
             self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
         }
         let all = self.splitter.all();
-        if contains(&all[self.events.get(passed).map_or(end, |event| event.start)..end], ERROR) {
+        if ERROR.is_in(&all[self.events.get(passed).map_or(end, |event| event.start)..end]) {
             passed = 0;
             self.notes.ids.truncate(before.0);
             self.notes.text.truncate(before.1);
@@ -137,7 +137,7 @@ impl Passing {
         let mut end = 0;
         for event in &self.events {
             let bytes = &self.splitter.all()[event.clone()];
-            if contains(bytes, ERROR) {
+            if ERROR.is_in(bytes) {
                 let left = self.splitter.all()[event.start..].to_vec();
                 self.splitter.forget(self.splitter.all().len());
                 return Ok(left);
@@ -153,7 +153,7 @@ impl Passing {
     #[must_use]
     pub fn ends(&self, events: &[Vec<u8>]) -> bool {
         events.iter().any(|event| match self.passes {
-            Passes::Ordinary => contains(event, FINISHED),
+            Passes::Ordinary => FINISHED.is_in(event),
             Passes::Most => is_done(event),
         })
     }
@@ -178,7 +178,7 @@ impl Passing {
     fn read(&mut self, number: usize) -> bool {
         let event = &self.splitter.all()[self.events[number].clone()];
         if self.passes == Passes::Most {
-            return !contains(event, ERROR) && !contains(event, ABORTED) && !is_done(event);
+            return !ERROR.is_in(event) && !ABORTED.is_in(event) && !is_done(event);
         }
         let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
         if read.is_some() {

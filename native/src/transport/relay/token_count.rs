@@ -2,12 +2,16 @@
 //!
 //! A lower bound in any case: tokens that the engine produced and did not send any more are not in it.
 
-use memchr::memmem;
-
-use super::token_ids;
+use super::event::Part;
+use super::token_ids::TokenIds;
 
 /// Beginnings of what a choice says, in compact JSON; a quote within text is escaped, so that no text matches.
-const TEXTS: [&[u8]; 4] = [b"\"content\":\"", b"\"text\":\"", b"\"reasoning\":\"", b"\"arguments\":\""];
+static TEXTS: [Part; 4] = [
+    Part::new(b"\"content\":\""),
+    Part::new(b"\"text\":\""),
+    Part::new(b"\"reasoning\":\""),
+    Part::new(b"\"arguments\":\""),
+];
 
 /// Tokens of one stream so far.
 #[derive(Debug, Default)]
@@ -30,17 +34,17 @@ impl TokenCount {
         Self { echoes, echoed: echoes > 0, ..Self::default() }
     }
 
-    /// Adds an event's JSON.
-    pub fn note(&mut self, data: &[u8]) {
+    /// Adds an event's JSON, which has these ids.
+    pub fn note(&mut self, data: &[u8], ids: Option<&TokenIds>) {
         if self.echoed {
             if says_something(data) {
                 let is_echo = self.echoes > 0;
                 self.echoes -= u64::from(is_echo);
                 self.produced += u64::from(!is_echo);
             }
-        } else if !token_ids::are_in(data) {
+        } else if ids.is_none() {
             self.produced += u64::from(says_something(data));
-        } else if let Some((produced, prompt)) = token_ids::count(data) {
+        } else if let Some((produced, prompt)) = ids.and_then(|ids| ids.counts) {
             self.produced += produced;
             self.prompts += prompt;
             self.longest_prompt = self.longest_prompt.max(prompt);
@@ -50,7 +54,7 @@ impl TokenCount {
 
 /// Whether an event has text: at least one token was produced then.
 fn says_something(data: &[u8]) -> bool {
-    TEXTS.iter().any(|name| memmem::find(data, name).is_some_and(|at| data.get(at + name.len()) != Some(&b'"')))
+    TEXTS.iter().any(|name| name.find(data).is_some_and(|at| data.get(at + name.len()) != Some(&b'"')))
 }
 
 #[cfg(test)]
@@ -60,7 +64,7 @@ mod tests {
     fn counted(echoes: u64, events: &[&str]) -> (u64, u64, u64) {
         let mut count = TokenCount::new(echoes);
         for event in events {
-            count.note(event.as_bytes());
+            count.note(event.as_bytes(), TokenIds::read(event.as_bytes()).as_ref());
         }
         (count.produced, count.prompts, count.longest_prompt)
     }

@@ -5,91 +5,84 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memchr, memchr_iter};
 
-use super::event::contains;
+use super::event::Part;
 use crate::json_members::{Member, items, members, value_of};
 
-const LIST: &[u8] = b"token_ids\":[";
-const PROMPT: &[u8] = b"prompt_";
-const CHOICE: &[u8] = b"\"choices\":[{";
+static LIST: Part = Part::new(b"token_ids\":[");
+static CHOICE: Part = Part::new(b"\"choices\":[{");
 /// Members of a KV connector, which may have any name, `token_ids` included.
-const PARAMETERS: &[u8] = b"\"kv_transfer_params\":{";
-const HOLLOW: &[u8] = b"\"delta\":{}";
+static PARAMETERS: Part = Part::new(b"\"kv_transfer_params\":{");
+static HOLLOW: Part = Part::new(b"\"delta\":{}");
+const PROMPT: &[u8] = b"prompt_";
 const NULL: &[u8] = b"null";
 
-/// One list of token ids.
-struct List {
-    range: Range<usize>,
-    ids: u64,
-    /// The ids are a prompt's.
-    of_prompt: bool,
+/// The lists of token ids in an answer, or in an event's JSON.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TokenIds {
+    lists: Vec<Range<usize>>,
+    /// How many were produced, and how many the longest prompt has. None where not every list is a choice's or a prompt's.
+    pub counts: Option<(u64, u64)>,
 }
 
-#[must_use]
-pub fn are_in(data: &[u8]) -> bool {
-    contains(data, LIST)
-}
-
-/// An answer, or an event's JSON, with null for its token ids, and every other byte unchanged; all of it where it is not
-/// vLLM's.
-#[must_use]
-pub fn without(data: &[u8]) -> Cow<'_, [u8]> {
-    if !are_in(data) {
-        return Cow::Borrowed(data); // as nearly all
+impl TokenIds {
+    /// None where there are no lists.
+    #[must_use]
+    pub fn read(data: &[u8]) -> Option<Self> {
+        let first = LIST.find(data)?;
+        if CHOICE.is_in(data) && !PARAMETERS.is_in(data) {
+            return Some(Self::found(data, first));
+        }
+        let Some((top, choices)) = choices(data) else { return Some(Self::default()) };
+        let mut lists: Vec<_> = [top].into_iter().chain(choices).flat_map(|part| ids_of(data, part)).collect();
+        lists.sort_by_key(|range| range.start);
+        Some(Self { lists, counts: None })
     }
-    let (mut out, mut at) = (Vec::with_capacity(data.len()), 0);
-    for list in ranges(data) {
-        out.extend_from_slice(&data[at..list.start]);
-        out.extend_from_slice(NULL);
-        at = list.end;
+
+    /// Every list, the name of the first of which is at an index.
+    fn found(data: &[u8], first: usize) -> Self {
+        let (mut lists, mut produced, mut prompt, mut next) = (Vec::new(), 0, 0, Some(first));
+        while let Some(name) = next {
+            let start = name + LIST.len() - 1;
+            let Some(end) = memchr(b']', &data[start..]).map(|length| start + length + 1) else { break };
+            let inner = &data[start + 1..end - 1];
+            let ids = if inner.is_empty() { 0 } else { 1 + memchr_iter(b',', inner).count() as u64 };
+            if data[..name].ends_with(PROMPT) {
+                prompt = ids.max(prompt);
+            } else {
+                produced += ids;
+            }
+            lists.push(start..end);
+            next = LIST.find(&data[end..]).map(|name| end + name);
+        }
+        Self { lists, counts: Some((produced, prompt)) }
     }
-    out.extend_from_slice(&data[at..]);
-    Cow::Owned(out)
+
+    /// The bytes with null for the lists, which begin `offset` bytes into them; every other byte stays.
+    #[must_use]
+    pub fn cut(&self, bytes: &[u8], offset: usize) -> Vec<u8> {
+        let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+        for list in &self.lists {
+            out.extend_from_slice(&bytes[at..offset + list.start]);
+            out.extend_from_slice(NULL);
+            at = offset + list.end;
+        }
+        out.extend_from_slice(&bytes[at..]);
+        out
+    }
 }
 
-/// How many ids the lists have: those produced, and those of the longest prompt. None where not every list is a choice's
-/// or a prompt's.
+/// A whole answer with null for its token ids, and every other byte unchanged; all of it where it is not vLLM's.
 #[must_use]
-pub fn count(data: &[u8]) -> Option<(u64, u64)> {
-    all_are_choices(data).then(|| {
-        lists(data).fold((0, 0), |(produced, prompt), list| {
-            if list.of_prompt { (produced, prompt.max(list.ids)) } else { (produced + list.ids, prompt) }
-        })
-    })
+pub fn without_ids(body: &[u8]) -> Cow<'_, [u8]> {
+    TokenIds::read(body).map_or(Cow::Borrowed(body), |ids| Cow::Owned(ids.cut(body, 0)))
 }
 
-/// Whether an event exists only because ids were asked for: a parser held its text back.
+/// Whether an event that has token ids exists only because they were asked for: a parser held its text back.
 #[must_use]
 pub fn alone(data: &[u8]) -> bool {
-    contains(data, HOLLOW) && hollow(data).unwrap_or(false)
-}
-
-fn all_are_choices(data: &[u8]) -> bool {
-    contains(data, CHOICE) && !contains(data, PARAMETERS)
-}
-
-fn lists(data: &[u8]) -> impl Iterator<Item = List> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let name = at + memmem::find(&data[at..], LIST)?;
-        let start = name + LIST.len() - 1;
-        at = start + memchr(b']', &data[start..])? + 1;
-        let inner = &data[start + 1..at - 1];
-        let ids = if inner.is_empty() { 0 } else { 1 + memchr_iter(b',', inner).count() as u64 };
-        Some(List { range: start..at, ids, of_prompt: data[..name].ends_with(PROMPT) })
-    })
-}
-
-/// Where token ids are.
-fn ranges(data: &[u8]) -> Vec<Range<usize>> {
-    if all_are_choices(data) {
-        return lists(data).map(|list| list.range).collect();
-    }
-    let Some((top, choices)) = choices(data) else { return Vec::new() };
-    let mut ranges: Vec<_> = [top].into_iter().chain(choices).flat_map(|part| ids_of(data, part)).collect();
-    ranges.sort_by_key(|range| range.start);
-    ranges
+    HOLLOW.is_in(data) && hollow(data).unwrap_or(false)
 }
 
 /// The members of an answer, and those of each of its choices.
@@ -128,8 +121,12 @@ fn hollow(data: &[u8]) -> Option<bool> {
 mod tests {
     use super::*;
 
+    fn count(text: &str) -> Option<(u64, u64)> {
+        TokenIds::read(text.as_bytes()).and_then(|ids| ids.counts)
+    }
+
     fn cut(text: &str) -> String {
-        String::from_utf8(without(text.as_bytes()).into_owned()).unwrap()
+        String::from_utf8(without_ids(text.as_bytes()).into_owned()).unwrap()
     }
 
     #[test]
@@ -137,10 +134,10 @@ mod tests {
         let text = r#"{"choices":[{"text":"\"token_ids\":[1]","p":1.0e-3,"token_ids":[1,2],"prompt_token_ids":[]}],"prompt_token_ids":[3],"x":[ 1 ]}"#;
         let expected = text.replace("[1,2]", "null").replace("[]", "null").replace("[3]", "null");
         assert_eq!(cut(text), expected);
-        assert_eq!(count(text.as_bytes()), Some((2, 1)));
+        assert_eq!(count(text), Some((2, 1)));
         let spaced = r#"{ "choices": [ {"token_ids":[1], "a" : 2} ], "kv_transfer_params":{"token_ids":[2]} }"#;
         assert_eq!(cut(spaced), spaced.replace("[1]", "null"));
-        assert_eq!(count(spaced.as_bytes()), None);
+        assert_eq!(count(spaced), None);
     }
 
     #[test]
@@ -149,7 +146,7 @@ mod tests {
             assert_eq!(cut(text), text);
         }
         let unended = r#"{"choices":[{"token_ids":[1,2"#;
-        assert_eq!((cut(unended).as_str(), count(unended.as_bytes())), (unended, Some((0, 0))));
+        assert_eq!((cut(unended).as_str(), count(unended)), (unended, Some((0, 0))));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{contains, payload};
+use super::event::{Part, payload};
 use crate::json_members::{Member, members, value_of};
 
 const USAGE: &[u8] = b"usage";
@@ -13,13 +13,14 @@ const HOLDERS: [&[u8]; 2] = [b"response", b"message"];
 const DETAILS: [&[u8]; 2] = [b"prompt_tokens_details", b"input_tokens_details"];
 const CACHED: &[u8] = b"cached_tokens";
 const READ: &[u8] = b"cache_read_input_tokens";
+static COUNTS: [Part; 2] = [Part::new(CACHED), Part::new(READ)];
 /// Bound on holders within holders.
 const MAX_DEPTH: usize = 4;
 
 /// An answer's JSON, or an event of a stream, without counts of cached tokens that are 0.
 #[must_use]
 pub fn without_zeros(data: &[u8]) -> Cow<'_, [u8]> {
-    if !contains(data, CACHED) && !contains(data, READ) {
+    if !COUNTS.iter().any(|count| count.is_in(data)) {
         return Cow::Borrowed(data); // as nearly all
     }
     let mut json = payload(data);
@@ -43,8 +44,8 @@ fn edited(text: &[u8], depth: usize) -> Option<Vec<u8>> {
         }
     };
     rebuilt(text, |member| match value(member) {
-        Some(value) => Part::Edited(value),
-        None => Part::Same,
+        Some(value) => Change::Edited(value),
+        None => Change::Same,
     })
 }
 
@@ -54,7 +55,7 @@ fn counted(text: &[u8]) -> Option<Vec<u8>> {
     rebuilt(text, |member| {
         let (name, value) = (&text[member.name.clone()], &text[member.value.clone()]);
         let is_zero = if DETAILS.contains(&name) { has_zero(value) } else { name == READ && value == b"0" };
-        if is_zero { Part::Gone } else { Part::Same }
+        if is_zero { Change::Gone } else { Change::Same }
     })
 }
 
@@ -64,24 +65,24 @@ fn has_zero(details: &[u8]) -> bool {
 }
 
 /// What becomes of a member.
-enum Part {
+enum Change {
     Same,
     Edited(Vec<u8>),
     Gone,
 }
 
 /// An object of the members that stay; None where all stay as they are.
-fn rebuilt(text: &[u8], part: impl Fn(&Member) -> Part) -> Option<Vec<u8>> {
+fn rebuilt(text: &[u8], part: impl Fn(&Member) -> Change) -> Option<Vec<u8>> {
     let (mut parts, mut changed) = (Vec::new(), false);
     for member in members(text)? {
         let start = member.name.start - 1;
         match part(&member) {
-            Part::Same => parts.push(text[start..member.value.end].to_vec()),
-            Part::Edited(value) => {
+            Change::Same => parts.push(text[start..member.value.end].to_vec()),
+            Change::Edited(value) => {
                 changed = true;
                 parts.push([&text[start..member.value.start], &value].concat());
             }
-            Part::Gone => changed = true,
+            Change::Gone => changed = true,
         }
     }
     changed.then(|| [b"{".as_slice(), &parts.join(&b','), b"}"].concat())
