@@ -168,24 +168,15 @@ class WorkerClient:
         keep_alive_seconds: float,
         max_whole_bytes: int,
     ) -> WorkerClient: ...
-    def post(
+    def send(
         self,
         number: int,
         url: str,
         path: str,
         headers: Sequence[tuple[str, str]],
-        body: bytes,
-        beside: ClientRequest | None = None,
-        trust: Trust | None = None,
-        name: str = "",
-    ) -> WorkerCall: ...
-    def hold(
-        self,
-        number: int,
-        url: str,
-        path: str,
-        headers: Sequence[tuple[str, str]],
-        body: bytes,
+        body: bytes | None,
+        *,
+        hold: bool = False,
         beside: ClientRequest | None = None,
         trust: Trust | None = None,
         name: str = "",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyList};
@@ -17,8 +17,8 @@ use super::client_request::ClientRequest;
 use super::stream_filter::StreamFilter;
 use super::transport::{Payload, Told, Transport};
 use crate::transport::client::{
-    Answer, Bounds, Client, Cut, Failure, Head, Held, Opened, Request, Trust as Authorities, Verified, Waiting, hold,
-    open,
+    Answer, Bounds, Client, Cut, Failure, Head, Held, Opened, Request, Trust as Authorities, Unsupported, Verified,
+    Waiting, hold as hold_request, open,
 };
 use crate::transport::panics::Panics;
 use crate::transport::relay::{Beginning, Heard, Passes, Passing, Relay, Relayed, Stop, begins};
@@ -62,52 +62,40 @@ impl WorkerClient {
         Ok(Self { client: Arc::new(Client::new(bounds)), transport })
     }
 
-    /// Sends a request, on the thread of the client `beside`; to an https URL where there is `trust`, by which the
-    /// worker's certificate is verified to have this `name`. What comes of it is told to `number`: (status, fields,
-    /// data, whether that is all, whether it is a stream's ordinary beginning), or the name of a failure. `ValueError` for
-    /// a request that this client does not send.
+    /// Sends a request, on the thread of the client `beside`: a GET without a `body`. `trust` and `name` are those by
+    /// which the certificate at an https URL is verified. What comes of it is told to `number`: (status, fields, data,
+    /// whether that is all, whether it is a stream's ordinary beginning), or (failure, reason). Of a request that the
+    /// worker is to `hold` (see `cachefleet_core.engine.held_requests`) it is (keys,), the document of its block keys,
+    /// where it has no answer yet; `go` has it answered. `ConnectionError` for a URL, `ValueError` for a path or header
+    /// that this client does not send.
     #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
-    #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
-    fn post(
+    #[pyo3(signature = (number, url, path, headers, body, *, hold = false, beside = None, trust = None, name = ""))]
+    fn send(
         &self,
         number: u64,
         url: &str,
         path: &str,
         headers: Vec<(PyBackedStr, PyBackedStr)>,
-        body: &[u8],
+        body: Option<&[u8]>,
+        hold: bool,
         beside: Option<&Bound<'_, ClientRequest>>,
         trust: Option<&Bound<'_, Trust>>,
         name: &str,
     ) -> PyResult<WorkerCall> {
         let fields = headers.iter().map(|(name, value)| (&**name, &**value));
-        let request = Request::post(url, path, fields, Bytes::copy_from_slice(body), verified(trust, name)?)
-            .map_err(|_| PyValueError::new_err("not a plain request"))?;
+        let verified = verified(trust, name)?;
+        let request = match body {
+            None => Request::get(url, path, fields, verified),
+            Some(body) if hold => Request::begun(url, path, fields, body, verified),
+            Some(body) => Request::post(url, path, fields, Bytes::copy_from_slice(body), verified),
+        };
+        let request = request.map_err(unsupported)?;
         let (call, client) = (self.call(number, &request, beside), Arc::clone(&self.client));
-        call.start(async move { begun(open(&client, request).await) });
-        Ok(WorkerCall { call })
-    }
-
-    /// As `post`, for a request that the worker is to hold (see `cachefleet_core.engine.held_requests`): what is told is
-    /// (keys,), the document of its block keys, or what is told of any answer where it has one already. `go` has it
-    /// answered.
-    #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
-    #[pyo3(signature = (number, url, path, headers, body, beside = None, trust = None, name = ""))]
-    fn hold(
-        &self,
-        number: u64,
-        url: &str,
-        path: &str,
-        headers: Vec<(PyBackedStr, PyBackedStr)>,
-        body: &[u8],
-        beside: Option<&Bound<'_, ClientRequest>>,
-        trust: Option<&Bound<'_, Trust>>,
-        name: &str,
-    ) -> PyResult<WorkerCall> {
-        let fields = headers.iter().map(|(name, value)| (&**name, &**value));
-        let request = Request::begun(url, path, fields, body, verified(trust, name)?)
-            .map_err(|_| PyValueError::new_err("not a plain request"))?;
-        let (call, client) = (self.call(number, &request, beside), Arc::clone(&self.client));
-        call.start(async move { held(hold(&client, request).await) });
+        if hold {
+            call.start(async move { held(hold_request(&client, request).await) });
+        } else {
+            call.start(async move { begun(open(&client, request).await) });
+        }
         Ok(WorkerCall { call })
     }
 
@@ -134,7 +122,17 @@ impl WorkerClient {
 
 fn verified(trust: Option<&Bound<'_, Trust>>, name: &str) -> PyResult<Option<Verified>> {
     let verified = trust.map(|trust| trust.get().0.named(name)).transpose();
-    verified.map_err(|error| PyValueError::new_err(error.to_string()))
+    verified.map_err(|error| PyConnectionError::new_err(error.to_string()))
+}
+
+fn unsupported(what: Unsupported) -> PyErr {
+    match what {
+        Unsupported::Url => {
+            PyConnectionError::new_err("its URL is not one of http or https, host, port and plain path")
+        }
+        Unsupported::Path => PyValueError::new_err("the path is not plain"),
+        Unsupported::Header => PyValueError::new_err("the headers are not plain, or have one that is set here"),
+    }
 }
 
 /// A request that was sent. Its connection is cut where it is dropped before the answer has ended.
@@ -162,8 +160,8 @@ impl WorkerCall {
         }
     }
 
-    /// Reads on in a stream, to the end of an event or all that has come: (data, whether that is all) is told, or the
-    /// name of a failure. `RuntimeError` where it has ended, or is being read.
+    /// Reads on in a stream, to the end of an event or all that has come: (data, whether that is all) is told, or a
+    /// failure. `RuntimeError` where it has ended, or is being read.
     #[pyo3(signature = (*, one = false))]
     fn more(&self, one: bool) -> PyResult<()> {
         self.call.read_on(move |mut answer| async move {
@@ -396,5 +394,5 @@ fn answered(head: Head, data: Vec<u8>, ended: bool, begins: bool) -> Payload {
 }
 
 fn failed(failure: Failure) -> Payload {
-    Box::new(move |py| failure.name().into_bound_py_any(py))
+    Box::new(move |py| (failure.name(), failure.reason()).into_bound_py_any(py))
 }

@@ -20,11 +20,11 @@ from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAtt
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
-from cachefleet_controlplane.gateway.upstream import native_sender
+from cachefleet_controlplane.gateway.upstream import worker_call
 from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, Relayed
+from cachefleet_controlplane.gateway.upstream.worker_call import NativeResponse, Relayed
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_exchange import NativeReply, reply_of
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, Reply, while_present
@@ -288,7 +288,7 @@ async def test_another_beginning_is_read_by_python(first: bytes, relays: list[Re
 async def test_an_ordinary_end_is_relayed_too(relays: list[Relayed], monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr(StalledAttempts, "heard", lambda _, answer: heard.append(answer.worker))
-    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    monkeypatch.setattr(worker_call, "END_SECONDS", 30.0)
     told_to: list[Step] = [HEAD, chunk(FIRST), 0.01, *(chunk(said("x", [1])) for _ in range(3))]
     async with side_of() as side:
         _, told = await side.play([*told_to, *(step for last in LAST for step in (chunk(last), 0.002)), b"0\r\n\r\n"])
@@ -314,7 +314,7 @@ async def test_who_leaves_once_all_was_relayed_has_had_its_answer(monkeypatch: p
 async def test_what_nobody_resumes_is_relayed_to_its_end(
     relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    monkeypatch.setattr(worker_call, "END_SECONDS", 30.0)
     ends = [said("", [9], index=index, finish_reason="stop") for index in (1, 0)]
     hollow = event(choices=[{"index": 1, "delta": {}, "token_ids": [7], "finish_reason": None}])
     several = [said("a", [1]), said("b", [2], index=1), hollow, b": ping\n\n", ends[0], said("c", [3]), ends[1]]
@@ -352,7 +352,7 @@ async def test_an_answer_that_is_given_up_ends_before_that(relays: list[Relayed]
 async def test_another_end_comes_to_python_at_once(
     last: bytes, relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    monkeypatch.setattr(worker_call, "END_SECONDS", 30.0)
     end = [last, *LAST[1:]]
     async with side_of(native=False) as one, side_of() as two:
         _, told = await alike(
@@ -385,7 +385,7 @@ async def test_the_end_of_a_stream_that_dawdles_is_not_waited_for(relays: list[R
 async def test_an_error_after_the_end_is_read_for_itself(
     relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sender, "END_SECONDS", 30.0)
+    monkeypatch.setattr(worker_call, "END_SECONDS", 30.0)
     relaying: list[NativeResponse] = []
     relayed = NativeResponse.relayed
 
@@ -433,7 +433,7 @@ async def test_an_error_voids_what_came_with_it() -> None:
 
 
 async def test_an_event_without_end_is_oversized(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.native_sender.MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.worker_call.MAX_EVENT_BYTES", 1000)
     monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_EVENT_BYTES", 1000)
     async with side_of(native=False) as one, side_of() as two:
         steps: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(b"data: " + b"x" * 2000), End.SILENCE]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachefleet_controlplane.gateway.rendering.render_ladder import Try
-from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
+from cachefleet_controlplane.gateway.upstream.worker_call import Held
 from cachefleet_controlplane.wire.headers import Header, upstream_headers
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold

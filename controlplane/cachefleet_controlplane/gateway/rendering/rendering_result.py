@@ -12,9 +12,9 @@ from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
 from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
 from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
+from cachefleet_controlplane.gateway.upstream.worker_call import Held
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.prompt_keys import PromptKeysError, decode
 from cachefleet_core.request_bodies import BodyError

@@ -8,31 +8,26 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-import aiohttp
-
-from cachefleet_controlplane.gateway.upstream.aiohttp_sender import AiohttpSender
-from cachefleet_controlplane.gateway.upstream.answer_budget import AnswerBudget, HeldAnswerBytes, NoRoomError
+from cachefleet_controlplane.gateway.upstream.answer_budget import AnswerBudget, HeldAnswerBytes
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
-from cachefleet_controlplane.gateway.upstream.held_answer import Held, HeldKeys
-from cachefleet_controlplane.gateway.upstream.native_sender import NativeResponse, NativeSender
+from cachefleet_controlplane.gateway.upstream.native_sender import NativeSender
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import (
-    MAX_EVENT_BYTES,
+    FAILURES,
     Answer,
     AnswerStream,
     AttemptResult,
     WorkerResponse,
     outcome_of,
+    plugin_header,
     readable,
-    told,
 )
+from cachefleet_controlplane.gateway.upstream.worker_call import MAX_EVENT_BYTES, Held, HeldKeys, NativeResponse
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.transport.completions import Completions
-from cachefleet_controlplane.wire.content_encoding import UndecodableError
 from cachefleet_controlplane.wire.headers import answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
-from cachefleet_core.engine.held_requests import HoldError
-from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError
+from cachefleet_runtime.sse import EventSplitter
 
 _KEY_REFUSED: Final = frozenset({401, 403})
 CONNECT_SECONDS: Final = 2.0
@@ -44,7 +39,6 @@ _EVENT_STREAM: Final = "text/event-stream"
 class Upstream:
     """The gateway's one HTTP client; a context manager. Bounds are in seconds.
 
-    Native code sends what it can; what it does not send goes over aiohttp.
     ``tls`` verifies workers at https URLs; without it these are verified as any server of the web.
     """
 
@@ -56,20 +50,16 @@ class Upstream:
         connect_seconds: float = CONNECT_SECONDS,
         tls: WorkerTls | None = None,
     ) -> None:
-        bounds = {"connect_seconds": connect_seconds, "idle_seconds": idle_seconds}
-        self._http = AiohttpSender(**bounds, tls=tls)
-        self._sender = NativeSender(completions, self._http, **bounds, tls=tls)
+        self._sender = NativeSender(completions, connect_seconds=connect_seconds, idle_seconds=idle_seconds, tls=tls)
         self.answers = AnswerBudget()
 
     async def __aenter__(self) -> Self:
-        self._http.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._sender.close()
-        await self._http.close()
 
     async def open(
         self,
@@ -86,14 +76,14 @@ class Upstream:
         With a ``watch`` a stream is held back until it has decided. ``beside``: the native request of the client that
         the answer is for.
         """
-        response: WorkerResponse | None = None
+        response: NativeResponse | None = None
         try:
             response = await self._sender.post(url, path, body, headers=headers, beside=beside)
             return await _read(response, self.answers.begin(url), watch)
         except asyncio.CancelledError:
             _cut(response)
             raise
-        except _FAILURES as error:
+        except FAILURES as error:
             return _failed(error, response)
 
     async def hold(
@@ -110,7 +100,7 @@ class Upstream:
 
         ``beside`` as for ``open``.
         """
-        response: WorkerResponse | None = None
+        response: NativeResponse | None = None
         try:
             async with asyncio.timeout(seconds):
                 began = await self._sender.hold(url, path, body, headers=headers, beside=beside)
@@ -121,7 +111,7 @@ class Upstream:
         except asyncio.CancelledError:
             _cut(response)
             raise
-        except _FAILURES as error:
+        except FAILURES as error:
             return _failed(error, response)
 
     async def go(self, held: Held, *, url: str, members: bytes = b"", watch: Watch | None = None) -> AttemptResult:
@@ -134,7 +124,7 @@ class Upstream:
         except asyncio.CancelledError:
             _cut(held)
             raise
-        except _FAILURES as error:
+        except FAILURES as error:
             return _failed(error, held)
 
     async def ask(
@@ -151,34 +141,26 @@ class Upstream:
         """Whether the engine at a URL has ended; one of which that is not learnt in so many seconds has not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while (ended := await self._http.ended(url)) is None:  # noqa: ASYNC110 # nobody tells when it is known
+                while (ended := await self._sender.ended(url)) is None:  # noqa: ASYNC110 # nobody tells when it is known
                     await asyncio.sleep(_LOOK_AGAIN_SECONDS)
                 return ended
         return False
 
 
-_TOO_LARGE: Final = (StreamTooLargeError, HoldError)
-_FAILURES: Final = (*_TOO_LARGE, NoRoomError, UndecodableError, aiohttp.ClientError, OSError, TimeoutError)
-
-
-def _failed(error: Exception, response: WorkerResponse | Held | None) -> AttemptResult:
-    """Cut the connection of an attempt that one of _FAILURES ended; return its outcome."""
+def _failed(error: Exception, response: NativeResponse | Held | None) -> AttemptResult:
+    """Cut the connection of an attempt that one of FAILURES ended; return its outcome."""
     _cut(response)
-    if isinstance(error, NoRoomError):
-        return AttemptResult(Outcome.CROWDED)
-    if isinstance(error, UndecodableError):
-        return AttemptResult(Outcome.UNDECODABLE)
-    return AttemptResult(Outcome.OVERSIZED if isinstance(error, _TOO_LARGE) else outcome_of(error))
+    return AttemptResult(outcome_of(error))
 
 
-def _cut(response: WorkerResponse | Held | None) -> None:
+def _cut(response: NativeResponse | Held | None) -> None:
     if response is not None:
         response.close()
 
 
-async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None = None) -> AttemptResult:
+async def _read(native: NativeResponse, held: HeldAnswerBytes, watch: Watch | None = None) -> AttemptResult:
     """Read a whole answer, or a stream up to its first event."""
-    response = readable(response)
+    response = readable(native)
     if response.content_type == _EVENT_STREAM and response.status == 200:
         return await _open_stream(response, held, watch)
     return await _whole(response, held)
@@ -186,7 +168,7 @@ async def _read(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | 
 
 async def _open_stream(response: WorkerResponse, held: HeldAnswerBytes, watch: Watch | None) -> AttemptResult:
     stream = AnswerStream(response, EventSplitter(MAX_EVENT_BYTES))
-    if isinstance(response, NativeResponse) and response.begins and (watch is None or watch.choices == 1):
+    if response.begins and (watch is None or watch.choices == 1):
         return AttemptResult(Outcome.FIRST_EVENT, stream=stream)  # which is no refusal
     try:
         outcome = await stream.hold(watch)
@@ -212,16 +194,14 @@ async def _rest(stream: AnswerStream, held: HeldAnswerBytes) -> Answer:
 
 async def _whole(response: WorkerResponse, held: HeldAnswerBytes) -> AttemptResult:
     headers = answer_headers(response.raw_headers)
-    kept = told(response, CONVERSATION_HEADER)
+    kept = plugin_header(response, CONVERSATION_HEADER)
     length = response.headers.get("content-length", "")
     held.grow(0, announced=int(length) if length.isdecimal() else 0)
-    if isinstance(response, NativeResponse):
-        response.begin()
+    response.begin()
     pieces: list[bytes] = []
     while piece := await response.content.readany():
         held.grow(len(piece))
         pieces.append(piece)
-    response.release()
     answer = Answer(response.status, headers, b"".join(pieces), kept, held)
     return AttemptResult(_judged(response.status), answer=answer)
 

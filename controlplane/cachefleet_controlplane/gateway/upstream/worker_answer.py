@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
-import aiohttp
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.upstream.answer_budget import HeldAnswerBytes
+from cachefleet_controlplane.gateway.upstream.answer_budget import HeldAnswerBytes, NoRoomError
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import Watch
-from cachefleet_controlplane.gateway.upstream.held_answer import Held
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.upstream.worker_call import MAX_EVENT_BYTES, AttemptError, Held, NativeResponse
 from cachefleet_controlplane.wire.content_encoding import CONTENT_ENCODING, Inflater, UndecodableError, codings_of
 from cachefleet_controlplane.wire.headers import Header, answer_headers
 from cachefleet_core.continuation import CONVERSATION_HEADER
@@ -21,41 +20,17 @@ from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_dat
 
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
-MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
-MAX_TOLD: Final = 1024
-"""Longest header of the plugin's."""
+MAX_PLUGIN_HEADER_BYTES: Final = 1024
 _SUCCESS: Final = 200
-
-
-class _Content(Protocol):
-    async def readany(self) -> bytes: ...
-
-
-class _Headers(Protocol):
-    def get(self, name: str, default: str, /) -> str: ...
-
-
-class WorkerResponse(Protocol):
-    """A worker's response whose head has been read: aiohttp's, native code's, or that of a held request."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> _Headers: ...
-    @property
-    def raw_headers(self) -> Sequence[tuple[bytes, bytes]]: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def content(self) -> _Content: ...
-    def release(self) -> object: ...
-    def close(self) -> None: ...
 
 
 class InflatedResponse:
     """A response whose body somebody has compressed, though none was asked for; read as if it had not been."""
 
-    def __init__(self, response: WorkerResponse, codings: Sequence[bytes]) -> None:
+    begins = False
+    """Native code relays nothing of it."""
+
+    def __init__(self, response: NativeResponse, codings: Sequence[bytes]) -> None:
         """UndecodableError for codings that are not understood."""
         self._response = response
         self._inflater = Inflater(codings)
@@ -75,22 +50,30 @@ class InflatedResponse:
         while not (piece := self._inflater.take()):
             data = await self._response.content.readany()
             if not data and not self._inflater.whole:
-                raise aiohttp.ClientPayloadError("a compressed answer that is cut")
+                raise AttemptError(Outcome.LOST)
             if not data:
                 return b""
             self._inflater.feed(data)
         return piece
 
-    def release(self) -> object:
-        """Give the connection back."""
-        return self._response.release()
+    def begin(self) -> None:
+        """Read all that has come at once, from now on."""
+        self._response.begin()
+
+    def cut(self) -> None:
+        """Cut the connection: to whoever reads it, it breaks off."""
+        self._response.cut()
 
     def close(self) -> None:
         """Cut the connection."""
         self._response.close()
 
 
-def readable(response: WorkerResponse) -> WorkerResponse:
+WorkerResponse = NativeResponse | InflatedResponse
+"""A worker's response whose head has been read."""
+
+
+def readable(response: NativeResponse) -> WorkerResponse:
     """Return a response whose body can be read. UndecodableError where that is compressed in a way that is not
     understood.
     """
@@ -120,7 +103,7 @@ class AnswerStream:
         self._splitter = splitter
         self.status = response.status
         self.headers = answer_headers(response.raw_headers)
-        self.kept = told(response, CONVERSATION_HEADER)
+        self.kept = plugin_header(response, CONVERSATION_HEADER)
         self.first: list[bytes] = []
         self.done = False
         """The last event that a client waits for has been read; the connection may still be open."""
@@ -156,12 +139,9 @@ class AnswerStream:
             try:
                 data = await self.response.content.readany()
                 events = list(self._splitter.feed(data)) if data else self._end()
-            except StreamTooLargeError:
-                self.outcome = Outcome.OVERSIZED
-            except UndecodableError:
-                self.outcome = Outcome.UNDECODABLE
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                self.outcome = Outcome.FINISHED if self.done else outcome_of(error)
+            except FAILURES as error:
+                outcome = outcome_of(error)
+                self.outcome = Outcome.FINISHED if self.done and outcome in _BREAKS else outcome
         return self._seen(events)
 
     def begun(self) -> bytes:
@@ -183,14 +163,11 @@ class AnswerStream:
 
     def cut(self) -> None:
         """Cut the connection of an answer that is being read: to whoever reads it, it breaks off."""
-        getattr(self.response, "cut", self.response.close)()
+        self.response.cut()
 
     def close(self) -> None:
-        """Release the connection where the stream has ended, else cut it: that frees the worker at once."""
-        if self.outcome is Outcome.FINISHED:
-            self.response.release()
-        else:
-            self.response.close()
+        """Cut the connection unless the answer has ended: that frees the worker at once."""
+        self.response.close()
 
 
 class AttemptResult(Struct, frozen=True):
@@ -216,10 +193,10 @@ class AttemptResult(Struct, frozen=True):
         return "" if begun is None else begun.kept
 
 
-def told(response: WorkerResponse, header: str) -> str:
+def plugin_header(response: WorkerResponse, name: str) -> str:
     """A header of the plugin's; "" where it is absent, or longer than any that is one."""
-    value = response.headers.get(header, "")
-    return value if len(value) <= MAX_TOLD else ""
+    value = response.headers.get(name, "")
+    return value if len(value) <= MAX_PLUGIN_HEADER_BYTES else ""
 
 
 def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
@@ -231,14 +208,22 @@ def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:
     return watch.decided or any(map(error_code, events))
 
 
-_UNREACHABLE: Final = (
-    *(aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError, aiohttp.InvalidURL),
-    ConnectionRefusedError,
-)
+FAILURES: Final = (AttemptError, StreamTooLargeError, NoRoomError, UndecodableError, TimeoutError)
+"""Exceptions that end an attempt."""
+_BREAKS: Final = frozenset({Outcome.LOST, Outcome.SILENT})
+"""What is no failure once the last event that a client waits for has been read."""
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """Return the attempt's outcome for a connection error."""
-    if isinstance(error, _UNREACHABLE):
-        return Outcome.UNREACHABLE
-    return Outcome.SILENT if isinstance(error, TimeoutError) else Outcome.LOST
+    """Return the outcome of an attempt that one of FAILURES ended."""
+    match error:
+        case AttemptError():
+            return error.outcome
+        case StreamTooLargeError():
+            return Outcome.OVERSIZED
+        case NoRoomError():
+            return Outcome.CROWDED
+        case UndecodableError():
+            return Outcome.UNDECODABLE
+        case _:
+            return Outcome.SILENT

@@ -1,29 +1,29 @@
 """How workers at https URLs are verified: by the fleet's authorities and the name of their pool, not of the host.
 
-Native code verifies them as ``WorkerTls`` says, by authorities that follow their file.
+One that no pool has, such as a dedicated renderer, is verified as any server of the web is: by the machine's
+authorities and the host of its URL.
 """
 
 from __future__ import annotations
 
-import time
+import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from cachefleet_core.native import MODULE
-from cachefleet_runtime.lru import LruMap
 from cachefleet_runtime.tls import TrustedAuthorities
 
-if TYPE_CHECKING:  # it may not be installed
+if TYPE_CHECKING:  # the start ends with a sentence where it is not there
     from cachefleet_native import Trust
 
-AGAIN_SECONDS: Final = 60.0
-"""After which a worker whose TLS native code did not accept is tried by it again."""
-MAX_REFUSED: Final = 1024
-
 Verified = tuple["Trust | None", str]
-"""Authorities and the name in the certificate; None and "" where native code does not verify."""
+"""Authorities and the name in the certificate; None and "" where there is no TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +34,43 @@ class WorkerTls:
     server_name: Callable[[str], str]
 
 
-class NativeTrust:
-    """The newest authorities, and the workers that they refused lately."""
+class WorkerTrust:
+    """The newest authorities for each URL."""
 
-    def __init__(self, tls: WorkerTls, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tls = tls
-        self._clock = clock
-        self._refused: LruMap[str, float] = LruMap(MAX_REFUSED)
+    def __init__(self, tls: WorkerTls | None) -> None:
+        self._server_name = (lambda _: "") if tls is None else tls.server_name
+        self._fleet = None if tls is None else _NewestTrust(tls.trusted)
+
+    def of(self, url: str) -> Verified:
+        """How the worker at a URL is verified. OSError where there are no authorities that can be used."""
+        if not url.startswith("https:"):
+            return None, ""
+        if self._fleet is not None and (name := self._server_name(url)):
+            return self._fleet.current(), name
+        return self._machine.current(), urlsplit(url).hostname or ""
+
+    @cached_property
+    def _machine(self) -> _NewestTrust:
+        paths = ssl.get_default_verify_paths()
+        file = os.environ.get(paths.openssl_cafile_env, paths.openssl_cafile)
+        return _NewestTrust(TrustedAuthorities(Path(file)))
+
+
+class _NewestTrust:
+    """Native code's form of authorities that follow their file."""
+
+    def __init__(self, trusted: TrustedAuthorities) -> None:
+        self._trusted = trusted
         self._certificates: str | None = None
         self._trust: Trust | None = None
 
-    def of(self, url: str) -> Verified:
-        """How the worker at a URL is verified."""
-        if not url.startswith("https:") or not (name := self._tls.server_name(url)):
-            return None, ""
-        self._follow()
-        until = self._refused.get(url)
-        if self._trust is None or (until is not None and self._clock() < until):
-            return None, ""
-        return self._trust, name
-
-    def refused(self, url: str) -> None:
-        """Leave a worker to others for a while."""
-        self._refused.put(url, self._clock() + AGAIN_SECONDS)
-
-    def _follow(self) -> None:
-        if (certificates := self._tls.trusted.certificates()) == self._certificates:
-            return
-        self._certificates, self._trust = certificates, None
-        self._refused.clear()
-        if certificates is not None:
+    def current(self) -> Trust:
+        """The newest. OSError where native code cannot use them."""
+        certificates = self._trusted.certificates()
+        if self._trust is None or certificates != self._certificates:
             try:
-                self._trust = import_module(MODULE).Trust(certificates.encode())
-            except ValueError:  # OpenSSL reads more
-                self._trust = None
+                self._trust = import_module(MODULE).Trust((certificates or "").encode())
+            except ValueError as error:
+                raise OSError(f"the authorities cannot be used: {error}") from error
+            self._certificates = certificates
+        return self._trust

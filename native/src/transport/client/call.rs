@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(worker.fails(&"HTTP/1.1 103 x\r\n\r\n".repeat(40)).await, Failure::Lost);
         let request = worker.request(b"{}");
         drop(worker.listener);
-        assert_eq!(open(&worker.client, request).await.err(), Some(Failure::Unreachable));
+        assert_eq!(open(&worker.client, request).await.err(), Some(Failure::ConnectionRefused));
         let nowhere = Request::post("http://no.such.name.invalid", "/", [], Bytes::new(), None).unwrap();
         assert_eq!(open(&worker.client, nowhere).await.err(), Some(Failure::Unreachable));
     }

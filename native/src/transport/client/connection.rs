@@ -47,17 +47,22 @@ impl Connection {
     /// Connects to the first address of `address` that takes it; the handshake counts to the time of connecting.
     pub async fn open(address: &str, verified: Option<&Verified>, bound: Duration) -> Result<Self, Failure> {
         let found = timeout(bound, lookup_host(address)).await.map_err(|_| Failure::Unreachable)?;
+        let mut failure = Failure::Unreachable;
         for address in found.map_err(|_| Failure::Unreachable)? {
-            match timeout(bound, Self::connect(address, verified)).await {
-                Ok(Err(Failure::Unreachable)) | Err(_) => {}
+            failure = match timeout(bound, Self::connect(address, verified)).await {
+                Ok(Err(failure @ (Failure::Unreachable | Failure::ConnectionRefused))) => failure,
+                Err(_) => Failure::Unreachable,
                 Ok(connected) => return connected,
             }
         }
-        Err(Failure::Unreachable)
+        Err(failure)
     }
 
     async fn connect(address: SocketAddr, verified: Option<&Verified>) -> Result<Self, Failure> {
-        let socket = TcpStream::connect(address).await.map_err(|_| Failure::Unreachable)?;
+        let socket = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => Failure::ConnectionRefused,
+            _ => Failure::Unreachable,
+        })?;
         let _ = socket.set_nodelay(true); // slower without, no more
         let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive());
         Ok(Self::of(Stream::begin(socket, verified).await?))

@@ -26,10 +26,12 @@ use pool::Pool;
 /// Why there is no answer, or no more of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection: refused, not in time, or no such name.
+    /// No connection in time, or no such name.
     Unreachable,
-    /// No connection: its TLS or certificate is not accepted. Nothing was sent.
-    Refused,
+    /// Nothing listens at the address.
+    ConnectionRefused,
+    /// No connection: why its TLS or certificate is not accepted. Nothing was sent.
+    Untrusted(&'static str),
     /// Connected, but no byte for longer than the bound.
     Silent,
     /// The connection broke or ended too soon, or what came is no HTTP answer.
@@ -41,17 +43,24 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The word for Python.
+    /// Its name, for Python.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
+            Self::ConnectionRefused => "connection_refused",
+            Self::Untrusted(_) => "untrusted",
             Self::Silent => "silent",
             Self::Lost => "lost",
             Self::Oversized => "oversized",
             Self::Undecodable => "undecodable",
         }
+    }
+
+    /// Why TLS is not accepted; "" for other failures.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        if let Self::Untrusted(reason) = self { reason } else { "" }
     }
 }
 

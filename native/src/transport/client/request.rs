@@ -7,11 +7,18 @@ use bytes::Bytes;
 use super::call::Cut;
 use super::stream::Verified;
 
-/// What this client does not send: another scheme than http, or https where it is told how to verify it; a URL or header that is not plain.
+/// What of a request this client does not send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unsupported;
+pub enum Unsupported {
+    /// Its scheme is not http, or https with authorities to verify the worker by, or it is more than a host, a port and
+    /// a path without escapes to be made.
+    Url,
+    Path,
+    /// A name or value is not plain, or is one that this client sets.
+    Header,
+}
 
-/// A POST to one origin.
+/// A request to one origin.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Names a pool of connections.
@@ -40,8 +47,21 @@ impl Request {
         body: Bytes,
         verified: Option<Verified>,
     ) -> Result<Self, Unsupported> {
-        let framing = format!("content-length: {}", body.len());
-        Self::framed(url, path, headers, body, verified, &framing)
+        let framing = format!("\r\ncontent-length: {}", body.len());
+        Self::framed("POST ", url, path, headers, body, verified, &framing)
+    }
+
+    /// A GET of `url` and `path`.
+    ///
+    /// # Errors
+    /// It is none that this client sends.
+    pub fn get<'a>(
+        url: &str,
+        path: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+        verified: Option<Verified>,
+    ) -> Result<Self, Unsupported> {
+        Self::framed("GET ", url, path, headers, Bytes::new(), verified, "")
     }
 
     /// As `post`, of a request whose body does not end with `body`.
@@ -56,10 +76,11 @@ impl Request {
         verified: Option<Verified>,
     ) -> Result<Self, Unsupported> {
         let chunk = [format!("{:x}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat();
-        Self::framed(url, path, headers, chunk.into(), verified, "transfer-encoding: chunked")
+        Self::framed("POST ", url, path, headers, chunk.into(), verified, "\r\ntransfer-encoding: chunked")
     }
 
     fn framed<'a>(
+        method: &str,
         url: &str,
         path: &str,
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -68,19 +89,22 @@ impl Request {
         framing: &str,
     ) -> Result<Self, Unsupported> {
         let (scheme, port) = if verified.is_some() { ("https://", ":443") } else { ("http://", ":80") };
-        let rest = url.strip_prefix(scheme).ok_or(Unsupported)?;
+        let rest = url.strip_prefix(scheme).ok_or(Unsupported::Url)?;
         let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        if !is_authority(authority) || !is_target(base) || !is_target(path) || base.is_empty() && path.is_empty() {
-            return Err(Unsupported);
+        if !is_authority(authority) || !is_target(base) {
+            return Err(Unsupported::Url);
+        }
+        if !is_target(path) || base.is_empty() && path.is_empty() {
+            return Err(Unsupported::Path);
         }
         let mut head = Vec::with_capacity(512);
-        for part in ["POST ", base, path, " HTTP/1.1\r\nhost: ", authority.trim_end_matches(port)] {
+        for part in [method, base, path, " HTTP/1.1\r\nhost: ", authority.trim_end_matches(port)] {
             head.extend_from_slice(part.as_bytes());
         }
         for (name, value) in headers {
             add_field(&mut head, name, value)?;
         }
-        head.extend_from_slice(format!("\r\n{framing}\r\n\r\n").as_bytes());
+        head.extend_from_slice(format!("{framing}\r\n\r\n").as_bytes());
         let address = address(authority, port);
         let origin =
             verified.as_ref().map_or_else(|| Arc::clone(&address), |how| format!("{address}{}", how.mark()).into());
@@ -91,7 +115,7 @@ impl Request {
 fn add_field(head: &mut Vec<u8>, name: &str, value: &str) -> Result<(), Unsupported> {
     let plain = !name.is_empty() && name.bytes().all(is_token) && !value.bytes().any(|byte| b"\r\n\0".contains(&byte));
     if !plain || OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-        return Err(Unsupported);
+        return Err(Unsupported::Header);
     }
     for part in ["\r\n", name, ": ", value] {
         head.extend_from_slice(part.as_bytes());
@@ -140,15 +164,22 @@ mod tests {
     }
 
     #[test]
-    fn leaves_what_is_not_plain_to_others() {
-        for url in ["https://h", "http://", "http://u@h", "http://h /", "ftp://h", "http://ü"] {
-            assert_eq!(post(url, "/", &[]), Err(Unsupported), "{url}");
+    fn asks_without_a_body() {
+        let request = Request::get("http://worker_1", "/health", [("a", "b")], None).unwrap();
+        assert_eq!(request.head, "GET /health HTTP/1.1\r\nhost: worker_1\r\na: b\r\n\r\n");
+        assert!(request.body.is_empty());
+    }
+
+    #[test]
+    fn refuses_what_is_not_plain() {
+        for url in ["https://h", "http://", "http://u@h", "http://h /", "ftp://h", "http://ü", "h:80"] {
+            assert_eq!(post(url, "/", &[]), Err(Unsupported::Url), "{url}");
         }
         for path in ["", "x", "/ ", "/ü", "/\r\n", "/#a"] {
-            assert_eq!(post("http://h", path, &[]), Err(Unsupported), "{path}");
+            assert_eq!(post("http://h", path, &[]), Err(Unsupported::Path), "{path}");
         }
         for header in [("a\r", "b"), ("a", "b\nc: d"), ("a", "\0"), ("", "b"), ("Host", "x"), ("Connection", "close")] {
-            assert_eq!(post("http://h", "/", &[header]), Err(Unsupported), "{header:?}");
+            assert_eq!(post("http://h", "/", &[header]), Err(Unsupported::Header), "{header:?}");
         }
     }
 }

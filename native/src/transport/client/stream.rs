@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use rustls::{ClientConfig, ClientConnection};
+use rustls::{CertificateError, ClientConfig, ClientConnection, Error};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -71,7 +71,7 @@ impl Stream {
     pub async fn begin(socket: TcpStream, verified: Option<&Verified>) -> Result<Self, Failure> {
         let Some(verified) = verified else { return Ok(Self::Plain(socket)) };
         let tls = ClientConnection::new(Arc::clone(&verified.trust.config), verified.name.clone());
-        let mut made = Box::new(Tls { socket, tls: tls.map_err(|_| Failure::Refused)? });
+        let mut made = Box::new(Tls { socket, tls: tls.map_err(|error| Failure::Untrusted(reason(&error)))? });
         made.handshake().await?;
         Ok(Self::Tls(made))
     }
@@ -124,7 +124,7 @@ impl Tls {
             let interest =
                 if self.tls.wants_write() { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
             match (flushed, received) {
-                (_, Ok(Received::Refused)) => return Err(Failure::Refused),
+                (_, Ok(Received::Untrusted(reason))) => return Err(Failure::Untrusted(reason)),
                 (_, Ok(Received::Some)) => {}
                 (Ok(()), Err(error)) | (Err(error), Err(_)) if error.kind() == ErrorKind::WouldBlock => {
                     self.socket.ready(interest).await.map_err(|_| Failure::Unreachable)?;
@@ -140,9 +140,9 @@ impl Tls {
         if self.tls.read_tls(&mut Bare(&self.socket))? == 0 {
             return Ok(Received::End);
         }
-        if self.tls.process_new_packets().is_err() {
+        if let Err(error) = self.tls.process_new_packets() {
             let _ = self.flush(); // the alert, where it can be sent
-            return Ok(Received::Refused);
+            return Ok(Received::Untrusted(reason(&error)));
         }
         Ok(Received::Some)
     }
@@ -166,7 +166,7 @@ impl Tls {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            if matches!(self.receive()?, Received::Refused) {
+            if matches!(self.receive()?, Received::Untrusted(_)) {
                 return Err(ErrorKind::InvalidData.into());
             }
         }
@@ -192,8 +192,29 @@ impl Tls {
 enum Received {
     Some,
     End,
-    /// It is no TLS, or the certificate is not accepted.
-    Refused,
+    /// It is no TLS, or why the certificate is not accepted.
+    Untrusted(&'static str),
+}
+
+/// Why a handshake fails, for whoever operates the worker.
+fn reason(error: &Error) -> &'static str {
+    use CertificateError as Certificate;
+    match error {
+        Error::InvalidCertificate(Certificate::UnknownIssuer) => "no authority that is trusted has issued it",
+        Error::InvalidCertificate(Certificate::NotValidForName | Certificate::NotValidForNameContext { .. }) => {
+            "it has another name than the worker's"
+        }
+        Error::InvalidCertificate(Certificate::Expired | Certificate::ExpiredContext { .. }) => "it has expired",
+        Error::InvalidCertificate(Certificate::NotValidYet | Certificate::NotValidYetContext { .. }) => {
+            "it is not valid yet"
+        }
+        Error::InvalidCertificate(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "it is an authority's (CA:TRUE), not one that an authority has issued"
+        }
+        Error::InvalidCertificate(_) => "it is not valid",
+        Error::PeerIncompatible(_) | Error::AlertReceived(_) => "the worker does not speak TLS 1.3",
+        _ => "the worker does not speak TLS",
+    }
 }
 
 /// A socket as the library reads and writes it.

@@ -12,9 +12,9 @@ import pytest
 
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_tls import AGAIN_SECONDS, NativeTrust, WorkerTls
+from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls, WorkerTrust
 from cachefleet_controlplane.transport.completions import Completions
-from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
+from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, PRIVATE_KEY, worker_server_name
 from cachefleet_operator.certificates.certificate import Pair
 from cachefleet_runtime.tls import TrustedAuthorities, server_context
 from tests.fakes.secret_volume import SecretVolume, authority, issued
@@ -86,17 +86,19 @@ async def side(tmp_path: Path) -> AsyncIterator[Side]:
 
 
 @asynccontextmanager
-async def running(folder: Path, signing: Pair, names: tuple[str, ...] = (NAME,)) -> AsyncIterator[Side]:
+async def running(
+    folder: Path, signing: Pair, names: tuple[str, ...] = (NAME,), *, tls: bool = True
+) -> AsyncIterator[Side]:
     worker = Worker(SecretVolume(folder / "worker", issued(signing, *names)))
     trusted = SecretVolume(folder / "trusted", {AUTHORITIES: signing.pem})
-    tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME)
+    verified = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME) if tls else None
     async with AsyncExitStack() as stack:
         completions = await stack.enter_async_context(Completions())
         context = server_context(worker.volume.folder)
         server = await asyncio.start_server(worker.accept, "127.0.0.1", 0, ssl=context)
         await stack.enter_async_context(server)
         worker.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        upstream = Upstream(completions, connect_seconds=5, idle_seconds=30, tls=tls)
+        upstream = Upstream(completions, connect_seconds=5, idle_seconds=30, tls=verified)
         async with upstream:
             yield Side(upstream, worker, trusted)
         await asyncio.gather(*worker.serving)
@@ -132,14 +134,13 @@ async def test_another_authority_is_refused_and_logged_once(side: Side, caplog: 
     side.worker.volume.put(issued(authority(), NAME))
     assert [await side.asked() for _ in range(3)] == [(Outcome.UNREACHABLE, b"")] * 3
     told = [record.message for record in caplog.records if REFUSED in record.message]
-    assert len(told) == 1
-    assert "unable to get local issuer" in told[0]
+    assert told == [f"{REFUSED}: no authority that is trusted has issued it"]
 
 
 async def test_another_name_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path, authority(), (OTHER, "127.0.0.1", "localhost")) as side:
         assert await side.asked() == (Outcome.UNREACHABLE, b"")
-    assert [record.message for record in caplog.records if REFUSED in record.message and "Hostname" in record.message]
+    assert f"{REFUSED}: it has another name than the worker's" in caplog.messages
 
 
 async def test_authorities_that_are_replaced_hold_for_the_next_connection(side: Side) -> None:
@@ -153,20 +154,21 @@ async def test_authorities_that_are_replaced_hold_for_the_next_connection(side: 
     assert (await side.asked())[0] is Outcome.ANSWERED
 
 
-async def test_what_openssl_alone_accepts_is_asked_all_the_same(tmp_path: Path) -> None:
-    """A certificate that is its own authority."""
+async def test_who_presents_an_authority_s_own_certificate_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     signing = authority()
-    own = issued(signing, NAME)
     async with running(tmp_path, signing) as side:
-        side.trusted.put({AUTHORITIES: own[CERTIFICATE]})
-        side.worker.volume.put(own)
-        assert [(await side.asked())[0] for _ in range(3)] == [Outcome.ANSWERED] * 3
+        side.worker.volume.put({CERTIFICATE: signing.pem, PRIVATE_KEY: signing.key_pem})
+        assert (await side.asked())[0] is Outcome.UNREACHABLE
+    assert f"{REFUSED}: it is an authority's (CA:TRUE), not one that an authority has issued" in caplog.messages
 
 
-async def test_a_worker_without_tls_is_unreachable(side: Side) -> None:
+async def test_a_worker_without_tls_is_unreachable(side: Side, caplog: pytest.LogCaptureFixture) -> None:
     async with await asyncio.start_server(_plain, "127.0.0.1", 0) as server:
         side.worker.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         assert (await side.asked())[0] is Outcome.UNREACHABLE
+    assert f"{REFUSED}: the worker does not speak TLS" in caplog.messages
 
 
 async def _plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -197,19 +199,36 @@ async def test_a_handshake_that_stalls_is_bounded(tmp_path: Path) -> None:
         await ended.wait()
 
 
-def test_a_worker_that_was_refused_is_left_to_others_for_a_while(tmp_path: Path) -> None:
+async def test_what_no_pool_has_is_verified_as_a_server_of_the_web(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the machine's authorities, and the host of its URL."""
+    signing = authority()
+    machine = tmp_path / "machine.pem"
+    machine.write_bytes(signing.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(machine))
+    async with running(tmp_path, authority(), tls=False) as side:
+        side.worker.volume.put(issued(signing, "localhost"))
+        assert (await side.asked())[0] is Outcome.UNREACHABLE  # the host of its URL is an address
+        side.worker.url = side.worker.url.replace("127.0.0.1", "localhost")
+        assert (await side.asked())[0] is Outcome.ANSWERED
+
+
+async def test_a_machine_without_authorities_asks_nobody_by_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    async with running(tmp_path, authority(), tls=False) as side:
+        assert (await side.asked())[0] is Outcome.UNREACHABLE
+    assert any("a worker cannot be asked: [Errno 2]" in message for message in caplog.messages)
+
+
+def test_authorities_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
     trusted = SecretVolume(tmp_path / "trusted", {AUTHORITIES: authority().pem})
-    tls = WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda url: "" if "nobody" in url else NAME)
-    now = 0.0
-    trust = NativeTrust(tls, clock=lambda: now)
+    trust = WorkerTrust(WorkerTls(TrustedAuthorities(trusted.folder / AUTHORITIES), lambda _: NAME))
     first, name = trust.of("https://a")
     assert (first is not None, name) == (True, NAME)
-    trust.refused("https://a")
-    assert [trust.of(url)[0] for url in ("https://a", "https://nobody", "http://b")] == [None] * 3
     assert trust.of("https://b")[0] is first
-    now = AGAIN_SECONDS
-    assert trust.of("https://a")[0] is first
-    trust.refused("https://a")
+    assert trust.of("http://b") == (None, "")
     trusted.put({AUTHORITIES: authority().pem})
     assert trust.of("https://a")[0] not in {first, None}
-    assert NativeTrust(WorkerTls(TrustedAuthorities(None), lambda _: NAME)).of("https://a") == (None, "")
