@@ -4,16 +4,14 @@ __main__         ``python -m cachefleet_controlplane``: two HTTP servers, signal
 client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
 exposition       counts that wait until they are read; the format of /metrics, OpenMetrics with exemplars too
-http_heads       bounds on the bytes and fields of a request's head
-http_protocol    uvicorn's HTTP protocol with deadlines for slow clients and a shutdown in two steps
-http_server      a uvicorn server of that protocol
 inherited_sockets  listening sockets that outlive this process
 internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
 replica_bounds   times and sizes that are the same in every installation
 setting_values   what settings may be
 settings         environment variables
-tls              TLS of the internal port, and how workers are verified
+timed_bodies     middleware of the internal port that ends requests whose body is slow
+tls              TLS of the ports, and how workers are verified
 websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1

@@ -24,9 +24,9 @@ from prometheus_client import disable_created_metrics
 
 from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.http_server import HttpServer, NeverListenedError, http_server
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.settings import Settings, SettingsError, load
+from cachefleet_controlplane.transport.listening_sockets import NeverListenedError
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
@@ -110,7 +110,7 @@ async def serve(
 
 
 async def _run(
-    name: str, server: NativeServer | HttpServer, listener: socket.socket | None, known: asyncio.Event | None = None
+    name: str, server: NativeServer, listener: socket.socket | None, known: asyncio.Event | None = None
 ) -> None:
     """Serve; at an inherited socket, where clients may be waiting, once the pools are ``known``."""
     telling = asyncio.create_task(_tell(name, server))
@@ -119,18 +119,18 @@ async def _run(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(known.wait(), KNOWN_SECONDS)
         await server.serve(None if listener is None else [listener])
-    except SystemExit:  # uvicorn has logged why
+    except SystemExit:  # why is logged
         logger.error("the %s port cannot be opened: %s", name, server.origin)  # noqa: TRY400 - no trace of use
     finally:
         telling.cancel()
 
 
-async def _tell(name: str, server: NativeServer | HttpServer) -> None:
+async def _tell(name: str, server: NativeServer) -> None:
     with contextlib.suppress(NeverListenedError):  # its reason is logged where there is one
         logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
 
 
-def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, HttpServer]:
+def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, NativeServer]:
     """The gateway's server and the internal one; the gateway bounds the time of request bodies itself."""
     messages = MessageBounds(
         seconds=settings.request_body_seconds,
@@ -144,20 +144,16 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, Http
         websocket=client_websocket(messages),
         tls=plane.tls.public,
     )
-    host, port = settings.gateway_host, settings.gateway_port
-    gateway = NativeServer(plane.gateway, plane.completions, host=host, port=port, bounds=bounds)
-    internal = http_server(
-        plane.internal,
-        host=settings.internal_host,
-        port=settings.internal_port,
+    of_internal = ServerBounds(
         head_seconds=plane.bounds.head_seconds,
-        body_seconds=settings.request_body_seconds,
-        stall_seconds=plane.bounds.stall_seconds,
         drain_seconds=1,
         websocket_bytes=MAX_FRAME_BYTES,
-        tls=plane.tls.server,
+        tls=plane.tls.internal,
     )
-    return gateway, internal
+    completions, host, port = plane.completions, settings.gateway_host, settings.gateway_port
+    gateway = NativeServer(plane.gateway, completions, host=host, port=port, bounds=bounds)
+    host, port = settings.internal_host, settings.internal_port
+    return gateway, NativeServer(plane.internal, completions, host=host, port=port, bounds=of_internal)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Final, Self
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -45,6 +46,7 @@ from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.timed_bodies import TimedBodies
 from cachefleet_controlplane.tls import tls_parts
 from cachefleet_controlplane.wiring import (
     Authority,
@@ -233,7 +235,9 @@ class ControlPlane:
             max_bytes=self.bounds.admin_bytes,
         )
         self.console = Console(self.fleet, admin=admin, authorize=authority.admin)
+        seconds, stall_seconds = settings.request_body_seconds, self.bounds.stall_seconds
         return Starlette(
+            middleware=[Middleware(TimedBodies, seconds=seconds, stall_seconds=stall_seconds)],
             routes=[
                 WebSocketRoute(REPORTS_PATH, reports),
                 Route(REPORTS_PATH, reports),

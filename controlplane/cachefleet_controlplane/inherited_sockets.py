@@ -14,10 +14,10 @@ VARIABLE: Final = "CACHEFLEET_SOCKETS"
 
 def inherited_sockets(environment: Mapping[str, str]) -> dict[int, socket.socket]:
     """Return each listening socket by its port. ValueError where one of the descriptors is none."""
-    given = environment.get(VARIABLE, "")
+    descriptors = environment.get(VARIABLE, "")
     try:
-        sockets = [socket.socket(fileno=int(number)) for number in given.split(",") if number]
-        return {int(one.getsockname()[1]): one for one in sockets}
+        sockets = [socket.socket(fileno=int(number)) for number in descriptors.split(",") if number]
+        return {int(listener.getsockname()[1]): listener for listener in sockets}
     except (OSError, ValueError) as error:
-        message = f"{VARIABLE}: got {given!r}, allowed: descriptors of listening TCP sockets, as in '3,4'"
+        message = f"{VARIABLE}: got {descriptors!r}, allowed: descriptors of listening TCP sockets, as in '3,4'"
         raise ValueError(message) from error

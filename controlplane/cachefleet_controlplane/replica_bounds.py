@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from cachefleet_controlplane.admin.admin_app import MAX_BYTES
 from cachefleet_controlplane.gateway.conversations.store_thread import ANSWER_SECONDS
 from cachefleet_controlplane.gateway.upstream.client import CONNECT_SECONDS
-from cachefleet_controlplane.http_protocol import HEAD_SECONDS, STALL_SECONDS
 from cachefleet_controlplane.pools import source
 from cachefleet_controlplane.tenants import directory
+from cachefleet_controlplane.transport.native_server import HEAD_SECONDS
+from cachefleet_controlplane.wire.http_exchange import STALL_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

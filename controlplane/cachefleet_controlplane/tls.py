@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +10,14 @@ from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_core.tls_names import AUTHORITIES
-from cachefleet_runtime.tls import TrustedAuthorities, server_context
+from cachefleet_runtime.tls import TrustedAuthorities
 
 
 @dataclass(frozen=True, slots=True)
 class TlsParts:
     """TLS of the internal and the public port, and how workers are verified; None each where there is none."""
 
-    server: ssl.SSLContext | None
+    internal: ServedTls | None
     workers: WorkerTls | None
     public: ServedTls | None = None
 
@@ -31,7 +30,7 @@ def tls_parts(settings: Settings, credentials: Credentials) -> TlsParts:
     trusted = settings.tls_folder / AUTHORITIES
     try:
         workers = WorkerTls(TrustedAuthorities(trusted), credentials.server_name)
-        return TlsParts(server_context(settings.tls_folder), workers, public)
+        return TlsParts(ServedTls(settings.tls_folder), workers, public)
     except OSError as error:
         raise SettingsError([f"CACHEFLEET_TLS_FOLDER: {error}"]) from error
 

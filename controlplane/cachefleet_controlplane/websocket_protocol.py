@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
+from websockets.protocol import State
 
 _DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 
@@ -24,6 +25,13 @@ class RefusingWebSocket(WebSocketsSansIOProtocol):
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True
+
+    def shutdown(self) -> None:
+        """The server stops; where the client has begun to close, uvicorn would raise."""
+        if self.handshake_complete and self.conn.state is not State.OPEN:
+            self.transport.close()
+        else:
+            super().shutdown()
 
 
 class CautiousWebSocket(RefusingWebSocket):

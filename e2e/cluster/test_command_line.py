@@ -23,8 +23,8 @@ from kubernetes import client
 from cachefleet_controlplane.internal_auth.token_review import TokenReviewAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_runtime.kubernetes import KubernetesClient
-from cachefleet_runtime.tls import server_context
 from e2e.cluster import rights
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.kube import Kube
@@ -86,7 +86,7 @@ async def port(cluster: ApiServer, reviewer: Identity, namespace: str, tmp_path:
     with closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=5)) as database:
         authorizer = TokenReviewAuthorizer(api, metrics=Metrics(), namespaces=(namespace,))
         app = mounted(admin_over(database, authorize=authorizer.admin))
-        async with listening(app, tls=server_context(volume.folder)) as port:
+        async with listening(app, tls=ServedTls(volume.folder)) as port:
             yield port
     await api.close()
 

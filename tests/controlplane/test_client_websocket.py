@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from websockets.frames import Frame, Opcode
 
 from cachefleet_controlplane import client_websocket as module
 from cachefleet_controlplane.client_websocket import LEAVING, MessageBounds, UnfinishedMessages, client_websocket
-from cachefleet_controlplane.http_server import HttpServer, http_server
+from cachefleet_controlplane.transport.websocket_server import WebSocketServer
+from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from tests.controlplane.waiting import until
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -48,7 +51,7 @@ class App:
 @dataclass
 class Side:
     app: App
-    server: HttpServer
+    server: WebSocketServer
     unfinished: UnfinishedMessages
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -64,33 +67,35 @@ class Side:
 
 
 @asynccontextmanager
-async def side(*, accepted: bool = True, limit: int = 1 << 20, seconds: float = 5.0) -> AsyncIterator[Side]:
+async def side(
+    *,
+    accepted: bool = True,
+    limit: int = 1 << 20,
+    seconds: float = 5.0,
+    protocol: type[RefusingWebSocket] | None = None,
+) -> AsyncIterator[Side]:
     unfinished = UnfinishedMessages(limit)
     bounds = MessageBounds(seconds=seconds, stall_seconds=2, unfinished=unfinished)
     app = App()
-    server = http_server(
-        app,
-        host="127.0.0.1",
-        port=0,
-        head_seconds=30,
-        drain_seconds=1,
-        websocket_bytes=1 << 20,
-        websocket=client_websocket(bounds),
-    )
-    serving = asyncio.create_task(server.serve())
-    reader, writer = await asyncio.open_connection("127.0.0.1", await server.listening())
-    writer.write(HEAD)
-    made = Side(app, server, unfinished, reader, writer)
-    if accepted:
-        app.may_accept.set()
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-    try:
-        yield made
-    finally:
-        app.may_accept.set()
-        writer.close()
-        server.stop()
-        await serving
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "websockets"
+        protocol = protocol or client_websocket(bounds)
+        server = WebSocketServer(app, path, drain_seconds=1, message_bytes=1 << 20, protocol=protocol)
+        serving = asyncio.create_task(server.serve())
+        await server.listening()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(HEAD)
+        made = Side(app, server, unfinished, reader, writer)
+        if accepted:
+            app.may_accept.set()
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        try:
+            yield made
+        finally:
+            app.may_accept.set()
+            writer.close()
+            server.stop()
+            await serving
 
 
 async def test_nothing_is_read_before_the_connection_is_accepted() -> None:
@@ -164,6 +169,23 @@ async def test_a_client_that_answers_no_ping_stays() -> None:
         await asyncio.sleep(120)
         one.send(b"still here")
         await until(lambda: one.app.said == ["still here"])
+
+
+async def test_a_server_that_stops_while_a_client_closes_ends_without_an_error() -> None:
+    async with side(protocol=CautiousWebSocket) as one:
+        (connection,) = one.server.server_state.connections
+        handle_close = connection.handle_close
+        stopped: list[bool] = []
+
+        def close_and_stop(event: Any) -> None:
+            handle_close(event)
+            connection.shutdown()
+            stopped.append(True)
+
+        connection.handle_close = close_and_stop
+        one.send((1000).to_bytes(2, "big"), Opcode.CLOSE)
+        assert await one.close_code() == 1000
+        assert stopped == [True]
 
 
 async def test_a_server_that_stops_tells_the_application() -> None:

@@ -1,6 +1,7 @@
 """Clients of both ports whose requests are too long, do not come, or are not what they announce."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -99,15 +100,13 @@ async def test_a_client_without_a_whole_head_is_closed(ports: Ports, port: str, 
 @pytest.mark.parametrize("body", [b"", b'{"prompt"'])
 async def test_a_body_that_stalls_ends_its_connection(ports: Ports, port: str, path: bytes, body: bytes) -> None:
     async with ports.ask(port, head(path, length(1000)) + body) as asked:
-        told = await asked.told()
-    assert told == b"" if port == "internal" else told.startswith(b"HTTP/1.1 408 ")
+        assert await asked.status() == 408
 
 
 @PORTS
 async def test_chunks_that_stall_end_their_connection(ports: Ports, port: str, path: bytes) -> None:
     async with ports.ask(port, head(path, b"transfer-encoding: chunked") + chunk(b"{") + b"5\r\nab") as asked:
-        told = await asked.told()
-    assert told == b"" if port == "internal" else told.startswith(b"HTTP/1.1 408 ")
+        assert await asked.status() == 408
 
 
 @PORTS
@@ -182,8 +181,9 @@ async def test_a_length_that_is_none_is_refused(ports: Ports, port: str, path: b
 async def test_what_comes_after_the_announced_length_is_not_the_body(ports: Ports, port: str, path: bytes) -> None:
     async with ports.ask(port, head(path, length(2)) + b'{}"model":"fake"}') as asked:
         told = await asked.told()
-    assert told.count(b"HTTP/1.1 ") <= 2
-    assert b" 200 " not in told.split(b"\r\n", 1)[0]
+    first, *others = re.findall(rb"HTTP/1.1 (\d+) ", told)
+    assert first == (b"400" if port == "gateway" else b"200")  # what an empty object asks
+    assert others in ([], [b"400"])
 
 
 @PORTS

@@ -141,6 +141,12 @@ class Fleet:
             found = await source.ask(POOL, seconds=10)
         return "" if found.known else found.message
 
+    async def presents(self, url: str, name: str, issuer: str) -> None:
+        """Returns once the certificate there is of this authority: the control plane looks each second."""
+        async with asyncio.timeout(30):
+            while await self.presented(url, name) != issuer:  # noqa: ASYNC110 - what another thread does
+                await asyncio.sleep(0.1)
+
     async def presented(self, url: str, name: str) -> str:
         """The issuer of the certificate that a server presents now."""
         context = client_context(self.cluster.data(PLANE)[AUTHORITIES].decode())
@@ -239,7 +245,7 @@ async def test_everything_is_renewed_while_requests_flow(tmp_path: Path) -> None
             await one.more()
             await one.uplinks()
             assert await one.facts() == ""
-        assert await one.presented(one.internal, "localhost") == second_authority
+        await one.presents(one.internal, "localhost", second_authority)
         assert await one.presented(one.worker.url, worker_server_name(POOL)) == second_authority
         agent_url = f"https://127.0.0.1:{one.agent.http_port}"
         assert await one.presented(agent_url, worker_server_name(POOL)) == second_authority

@@ -3,7 +3,8 @@
 completions   the threads, and handlers on the event loop of what they have done
 listening_sockets  the sockets that a server listens on
 native_exchange  one request and its answer, as ASGI and for the gateway
-native_server  HTTP server, with the interface of ``http_server``
-served_tls  TLS of the public port, replaced without a restart
+native_server  HTTP server
+served_tls  TLS of a port, replaced without a restart
 transport_metrics  version of the native code, and how often it panicked
+websocket_server  uvicorn behind a Unix socket, for WebSockets
 """

@@ -1,4 +1,4 @@
-"""Opens the sockets that a server listens on."""
+"""Opens the sockets that a server listens on, and says where it never did."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import socket
 from typing import Final
 
 BACKLOG: Final = 2048
+START_SECONDS: Final = 30.0
+"""How long a server may take until it listens."""
 _NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """A machine without IPv6 still names its addresses."""
+
+
+class NeverListenedError(RuntimeError):
+    """A server ended before it listened: its port cannot be opened, or it was stopped."""
+
+    def __init__(self) -> None:
+        super().__init__("the server stopped before it listened")
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """One socket for each address of ``host`` that this machine has, all with one port. OSError."""
     kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
-    found = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=kind, flags=passive)
-    addresses = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    resolved = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=kind, flags=passive)
+    addresses = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in resolved))
     opened: list[socket.socket] = []
     problem = OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine")
     try:
@@ -28,8 +37,8 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
                     raise
                 problem = error
     except OSError:
-        for one in opened:
-            one.close()
+        for listener in opened:
+            listener.close()
         raise
     if not opened:
         raise problem
@@ -37,14 +46,14 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def _open(family: int, address: str, port: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind((address, port))
-        made.listen(BACKLOG)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener

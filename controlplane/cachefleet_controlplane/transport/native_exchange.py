@@ -147,7 +147,7 @@ class _Body:
     async def _next(self) -> Piece | None:
         """None where the client is gone. A piece that nobody waited for any more is there for the next who asks."""
         if not self._number:
-            self._number = self._exchange.completions.expect(self._told)
+            self._number = self._exchange.completions.expect(self._receive_piece)
         if not self._asked:
             try:
                 self._exchange.request.read(self._number)
@@ -161,7 +161,7 @@ class _Body:
         self._asked, piece, self._piece = False, self._piece, None
         return piece
 
-    def _told(self, piece: Piece | None) -> None:
+    def _receive_piece(self, piece: Piece | None) -> None:
         self._piece = piece
         if piece is None:
             self._exchange.left()
@@ -245,11 +245,11 @@ class NativeReply(Reply):
         there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         completions = self._exchange.completions
 
-        def told(room: bool) -> None:  # noqa: FBT001 - as a completion comes
+        def receive_room(room: bool) -> None:  # noqa: FBT001 - as a completion comes
             if not there.done():
                 there.set_result(room)
 
-        number = completions.expect(told)
+        number = completions.expect(receive_room)
         try:
             self.native.room(number)
             async with asyncio.timeout(self._seconds):

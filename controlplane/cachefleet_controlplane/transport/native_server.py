@@ -1,7 +1,11 @@
-"""HTTP server of the native transport, with the interface of ``http_server.HttpServer``.
+"""HTTP server of the native transport, which ends in two steps.
 
-Its connections are on the transport's threads; requests are answered by an ASGI application on the event loop.
-WebSockets are passed on to a uvicorn server of this process, which listens on a Unix socket of its own.
+After ``leave`` connections are still taken, and each answer that begins says ``connection: close``, so that clients
+with kept connections go elsewhere. ``stop`` takes no new ones and closes those that are idle, but only a second after
+their last answer: a client may just be reusing one.
+
+Connections are on the transport's threads; requests are answered by an ASGI application on the event loop. WebSockets
+are passed on to a uvicorn server of this process, which listens on a Unix socket of its own.
 """
 
 from __future__ import annotations
@@ -18,16 +22,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_controlplane.http_server import START_SECONDS, HttpServer, NeverListenedError, http_server
 from cachefleet_controlplane.transport.completions import Completions
-from cachefleet_controlplane.transport.listening_sockets import listening_sockets
+from cachefleet_controlplane.transport.listening_sockets import START_SECONDS, NeverListenedError, listening_sockets
 from cachefleet_controlplane.transport.native_exchange import ClientRequest, NativeExchange
 from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_controlplane.transport.websocket_server import WebSocketServer
 from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from cachefleet_core.native import MODULE
 
 logger = logging.getLogger(__name__)
 
+HEAD_SECONDS: Final = 10.0
+"""How long a client may take for the whole head of a request."""
 SEND_SECONDS: Final = 120.0
 """How long a client may take nothing of its answer before it counts as gone."""
 CANCEL_SECONDS: Final = 1.0
@@ -40,7 +46,9 @@ _MAX_FOLDER_BYTES: Final = 76
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerBounds:
-    """Times in seconds, as of ``http_server``; a client may take nothing of its answer for ``send_seconds``."""
+    """Times in seconds: for a request's head, for answers once the server stops, and for a client to take anything of
+    its answer. ``websocket_bytes`` bounds a WebSocket's message, 0 serves none; ``websocket`` is their protocol.
+    """
 
     head_seconds: float
     drain_seconds: float
@@ -63,7 +71,7 @@ class NativeServer:
         self._port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._exchanges: dict[int, NativeExchange] = {}
         self._native: Any = None
-        self._websockets: HttpServer | None = None
+        self._websockets: WebSocketServer | None = None
 
     @property
     def origin(self) -> str:
@@ -79,9 +87,8 @@ class NativeServer:
     def leave(self) -> None:
         """From now on every answer that begins says ``connection: close``; new connections are still taken."""
         self._leaving = True
-        for server in (self._native, self._websockets):
-            if server is not None:
-                server.leave()
+        if self._native is not None:
+            self._native.leave()
 
     def stop(self) -> None:
         """Take no new connections; answers under way may take ``drain_seconds`` more."""
@@ -122,20 +129,23 @@ class NativeServer:
     async def _open(self, stack: contextlib.AsyncExitStack, sockets: Sequence[socket.socket] | None) -> int:
         """Listen, until the end of the stack; the port."""
         listening = list(sockets) if sockets else await listening_sockets(*self._address)
-        for one in listening:
-            stack.callback(one.close)
+        for listener in listening:
+            stack.callback(listener.close)
         websockets = await stack.enter_async_context(self._serving_websockets())
         await stack.enter_async_context(self._serving(websockets))
         port = int(listening[0].getsockname()[1])
         if self._leaving:
             self._native.leave()
-        for one in listening:
-            self._native.listen(one.detach())
+        for listener in listening:
+            self._native.listen(listener.detach())
         return port
 
     @contextlib.asynccontextmanager
     async def _serving(self, websockets: Path | None) -> AsyncIterator[None]:
-        requests, departures = self._completions.expect(self._asked), self._completions.expect(self._left)
+        requests, departures = (
+            self._completions.expect(self._receive_request),
+            self._completions.expect(self._receive_departure),
+        )
         self._native = import_module(MODULE).Server(
             self._completions.native,
             requests=requests,
@@ -163,15 +173,12 @@ class NativeServer:
             return
         with tempfile.TemporaryDirectory(prefix="cachefleet-", dir=_socket_folder()) as folder:
             path = Path(folder) / "websockets"
-            self._websockets = http_server(
+            self._websockets = WebSocketServer(
                 self._app,
-                host="",
-                port=0,
-                unix_socket=path,
-                head_seconds=bounds.head_seconds,
+                path,
                 drain_seconds=bounds.drain_seconds,
-                websocket_bytes=bounds.websocket_bytes,
-                websocket=bounds.websocket,
+                message_bytes=bounds.websocket_bytes,
+                protocol=bounds.websocket,
             )
             serving = asyncio.create_task(self._websockets.serve())
             try:
@@ -198,12 +205,12 @@ class NativeServer:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
 
-    def _asked(self, request: ClientRequest) -> None:
+    def _receive_request(self, request: ClientRequest) -> None:
         exchange = NativeExchange(request, self._completions, seconds=self._bounds.send_seconds)
         self._exchanges[request.key] = exchange
         exchange.task = asyncio.create_task(self._answer(exchange))
 
-    def _left(self, key: int) -> None:
+    def _receive_departure(self, key: int) -> None:
         if (exchange := self._exchanges.get(key)) is not None:
             exchange.left()
 

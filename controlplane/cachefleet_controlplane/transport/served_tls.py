@@ -1,4 +1,4 @@
-"""TLS of the public port: the pair in a folder, replaced without a restart."""
+"""TLS of a port: the pair in a folder, replaced without a restart."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON: Final[Header] = (b"content-type", b"application/json")
 CLIENT_GONE_STATUS: Final = 499
+STALL_SECONDS: Final = 10.0
+"""How long a client may send nothing of a body that has begun."""
 """Noted where the client disconnected before it got a status."""
 _CLOSE: Final = {"connection": "close"}
 _STALLED: Final = "Nothing of the body arrived for {:g} s."
@@ -151,7 +153,7 @@ async def read_body(
     *,
     limit: int,
     seconds: float,
-    stall_seconds: float = 10.0,
+    stall_seconds: float = STALL_SECONDS,
     take: Callable[[int], None] = lambda _: None,
 ) -> bytes:
     """The whole body; ``take`` is told of each piece's size and may refuse it with an ApiError.

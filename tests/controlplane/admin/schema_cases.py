@@ -28,8 +28,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from cachefleet_controlplane.__main__ import servers
 from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.http_server import http_server
 from tests.controlplane.gateway.harness import MODEL, WORKER_KEY
 from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.test_control_plane import settings as plane_settings
@@ -123,8 +123,7 @@ async def _serve(folder: Path, stack: AsyncExitStack) -> Served:
     told = plane_settings(folder, worker, {"gateway": 0, "internal": 0})
     plane = await stack.enter_async_context(ControlPlane(told, BOUNDS))
     addresses = []
-    for app in (plane.gateway, plane.internal):
-        server = http_server(app, host="127.0.0.1", port=0, head_seconds=10, drain_seconds=1)
+    for server in servers(plane, told):
         serving = asyncio.create_task(server.serve())
         stack.push_async_callback(lambda task: task, serving)
         stack.callback(server.stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,13 +14,15 @@ from starlette.types import ASGIApp
 
 from cachefleet_controlplane.admin.admin_app import PATH, AdminFleet, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.http_server import http_server
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
+from cachefleet_controlplane.transport.served_tls import ServedTls
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle, Still
 from tests.fakes.decisions import InMemoryDecisions
 
@@ -46,12 +47,14 @@ def mounted(admin: ASGIApp, *more: Mount) -> Starlette:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def listening(app: ASGIApp, *, port: int = 0, tls: ServedTls | None = None) -> AsyncIterator[int]:
     """Serve an application on this machine; its port."""
-    server = http_server(app, host="127.0.0.1", port=port, head_seconds=5, drain_seconds=0, tls=tls)
-    running = asyncio.create_task(server.serve())
-    try:
-        yield await server.listening()
-    finally:
-        server.stop()
-        await running
+    bounds = ServerBounds(head_seconds=5, drain_seconds=0, tls=tls)
+    async with Completions() as completions:
+        server = NativeServer(app, completions, host="127.0.0.1", port=port, bounds=bounds)
+        running = asyncio.create_task(server.serve())
+        try:
+            yield await server.listening()
+        finally:
+            server.stop()
+            await running

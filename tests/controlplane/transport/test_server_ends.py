@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cachefleet_controlplane.http_server import NeverListenedError
 from cachefleet_controlplane.transport.completions import Completions
+from cachefleet_controlplane.transport.listening_sockets import NeverListenedError
 from tests.controlplane.transport.probe import Probe
 from tests.controlplane.transport.raw_client import Connection, posted, request
 from tests.controlplane.transport.transports import Served, made, served

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
-from cachefleet_controlplane.http_protocol import STALL_SECONDS
 from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 from cachefleet_controlplane.wire.content_encoding import decoded, encoding_of
-from cachefleet_controlplane.wire.http_exchange import Receive, Scope, read_body
+from cachefleet_controlplane.wire.http_exchange import STALL_SECONDS, Receive, Scope, read_body
 from cachefleet_controlplane.wire.json_bounds import JsonBounds
 
 T = TypeVar("T")
