@@ -173,7 +173,7 @@ async def test_a_client_that_answers_no_ping_stays() -> None:
 
 async def test_a_server_that_stops_while_a_client_closes_ends_without_an_error() -> None:
     async with side(protocol=CautiousWebSocket) as one:
-        (connection,) = one.server.server_state.connections
+        connection: Any = next(iter(one.server.server_state.connections))
         handle_close = connection.handle_close
         stopped: list[bool] = []
 

@@ -149,13 +149,13 @@ async def test_a_request_is_sent_as_it_is_and_its_connection_used_again() -> Non
 
 
 async def test_headers_of_an_answer_are_read() -> None:
-    fields = b"X-Own: \xe4\r\nx-cachefleet-conversation: Abc\r\nX-CacheFleet-Prompt: p\r\n"
+    fields = b"X-Own: \xe4\r\nX-CacheFleet-Conversation: Abc\r\n"
     answer = b"HTTP/1.1 400 Bad\r\nContent-Length: 3\r\n" + fields + b"Set-Cookie: a=b\r\n\r\nbad"
     opened = await opened_from(always(answer))
     assert opened.outcome is Outcome.ANSWERED
     assert opened.answer is not None
     assert opened.answer.headers == ((b"x-own", b"\xe4"),)
-    assert (opened.answer.prompt, opened.answer.kept) == ("p", "Abc")
+    assert opened.answer.kept == "Abc"
 
 
 @pytest.mark.parametrize("status", [204, 302, 401, 500, 503])
