@@ -139,7 +139,7 @@ class Fleet:
                 trusted=self.cluster.trust.context,
             )
             found = await source.ask(POOL, seconds=10)
-        return "" if found.known else found.message
+        return "" if found.pool else found.message
 
     async def presents(self, url: str, name: str, issuer: str) -> None:
         """Returns once the certificate there is of this authority: the control plane looks each second."""

@@ -96,7 +96,7 @@ async def test_what_is_waited_for_is_told_and_how_long_it_took_before(
     runs: list[list[str]] = [[], []]
     for told in runs:
         with small_fleet(tmp_path, ENGINE=slow) as fleet:
-            async with LocalFleet(fleet, said=told.extend):
+            async with LocalFleet(fleet, show_lines=told.extend):
                 assert json.loads(fleet.folder.start_times_file.read_text())["demo-0.engine"] >= 0.3
     log = fleet.folder.log("demo-0.engine")
     first, second = ([line for line in told if line.startswith("demo-0.engine: loading weights")] for told in runs)
