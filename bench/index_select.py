@@ -18,6 +18,7 @@ import cachefleet_native
 
 from bench import index_sides
 from bench.rows import Row
+from cachefleet_controlplane.routing.candidate_view import CandidateView
 from cachefleet_core.block_keys import Namespace, namespace_secrets
 
 TOKENS: Final = 8192
@@ -53,14 +54,14 @@ async def _measured() -> Row:
 def _ours(listed: list[int]) -> Callable[[], Any]:
     keyer = cachefleet_native.Keyer(namespace_secrets(b"k" * 32, Namespace("bench")), BLOCK)
     names = [f"w{number}" for number in range(WORKERS)]
-    index, loads = cachefleet_native.Index(), cachefleet_native.Loads(WORKERS)
+    index = cachefleet_native.Index()
     candidates, packed = cachefleet_native.Candidates(names), array("I", listed).tobytes()
     keys = keyer.packed_ids(packed)
     for number, name in enumerate(names):
         index.store(name, 0, keys[: len(keys) // 8 * (number + 1) // WORKERS * 8], 0)
-        loads.set(number, tokens_per_second=4000.0, inter_token_seconds=0.02, batched_tokens=2048, stale=False)
-    return lambda: index.match_and_score(
-        keyer.packed_ids(packed), candidates, loads, tokens=TOKENS, block_size=BLOCK, needed_blocks=528
+        candidates.set(number, CandidateView(reported_at=0.0))
+    return lambda: index.choose(
+        keyer.packed_ids(packed), candidates, now=0.0, tokens=TOKENS, block_size=BLOCK, needed_blocks=528
     )
 
 

@@ -33,8 +33,25 @@ class Digest:
 
 @final
 class Candidates:
-    def __new__(cls, names: Sequence[str], rules: Sequence[tuple[bool, Sequence[int], int]] = ()) -> Candidates: ...
+    def __new__(
+        cls,
+        names: Sequence[str],
+        rules: Sequence[tuple[bool, Sequence[int], int]] = (),
+        pools: Sequence[int] = (),
+    ) -> Candidates: ...
     def __len__(self) -> int: ...
+    def set(self, candidate: int, view: object) -> None: ...
+    def set_in_flight(
+        self,
+        candidate: int,
+        *,
+        inflight_tokens: int,
+        blocks_free: int | None,
+        blocks_idle: int,
+        blocks_blank: int | None,
+        requests: int,
+        last_used: int,
+    ) -> None: ...
 
 @final
 class Index:
@@ -78,76 +95,50 @@ class Index:
     def refused(self) -> tuple[int, int]: ...
     def ingest(self, worker: str, data: bytes) -> tuple[int, int, int]: ...
     def replace(self, worker: str, parts: list[bytes]) -> tuple[int, int, int]: ...
-    def match_and_score(
+    def choose(
         self,
-        keys: Sequence[int] | bytes,
+        keys: bytes,
         candidates: Candidates,
-        loads: Loads,
         *,
+        now: float,
         tokens: int,
         block_size: int,
         needed_blocks: int,
+        order: str = "cost",
         sent: Sequence[tuple[int, int]] = (),
+        refuted: Sequence[tuple[int, int]] = (),
         paid: float = 0.0,
         paid_tokens: int = 0,
+        tokens_each: float | None = None,
+        every: bool = False,
     ) -> Choice | None: ...
-
-@final
-class Loads:
-    def __new__(cls, candidates: int) -> Loads: ...
-    def __len__(self) -> int: ...
-    def set(
-        self,
-        candidate: int,
-        *,
-        tokens_per_second: float,
-        inter_token_seconds: float,
-        batched_tokens: int,
-        stale: bool = False,
-        queued_tokens: int = 0,
-        inflight_tokens: int = 0,
-        blocks_free: int | None = None,
-        blocks_blank: int | None = None,
-        requests: int = 0,
-        last_used: int = 0,
-        trust: int = 1000,
-        eviction: float = 1.0,
-        delayed: float = 0.0,
-        standing: float = 0.0,
-        loaded_per_second: float = 1.0,
-        adapter_seconds: float = 0.0,
-    ) -> None: ...
-    def set_in_flight(
-        self,
-        candidate: int,
-        *,
-        inflight_tokens: int,
-        blocks_free: int | None,
-        blocks_blank: int | None,
-        requests: int,
-        last_used: int,
-    ) -> None: ...
 
 @final
 class Choice:
     @property
     def first(self) -> int: ...
     @property
-    def second(self) -> int | None: ...
-    @property
-    def depths(self) -> bytes: ...
-    @property
-    def loadable(self) -> bytes: ...
-    @property
     def reason(self) -> str: ...
+    @property
+    def blind(self) -> bool: ...
     @property
     def longest(self) -> int: ...
     @property
     def excess(self) -> float: ...
     @property
-    def first_score(self) -> tuple[int, int, int, float, bool]: ...
+    def predicted_tokens(self) -> int: ...
     @property
-    def second_score(self) -> tuple[int, int, int, float, bool] | None: ...
+    def loaded_tokens(self) -> int: ...
+    @property
+    def uncached_tokens(self) -> int: ...
+    @property
+    def queue_seconds(self) -> float: ...
+    @property
+    def largest(self) -> int: ...
+    @property
+    def leading_count(self) -> int: ...
+    def leading(self) -> list[tuple[int, dict[str, Any]]]: ...
+    def scores(self) -> list[tuple[int, dict[str, Any]]]: ...
 
 @final
 class Transport:

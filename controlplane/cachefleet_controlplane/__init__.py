@@ -25,8 +25,8 @@ hot_prefixes/    prefixes that many requests share, and telling new workers of t
 index/           which worker holds which block
 pools/           where pools and worker endpoints come from; contracts and salts
 report_server/   WebSocket endpoint of the agents
-routing/         the routing decision as a pure function
-selection/       candidates of one decision, and the choice in Python or native code
+routing/         the values of a routing decision, and what it rests on
+selection/       candidates of one decision, and the choice among them in native code
 store/           the database: decisions, tenants, usage
 report_streams/  state machine of one agent's report stream
 tenants/         tenants, API keys and limits

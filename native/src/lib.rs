@@ -1,5 +1,6 @@
 //! Native backend of block keys, digests, the block index, scoring and the HTTP transport. Everything but `python` is plain Rust.
 
+pub mod choice;
 pub mod digest;
 pub mod frame;
 pub mod index;
@@ -11,7 +12,8 @@ pub mod mixing;
 mod msgpack;
 pub mod reader;
 pub mod score;
+pub mod throughput;
 pub mod transport;
 
 #[cfg(feature = "python")]
-mod python;
+pub(crate) mod python;

@@ -1,43 +1,167 @@
-//! Scores workers for a prompt, bit for bit as `controlplane/cachefleet_controlplane/routing/scoring.py` does.
+//! What a request costs on one worker, itself and others.
+//!
+//! In seconds:
+//!
+//! ```text
+//! T(Q + I + U)  +  D * t  +  (1 + D) * w * E / R  +  L / V  +  A      with  T(x) = x / R + ITL * ceil(x / C)
+//! ```
+//!
+//! with Q + I the tokens that wait there, by its last report and of what this replica has sent that the report does not
+//! show yet, U the prompt's tokens that are not cached there, R its prefill rate in tokens a second, ITL its inter-token
+//! latency, C the tokens it computes in one step, and E the cached tokens that would have to be evicted to make room; of
+//! these the share w is computed again later. L are tokens loaded from the host's memory or a disk at V tokens a second;
+//! others do not wait for that. A is how long the adapter that is asked for is loaded onto the device.
+//! `t = T(Q + I + U) - T(Q + I)` is the time that computing the prompt takes, and D how many others wait for each second
+//! of it:
+//!
+//! ```text
+//! D = k * (s + T(Q + I) + t / 2)
+//! ```
+//!
+//! with k those that wait for each second of a queue, and s the queue that is there on the mean (`Worth::delays`). What
+//! waiting for the prompt's prefix has paid is taken off what the request costs others, on workers that do not hold it.
+//!
+//! Of the blocks that the index says a worker holds, or that were just sent there, only that share is counted as cached
+//! that its answers so far make credible. `tests/reference/scoring.py` says the same in Python, bit for bit.
 
-/// Costs within this share of the cheapest are a tie.
-const TIE: f64 = 0.05;
+use crate::throughput::Throughput;
 
-/// A candidate's load. Rates are resolved already; `None` is unknown.
+/// A report older than this says nothing about caches, and excludes no worker.
+const STALE_AFTER_SECONDS: f64 = 5.0;
+/// Trust in a worker whose blocks have all been served so far.
+pub const WHOLE: u32 = 1000;
+/// A pool that is busy for longer is taken to be busy for so long: a queue ends some time.
+const MOST_BUSY: f64 = 0.9;
+
+/// What work and evictions on a worker cost others: `Worth` of `routing/worth.py`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
-    pub stale: bool,
-    pub queued_tokens: u64,
-    pub inflight_tokens: u64,
-    pub tokens_per_second: f64,
-    pub inter_token_seconds: f64,
-    pub batched_tokens: u64,
-    pub blocks_free: Option<u64>,
-    pub blocks_blank: Option<u64>,
-    pub requests: u64,
-    pub last_used: u64,
-    /// Parts in `WHOLE` of its matched blocks, and of those just sent there, that are counted on.
-    pub trust: u32,
-    /// Share of evicted tokens that will be computed again because of it.
+#[cfg_attr(feature = "python", derive(pyo3::FromPyObject))]
+pub struct Worth {
     pub eviction: f64,
-    /// Requests that wait for each second of a queue.
-    pub delayed: f64,
-    /// Seconds of queue that are there on the mean.
-    pub standing: f64,
-    /// Tokens a second loaded from below the device.
-    pub loaded_per_second: f64,
-    /// How long the adapter that is asked for would be loaded onto the device.
+    pub requests_per_second: f64,
+    pub computed_per_second: f64,
+    pub request_tokens: f64,
+}
+
+impl Worth {
+    /// Of so many evicted tokens, those that will be computed again because of it.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "tokens are far fewer than 2**52, and a share of them is no less than 0"
+    )]
+    pub fn computed_again(&self, evicted: u64) -> u64 {
+        (self.eviction * evicted as f64).round_ties_even() as u64
+    }
+
+    /// Requests that wait for each second of a queue, and the seconds of queue that are there on the mean, on a worker
+    /// that computes a token in `token_seconds`.
+    fn delays(&self, token_seconds: f64) -> (f64, f64) {
+        let busy = MOST_BUSY.min(self.computed_per_second * token_seconds);
+        (self.requests_per_second / (1.0 - busy), busy / 2.0 * self.request_tokens * token_seconds)
+    }
+}
+
+/// A worker as decisions see it: `CandidateView` of `routing/candidate_view.py`. `None` was not reported.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "python", derive(pyo3::FromPyObject))]
+pub struct View {
+    pub reported_at: Option<f64>,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub queued_tokens: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub inflight_tokens: u64,
+    pub tokens_per_second: Option<f64>,
+    pub inter_token_seconds: Option<f64>,
+    pub loaded_per_second: Option<f64>,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub batched_tokens: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded_or_none))]
+    pub blocks_total: Option<u64>,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded_or_none))]
+    pub blocks_free: Option<u64>,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub blocks_reserved: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub blocks_idle: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub blocks_used: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded_or_none))]
+    pub blocks_blank: Option<u64>,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub requests: u64,
+    #[cfg_attr(feature = "python", pyo3(from_py_with = crate::python::ints::bounded))]
+    pub last_used: u64,
+    /// Parts of `WHOLE` of its blocks that are counted on.
+    pub trust: u32,
+    pub worth: Worth,
+    /// How long the adapter that is asked for would be loaded onto its device.
     pub adapter_seconds: f64,
 }
 
-/// Trust in a worker whose blocks have all been served so far.
-pub const WHOLE: u32 = 1000;
+impl View {
+    /// A worker of which nothing is known.
+    pub const UNKNOWN: Self = Self {
+        reported_at: None,
+        queued_tokens: 0,
+        inflight_tokens: 0,
+        tokens_per_second: None,
+        inter_token_seconds: None,
+        loaded_per_second: None,
+        batched_tokens: 0,
+        blocks_total: None,
+        blocks_free: None,
+        blocks_reserved: 0,
+        blocks_idle: 0,
+        blocks_used: 0,
+        blocks_blank: None,
+        requests: 0,
+        last_used: 0,
+        trust: WHOLE,
+        worth: Worth { eviction: 1.0, requests_per_second: 0.0, computed_per_second: 0.0, request_tokens: 0.0 },
+        adapter_seconds: 0.0,
+    };
+
+    /// Tokens to be computed there before a new request's.
+    #[must_use]
+    pub fn waiting_tokens(&self) -> u64 {
+        self.queued_tokens + self.inflight_tokens
+    }
+
+    /// Whether its blocks are not known, or were reported too long ago.
+    #[must_use]
+    pub fn stale(&self, now: f64) -> bool {
+        self.reported_at.is_none_or(|at| now - at > STALE_AFTER_SECONDS)
+    }
+
+    fn counted(&self, blocks: u32) -> u64 {
+        u64::from(blocks) * u64::from(self.trust) / u64::from(WHOLE)
+    }
+
+    /// Whether it has so many blocks at all, as far as is known.
+    fn possible(&self, needed: u64) -> bool {
+        self.blocks_total.is_none_or(|total| needed <= total)
+    }
+
+    /// Whether it has room for a request that takes so many of its free blocks: an idle worker has, unless the request
+    /// needs more blocks than it has.
+    fn has_room(&self, needed: u64, taken: u64) -> bool {
+        self.possible(needed) && (self.requests == 0 || self.blocks_free.is_none_or(|free| taken <= free))
+    }
+
+    /// How many of `held` blocks of a prompt are in use for certain, so that sharing them takes nothing.
+    fn certainly_used(&self, held: u64) -> u64 {
+        held.saturating_sub(self.blocks_idle).min(self.blocks_used)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prompt {
     pub tokens: u64,
     pub block_size: u64,
-    /// Blocks that the prompt and the start of its answer fill.
+    /// Free blocks that there must be for the request.
     pub needed_blocks: u64,
     /// Seconds of waiting that have paid for a copy of its prefix.
     pub paid: f64,
@@ -45,133 +169,108 @@ pub struct Prompt {
     pub paid_tokens: u64,
 }
 
+impl Prompt {
+    /// Its blocks that a hit can have: all but the one with its last token.
+    #[must_use]
+    pub fn usable_blocks(&self) -> u64 {
+        self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0)
+    }
+}
+
+/// Blocks of a prompt on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// The index says it holds them.
+    pub matched: u32,
+    /// They follow the matched ones, below the device.
+    pub loadable: u32,
+    /// They were just sent there.
+    pub sent: u32,
+}
+
+/// The cost of a prompt on one worker, with every part of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
     /// Index among the candidates.
     pub candidate: usize,
     pub matched_blocks: u32,
+    /// Tokens that will come from its cache by the index alone, those to be loaded included.
+    pub predicted_tokens: u64,
+    /// The same, with the blocks of prompts just sent there.
     pub expected_tokens: u64,
+    /// Of these, those to be loaded from below the device.
+    pub loaded_tokens: u64,
+    pub uncached_tokens: u64,
     pub evicted_tokens: u64,
     pub seconds: f64,
     /// Seconds for the work that waits there already, alone.
     pub waiting_seconds: f64,
+    pub others_seconds: f64,
+    pub paid_seconds: f64,
+    pub loading_seconds: f64,
+    /// Blocks it would take of the free ones.
+    pub taken_blocks: u64,
     pub fits: bool,
+    /// Whether it could ever have room.
+    pub possible: bool,
 }
 
-/// Why the first candidate was chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    LongestPrefix,
-    LoadOverPrefix,
-    Cold,
-    LoadOnly,
-    NoFit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
-    pub first: Score,
-    pub second: Option<Score>,
-    pub reason: Reason,
-    /// The most tokens of the prompt that any candidate is expected to hold.
-    pub longest: u64,
-    /// How much longer the first one's queue is than the shortest, where it was chosen for holding these.
-    pub excess: f64,
-}
-
-impl Prompt {
-    /// Its blocks that a hit can have: all but the one with its last token.
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "callers bound a prompt's tokens")]
-    pub fn usable_blocks(&self) -> usize {
-        self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0) as usize
-    }
-
-    fn usable_tokens(&self, blocks: u64) -> u64 {
-        match (self.tokens.checked_sub(1), self.block_size) {
-            (None, _) | (_, 0) => 0,
-            (Some(most), size) => blocks.min(most / size) * size,
-        }
-    }
-}
-
-/// The cost of a prompt on a candidate that holds `matched` of its blocks, could load `loadable` that follow them, and
-/// was just sent `sent`.
+/// The cost of a prompt on a worker; stale reports exclude nobody.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
-pub fn score(prompt: &Prompt, load: &Load, candidate: usize, matched: u32, loadable: u32, sent: u32) -> Score {
-    let counted = |blocks: u32| u64::from(blocks) * u64::from(load.trust) / u64::from(WHOLE);
-    let (reported, below) = if load.stale { (0, 0) } else { (matched, matched + loadable) };
-    let there = prompt.usable_tokens(counted(reported.max(sent)));
-    let expected_tokens = there.max(prompt.usable_tokens(counted(below)));
-    let evicted_tokens = evicted(prompt, load, there);
-    let loading = (expected_tokens - there) as f64 / load.loaded_per_second;
-    let waiting = load.queued_tokens + load.inflight_tokens;
-    let work = (waiting + prompt.tokens - expected_tokens) as f64;
-    let time = |work: f64| {
-        work / load.tokens_per_second + load.inter_token_seconds * (work / load.batched_tokens as f64).ceil()
-    };
-    let (before, own) = (time(waiting as f64), time(work));
-    let others = load.delayed * (load.standing + before + (own - before) / 2.0);
-    let paid = if expected_tokens < prompt.paid_tokens { prompt.paid } else { 0.0 };
-    let lost = load.eviction * evicted_tokens as f64 / load.tokens_per_second;
+pub fn score(
+    prompt: &Prompt,
+    view: &View,
+    throughput: &Throughput,
+    candidate: usize,
+    cached: Cached,
+    now: f64,
+) -> Score {
+    let stale = view.stale(now);
+    let usable = |blocks: u32| view.counted(blocks).min(prompt.usable_blocks());
+    let (matched, below) = if stale { (0, 0) } else { (cached.matched, cached.loadable) };
+    let held = usable(matched);
+    let predicted = usable(matched + below) * prompt.block_size;
+    let there = held.max(usable(cached.sent)) * prompt.block_size;
+    let expected = predicted.max(there);
+    let evicted = if stale { 0 } else { evicted(prompt, view, there) };
+    let taken = prompt.needed_blocks.saturating_sub(view.certainly_used(held));
+
+    let uncached = prompt.tokens - expected;
+    let before = throughput.seconds(view.waiting_tokens());
+    let own = throughput.seconds(view.waiting_tokens() + uncached);
+    let (delayed, standing) = view.worth.delays(throughput.token_seconds());
+    let others = delayed * (standing + before + (own - before) / 2.0);
+    let lost = view.worth.eviction * evicted as f64 / throughput.tokens_per_second;
+    let full = own + (own - before) * others + lost * (1.0 + others);
+    let paid = if expected < prompt.paid_tokens { prompt.paid } else { 0.0 };
+    let seconds = own.max(full - paid);
+    let loading = (expected - there) as f64 / throughput.loaded_per_second;
     Score {
         candidate,
-        matched_blocks: matched,
-        expected_tokens,
-        evicted_tokens,
-        seconds: own.max(own + (own - before) * others + lost * (1.0 + others) - paid) + loading + load.adapter_seconds,
+        matched_blocks: if view.reported_at.is_some() { cached.matched } else { 0 },
+        predicted_tokens: predicted,
+        expected_tokens: expected,
+        loaded_tokens: expected - there,
+        uncached_tokens: uncached,
+        evicted_tokens: evicted,
+        seconds: seconds + loading + view.adapter_seconds,
         waiting_seconds: before,
-        fits: load.stale || load.requests == 0 || load.blocks_free.is_none_or(|free| prompt.needed_blocks <= free),
+        others_seconds: (own - before + lost) * others,
+        paid_seconds: full - seconds,
+        loading_seconds: loading,
+        taken_blocks: taken,
+        fits: stale || view.has_room(prompt.needed_blocks, taken),
+        possible: stale || view.possible(prompt.needed_blocks),
     }
 }
 
-fn evicted(prompt: &Prompt, load: &Load, expected: u64) -> u64 {
-    match load.blocks_blank {
-        Some(blank) if !load.stale && prompt.block_size > 0 => {
-            let new = prompt.needed_blocks.saturating_sub(expected / prompt.block_size);
+fn evicted(prompt: &Prompt, view: &View, there: u64) -> u64 {
+    match (view.blocks_blank, there.checked_div(prompt.block_size)) {
+        (Some(blank), Some(held)) => {
+            let new = prompt.needed_blocks.saturating_sub(held);
             new.saturating_sub(blank).saturating_mul(prompt.block_size)
         }
         _ => 0,
     }
-}
-
-/// The best and the second best candidate by cost, or where `blind` by waiting work alone. None without candidates.
-#[must_use]
-pub fn choose(scores: &[Score], loads: &[Load], names: &[String], blind: bool) -> Option<Choice> {
-    let pick = |besides: Option<usize>| {
-        let pool = scores.iter().filter(move |score| Some(score.candidate) != besides).copied();
-        let any_fits = pool.clone().any(|score| score.fits);
-        cheapest(pool.filter(move |score| score.fits || !any_fits), loads, names, blind || !any_fits)
-    };
-    let first = pick(None)?;
-    let longest = scores.iter().map(|score| score.expected_tokens).max().unwrap_or(0);
-    let reason = match (first.fits, blind) {
-        (false, _) => Reason::NoFit,
-        (true, true) => Reason::LoadOnly,
-        (true, false) if longest == 0 => Reason::Cold,
-        (true, false) if first.expected_tokens == longest => Reason::LongestPrefix,
-        (true, false) => Reason::LoadOverPrefix,
-    };
-    let excess = if blind || longest == 0 || first.expected_tokens < longest { 0.0 } else { excess(scores, &first) };
-    Some(Choice { first, second: pick(Some(first.candidate)), reason, longest, excess })
-}
-
-fn excess(scores: &[Score], first: &Score) -> f64 {
-    let others = scores.iter().filter(|score| score.fits && score.candidate != first.candidate);
-    let shortest = others.map(|score| score.waiting_seconds).fold(f64::INFINITY, f64::min);
-    (first.waiting_seconds - shortest).max(0.0)
-}
-
-fn cheapest(pool: impl Iterator<Item = Score> + Clone, loads: &[Load], names: &[String], blind: bool) -> Option<Score> {
-    let cost = |score: &Score| if blind { score.waiting_seconds } else { score.seconds };
-    let bound = pool.clone().map(|score| cost(&score)).fold(f64::INFINITY, f64::min) * (1.0 + TIE);
-    pool.filter(|score| cost(score) <= bound).min_by(|a, b| {
-        let prefix = if blind { std::cmp::Ordering::Equal } else { b.expected_tokens.cmp(&a.expected_tokens) };
-        let (ours, theirs) = (&loads[a.candidate], &loads[b.candidate]);
-        prefix
-            .then_with(|| ours.requests.cmp(&theirs.requests))
-            .then_with(|| ours.last_used.cmp(&theirs.last_used))
-            .then_with(|| names[a.candidate].cmp(&names[b.candidate]))
-    })
 }

@@ -23,7 +23,7 @@ G, C = "cachefleet_controlplane.gateway", "cachefleet_controlplane"
 @pytest.mark.parametrize(
     ("stack", "part"),
     [
-        ([(f"{C}.routing.scoring", "score"), (f"{G}.attempts.exchange", "Exchange._act")], DECISION),
+        ([(f"{C}.selection.choice", "decide"), (f"{G}.attempts.exchange", "Exchange._act")], DECISION),
         ([("dataclasses", "replace"), (f"{G}.placement.routing_input", "RoutingInputBuilder.place")], INPUT),
         ([(f"{C}.fleet.fleet", "Fleet.begin"), (f"{G}.attempts.exchange", "Exchange._act")], LEDGER),
         ([(f"{C}.fleet.fleet", "Fleet.route")], DECISION),

@@ -11,7 +11,7 @@ from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
-from cachefleet_controlplane.routing.decision import RoutingPolicy
+from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPolicy
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.pool.model_names import NameRules
@@ -99,6 +99,10 @@ class LiveFleet(Fleet):
             name_rules=name_rules,
             texts=make_index() if texts else None,
         )
+
+    def route(self, model: str, prompt: Prompt, *, every: bool = True, **options: Any) -> Decision:
+        """With the scores of all candidates."""
+        return super().route(model, prompt, every=every, **options)
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
         """Also of a frame that was never bytes: it is made some, as every frame is."""

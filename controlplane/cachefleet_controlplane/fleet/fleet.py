@@ -30,9 +30,9 @@ from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.selection.native_selection import NativeSelector
-from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
-from cachefleet_controlplane.selection.selection import Duty, Selector, eligible, on_duty
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, eligible, on_duty
+from cachefleet_controlplane.selection.selector import Selection, Selector
+from cachefleet_controlplane.selection.text_selector import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
 from cachefleet_controlplane.workers.pool import Pool
@@ -84,8 +84,8 @@ class Fleet:
         self._arrivals = WorkerArrivals(clock)
         self.losses = Losses(index, self._registry, clock)
         self.holders = BlockHolders(index, self._registry)
-        self._selector = NativeSelector(index, self._registry)
-        self._texts = None if texts is None else NativeTextSelector(texts, self._registry)
+        self._selector = Selector(index, self._registry)
+        self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
         self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
@@ -129,7 +129,9 @@ class Fleet:
         now, pools, lacking = self._clock(), self._registry.fleet(model), self._registry.lacking(model)
         workers = eligible(on_duty(pools, Duty.ANSWER), lacking, now) or eligible(pools, lacking, now)
         by_endpoint = {worker.endpoint: worker.requests for worker in workers if worker.endpoint}
-        likely = self._texts.likely(pools, workers, guess, policy=self.policy, now=now) if self._texts and guess else ""
+        likely = ""
+        if self._texts and guess and len(by_endpoint) > 1:
+            likely = self._texts.likely(guess, Selection(model=model, policy=self.policy, now=now, exclude=lacking))
         return sorted(by_endpoint, key=lambda endpoint: (endpoint.url != likely, by_endpoint[endpoint], endpoint.name))
 
     def render_facts(self, model: str) -> RenderFacts:
@@ -161,26 +163,26 @@ class Fleet:
         model: str,
         prompt: Prompt,
         *,
-        exclude: frozenset[str] = frozenset(),
+        exclude: frozenset[str] = NO_ONE,
         policy: RoutingPolicy | None = None,
         duty: Duty = Duty.ANSWER,
+        every: bool = False,
     ) -> Decision:
         """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
 
         ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
-        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT: see ``scoring.decide``.
+        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT. With ``every`` score of the candidates.
         """
         now, policy = self._clock(), policy or self.policy
         self._agents.expire(now)
         exclude |= self._registry.lacking(model)
         selector = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._selector
+        selection = Selection(model=model, policy=policy, now=now, exclude=exclude, duty=duty, every=every)
         try:
-            return selector.choose(model, prompt, policy=policy, now=now, exclude=exclude, duty=duty)
+            return selector.choose(prompt, selection)
         except IndexDefectError:
             logger.exception("the index failed; deciding without it", extra={"model": model})
-            blind = replace(prompt, keys=b"", knowledge=Knowledge.LOAD)
-            again = Selector(self._index, self._registry).choose
-            return again(model, blind, policy=policy, now=now, exclude=exclude, duty=duty)
+            return self._selector.choose(replace(prompt, keys=b"", knowledge=Knowledge.LOAD), selection)
 
     def most_blocks(self, model: str) -> int:
         """Blocks that a request of several sequences counts for at most: half of the smallest worker; 0: not known."""

@@ -328,7 +328,7 @@ class Gateway:
         info, model = await self._served(info, tenant)
         trace.model = model.name
         routing_input = await self._input_builder.place(await self._whole(info, tenant, model), tenant, model=model)
-        decision = trace.decision = foreseen(routing_input.gate, routing_input.decide())
+        decision = trace.decision = foreseen(routing_input.gate, routing_input.decide(every=True))
         trace.basis = Basis.of(routing_input)
         told = decision_body(trace.id, info, decision, routing_input.rendering)
         await reply.whole(200, [JSON, *decision_headers(trace.id, decision)], told)

@@ -69,7 +69,7 @@ class Explainer:
 
     def _decide(self, routing_input: RoutingInput) -> Decision:
         """Decide as for a request that arrives now: others may be queued before it."""
-        decision = routing_input.decide()
+        decision = routing_input.decide(every=True)
         line = routing_input.model.namespace, routing_input.model.base
         arrived, priority = self._parts.clock(), routing_input.tenant.priority
         tenant = routing_input.tenant.name

@@ -16,7 +16,7 @@ Again = Callable[[frozenset[str]], Decision]
 
 
 def leaning(decision: Decision, worker: str, again: Again) -> Decision:
-    """The decision for ``worker`` where that is as good as ``decision``; else ``decision``."""
+    """The decision for ``worker`` where that is as good as ``decision``, which has all scores; else ``decision``."""
     if decision.verdict is not Verdict.ROUTE or decision.full_name == worker:
         return decision
     if decision.policy is not RoutingPolicy.CACHE_AWARE:
@@ -33,6 +33,7 @@ def leaning(decision: Decision, worker: str, again: Again) -> Decision:
         reason=decision.reason,
         prefix_tokens=decision.prefix_tokens,
         paid_seconds=decision.paid_seconds,
+        candidates=decision.candidates,
         leading=decision.leading,
         scores=decision.scores,
     )

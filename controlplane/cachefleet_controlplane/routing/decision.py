@@ -10,8 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.hit_trust import WHOLE
-from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 
 STALE_AFTER_SECONDS: Final = 5.0
 """A report older than this says nothing about caches, and excludes no worker."""
@@ -147,56 +145,6 @@ class Prompt(Struct, frozen=True):
     """Blocks that all of them count for at most, since an engine computes one after the other; 0 for no such bound."""
 
 
-class CandidateView(Struct, frozen=True):
-    """One rank of one worker as a decision sees it; None where it was not reported. Never changed."""
-
-    worker: str
-    id: WorkerId
-    pool: str
-    url: str
-    rank: int = 0
-    matched_blocks: int = 0
-    """Longest consecutive prefix that the index says is held."""
-    loadable_blocks: int = 0
-    """Blocks that follow the matched ones, held below the device."""
-    sent_blocks: int = 0
-    """Longest prefix that the prompt shares with prompts just sent there."""
-    report_age: float | None = None
-    queued_tokens: int = 0
-    inflight_tokens: int = 0
-    tokens_per_second: float | None = None
-    inter_token_seconds: float | None = None
-    loaded_per_second: float | None = None
-    batched_tokens: int = 0
-    blocks_total: int | None = None
-    """Blocks that requests can have."""
-    blocks_free: int | None = None
-    """Blocks a new request may take, idle cached ones included, net of requests in flight and reserve: ``capacity``."""
-    blocks_reserved: int = 0
-    """Blocks that are to stay free."""
-    blocks_idle: int = 0
-    """Held blocks that may be idle; those beyond are in use."""
-    blocks_used: int = 0
-    """Blocks in use at its last report."""
-    blocks_blank: int | None = None
-    """Of the free ones, blocks that hold nothing."""
-    requests: int = 0
-    """Running, waiting and in flight."""
-    last_used: int = 0
-    """Number of the last decision for it, 0 where there was none."""
-    trust: int = WHOLE
-    """Parts of WHOLE of its blocks that are counted on: ``hit_trust``."""
-    worth: Worth = UNLEARNT
-    """What work and evictions cost others there."""
-    adapter_seconds: float = 0.0
-    """How long the adapter that is asked for would be loaded onto its device."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether its last report is missing or older than STALE_AFTER_SECONDS."""
-        return self.report_age is None or self.report_age > STALE_AFTER_SECONDS
-
-
 class CandidateScore(Struct, frozen=True):
     """The cost of one candidate in seconds, with every part of it. Never changed."""
 
@@ -267,10 +215,14 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Waiting that had paid for a copy of that prefix."""
     queue_seconds: float = 0.0
     """The chosen worker's queue: tokens to be computed before, over its rate; 0 where none was chosen."""
+    candidates: int = 0
+    """How many there were."""
+    largest_blocks: int = 0
+    """Blocks of the largest candidate, where none was chosen; 0 where none tells."""
     leading: Sequence[CandidateScore] = ()
-    """The candidates that ``later_scores.leading_places`` selects; may be computed when first read."""
+    """The chosen and the second best candidate, then those that hold most of the prompt: eight at most."""
     scores: Sequence[CandidateScore] = ()
-    """All candidates; may be computed when first read."""
+    """All candidates, where they were asked for."""
     at: float = 0.0
     """Seconds on the caller's clock."""
 
@@ -278,6 +230,19 @@ class Decision(Struct, frozen=True, kw_only=True):
     def full_name(self) -> str:
         """The chosen worker with all its ranks, as ``full_name`` names it."""
         return full_name(self.pool, self.worker)
+
+
+def unplaced(prompt: Prompt, reason: Reason, *, policy: RoutingPolicy, knowledge: Knowledge, at: float) -> Decision:
+    """A decision without a worker, with the verdict that goes with ``reason``."""
+    return Decision(
+        verdict=verdict_of(reason),
+        reason=reason,
+        policy=policy,
+        knowledge=knowledge,
+        prompt_tokens=prompt.tokens,
+        uncached_tokens=prompt.tokens,
+        at=at,
+    )
 
 
 def held_back(decision: Decision) -> Decision:

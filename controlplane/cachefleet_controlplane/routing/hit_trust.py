@@ -49,8 +49,3 @@ def learnt(evidence: HitEvidence, claimed: int, served: int, now: float) -> HitE
     total = before.claimed + claimed
     share = min(1.0, MOST_TOKENS / total) if total else 1.0
     return HitEvidence(total * share, (before.served + min(claimed, served)) * share, now)
-
-
-def counted(blocks: int, trust: int) -> int:
-    """How many of so many blocks are counted on."""
-    return blocks * trust // WHOLE

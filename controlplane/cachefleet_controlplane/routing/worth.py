@@ -15,9 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-MOST_BUSY: Final = 0.9
-"""A pool that is busy for longer is taken to be busy for so long: a queue ends some time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Worth:
@@ -30,14 +27,6 @@ class Worth:
     """Prompt tokens not found in its cache."""
     request_tokens: float = 0.0
     """Prompt tokens computed for a request, the mean weighted by them."""
-
-    def delays(self, token_seconds: float) -> tuple[float, float]:
-        """Requests that wait for each second of a queue, and the seconds of queue that are there on the mean.
-
-        On a worker that computes a token in ``token_seconds``.
-        """
-        busy = min(MOST_BUSY, self.computed_per_second * token_seconds)
-        return self.requests_per_second / (1 - busy), busy / 2 * self.request_tokens * token_seconds
 
 
 UNLEARNT: Final = Worth()

@@ -1,41 +1,30 @@
-"""The tables of candidates of all fleets, each made when it is first asked for.
-
-Importing this module needs ``cachefleet_native``.
-"""
+"""The tables of candidates of all fleets, each made when it is first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
-
-from cachefleet_controlplane.selection.candidate_table import CandidateTable, NotScorableError
-from cachefleet_controlplane.selection.selection import Duty, on_duty
-from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.selection.candidate_table import CandidateTable
+from cachefleet_controlplane.selection.eligibility import Duty, on_duty
 from cachefleet_controlplane.workers.registry import Registry
 
-T = TypeVar("T", bound=CandidateTable)
 
+class CandidateTables:
+    """Tables by model, adapter and duty; ``weighed`` as ``CandidateTable`` has it."""
 
-class CandidateTables(Generic[T]):
-    """Tables by model, adapter and duty; ``make`` makes one of pools, at a time, for an adapter or none."""
-
-    def __init__(self, registry: Registry, make: Callable[[Sequence[Pool], float, str], T]) -> None:
-        self._registry = registry
-        self._make = make
-        self.known: dict[tuple[str, str, Duty], T] = {}
+    def __init__(self, registry: Registry, *, weighed: bool = True) -> None:
+        self._registry, self._weighed = registry, weighed
+        self.known: dict[tuple[str, str, Duty], CandidateTable] = {}
         self._version = registry.version
 
-    def of(self, model: str, adapter: str, duty: Duty, now: float) -> T | None:
-        """The up-to-date table; None where native code cannot score its workers."""
+    def of(self, model: str, adapter: str, duty: Duty, *, exclude: frozenset[str], now: float) -> CandidateTable:
+        """The up-to-date table; it is kept where it excludes no more than workers that lack the adapter."""
         if self._version != self._registry.version:
             self.known.clear()
             self._version = self._registry.version
-        try:
-            table = self.known.pop((model, adapter, duty), None)
-            if table is None or not table.follow(now):
-                table = self._make(on_duty(self._registry.fleet(model), duty), now, adapter)
-        except NotScorableError:
-            return None
-        if table.candidates:
+        table = self.known.get((model, adapter, duty))
+        if table is not None and table.exclude == exclude and table.follow(now):
+            return table
+        pools = on_duty(self._registry.fleet(model), duty)
+        table = CandidateTable(pools, now, adapter, exclude=exclude, weighed=self._weighed)
+        if table.candidates and exclude == self._registry.lacking(model):
             self.known[model, adapter, duty] = table
         return table

@@ -12,8 +12,9 @@ from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import ReportStream
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.routing.candidate_view import CandidateView
 from cachefleet_controlplane.routing.capacity import Capacity
-from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, CandidateView, Prompt, full_name
+from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, full_name
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
@@ -286,29 +287,14 @@ class Worker:
             load.state, sent=sent, ended=own.ended_blocks, reservations=own.reservations, percent=percent
         )
 
-    def candidate(
-        self, prompt: Prompt, matched: int, now: float, *, percent: int = 0, sent: int | None = None, loadable: int = 0
-    ) -> CandidateView:
-        """As a decision sees it, with ``matched`` blocks of the prompt in the index and ``loadable`` below the device.
-
-        ``percent`` are to stay free. ``sent``: blocks that were sent there just now, where the caller knows better.
-        """
+    def candidate(self, adapter: str, now: float, *, percent: int = 0, worth: Worth = UNLEARNT) -> CandidateView:
+        """As a decision sees it for requests of an adapter, or of none; ``percent`` of its blocks are to stay free."""
         own, load = self.inflight_requests, self.known_load(now)
-        if sent is None:
-            sent = own.match(prompt.keys, now, whole=bool(self.rule.windows)) if prompt.keys else 0
         room = self.room(now, percent=percent)
         fresh = load is not None and not self.stream.stale(now) and not self.unindexed
         state = load.state if load else None
         return CandidateView(
-            worker=self.name,
-            id=self.id,
-            pool=self.pool,
-            url=self.endpoint.url if self.endpoint else "",
-            rank=self.rank,
-            matched_blocks=matched if fresh else 0,
-            loadable_blocks=loadable if fresh else 0,
-            sent_blocks=sent,
-            report_age=now - load.at if load and fresh else None,
+            reported_at=load.at if load and fresh else None,
             queued_tokens=load.others_tokens if load else 0,
             inflight_tokens=own.tokens(now),
             tokens_per_second=state.prefill_tokens_per_second if state and self.samples >= SAMPLES_NEEDED else None,
@@ -324,8 +310,8 @@ class Worker:
             requests=(load.others_requests if load else 0) + own.sequences,
             last_used=self.last_used,
             trust=self.trust,
-            worth=self.worth,
-            adapter_seconds=self.adapters.seconds(prompt.adapter) if prompt.adapter else 0.0,
+            worth=worth,
+            adapter_seconds=self.adapters.seconds(adapter) if adapter else 0.0,
         )
 
     def known_load(self, now: float) -> WorkerLoad | None:

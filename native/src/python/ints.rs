@@ -7,7 +7,7 @@
 
 use crate::reader::Key;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -211,12 +211,19 @@ pub fn packed<'py>(py: Python<'py>, keys: &[u64]) -> PyResult<Bound<'py, PyBytes
     })
 }
 
-/// The same of smaller numbers.
-pub fn packed_u32<'py>(py: Python<'py>, numbers: &[u32]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, 4 * numbers.len(), |out| {
-        for (to, number) in out.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
-            *to = number.to_le_bytes();
-        }
-        Ok(())
-    })
+/// Bound on counts, so that no sum overflows.
+const MOST: u64 = 1 << 48;
+
+/// A count, at most MOST; 0 for one below.
+pub fn bounded(number: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match number.extract::<u64>() {
+        Ok(count) => Ok(count.min(MOST)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(number.py()) => Ok(if number.lt(0)? { 0 } else { MOST }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same of one that may not be known.
+pub fn bounded_or_none(number: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    if number.is_none() { Ok(None) } else { bounded(number).map(Some) }
 }

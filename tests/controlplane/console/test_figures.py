@@ -12,12 +12,12 @@ from cachefleet_controlplane.console.figures.bar_parts import WHOLE, stacked
 from cachefleet_controlplane.console.figures.candidate_bars import candidate_bars
 from cachefleet_controlplane.console.figures.request_legs import time_line
 from cachefleet_controlplane.console.figures.token_split import from_cache, token_split
-from cachefleet_controlplane.routing.cost import cost_of
-from cachefleet_controlplane.routing.throughput import Throughput
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.decision_records import AttemptRecord, ShortfallRecord
 from tests.controlplane.console.test_pages import record
 from tests.controlplane.store.conftest import CANDIDATE
+from tests.reference.cost import cost_of
+from tests.reference.throughput import Throughput
 
 
 def shown(**changes: Any) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.view_builders import contract_facts
-from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
-from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.fleet_status.pool_facts import AdapterConflict
@@ -670,18 +669,3 @@ class TestView:
         fleet.receive(connection, snapshot(0))
         fleet.receive(connection, delta(1))
         assert fleet.worker().sequence == 1
-
-
-class _DefectiveIndex(BlockIndex):
-    """Its code fails at every question."""
-
-    def match(self, *_args: object, **_named: object) -> list[int]:
-        raise IndexDefectError("a defect")
-
-
-def test_a_decision_that_the_index_fails_at_is_made_by_load() -> None:
-    fleet = fleet_of("demo-0", "demo-1", make_index=_DefectiveIndex)
-    fleet.report("demo-0", KEYS, waiting_tokens=10**6)
-    fleet.report("demo-1")
-    decision = route(fleet)
-    assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-1", Knowledge.LOAD, 0)

@@ -9,7 +9,7 @@ import pytest
 from cachefleet_controlplane.fleet.worker_troubles import Trouble
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Reason
-from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_core.engine.suspensions import Suspension
 from cachefleet_core.report_frames import Phase, State
 from tests.controlplane.fleet.test_fleet import KEYS, route

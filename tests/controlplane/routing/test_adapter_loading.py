@@ -6,19 +6,20 @@ from typing import Any
 
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS, adapter_seconds
-from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
 
 SIZE = 16
 PROMPT = Prompt(10 * SIZE + 1, b"12345678" * 10, SIZE, 0, Knowledge.EXACT, adapter="sql")
 
 
-def candidate(name: str, **changes: Any) -> CandidateView:
+def candidate(name: str, **changes: Any) -> Candidate:
     own: dict[str, Any] = {"tokens_per_second": 10_000.0, "inter_token_seconds": 0.0, "report_age": 0.1}
-    return CandidateView(worker=name, id=WorkerId(name), pool="p", url="", **(own | changes))
+    return Candidate(worker=name, id=WorkerId(name), pool="p", url="", **(own | changes))
 
 
-def choose(*candidates: CandidateView) -> Decision:
+def choose(*candidates: Candidate) -> Decision:
     return decide(PROMPT, candidates, RoutingPolicy.CACHE_AWARE, 0.0)
 
 

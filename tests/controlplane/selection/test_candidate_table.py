@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy
-from cachefleet_controlplane.routing.later_scores import LEADING
-from cachefleet_controlplane.selection.native_selection import NativeSelector
-from cachefleet_controlplane.selection.selection import Duty, Selector
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
-from tests.controlplane.selection.test_native_selection import CHAINS, LONG, NAMES, PROMPTS, assert_alike
+from tests.controlplane.selection.test_selector import CHAINS, LONG, NAMES, PROMPTS, assert_alike
+from tests.reference.scoring import LEADING
+from tests.reference.selection import ReferenceSelector
 
 
 @pytest.fixture
@@ -28,31 +28,35 @@ def fleet() -> LiveFleet:
 
 
 @pytest.fixture
-def plain(fleet: LiveFleet) -> Selector:
-    return Selector(fleet.index, fleet._registry)
+def plain(fleet: LiveFleet) -> ReferenceSelector:
+    return ReferenceSelector(fleet.index, fleet._registry)
 
 
 @pytest.mark.parametrize("policy", RoutingPolicy)
 @pytest.mark.parametrize("exclude", [frozenset(), frozenset({"default/demo/demo-2"})], ids=["all", "but one"])
 def test_other_policies_and_exclusions_are_heeded(
-    fleet: LiveFleet, plain: Selector, policy: RoutingPolicy, exclude: frozenset[str]
+    fleet: LiveFleet, plain: ReferenceSelector, policy: RoutingPolicy, exclude: frozenset[str]
 ) -> None:
     for prompt in PROMPTS:
         assert_alike(fleet, plain, prompt, policy=policy, exclude=exclude)
 
 
-@pytest.mark.parametrize("tokens", [2**49, 2**63, 10])
-def test_a_load_beyond_native_numbers_is_judged_without_them(fleet: LiveFleet, plain: Selector, tokens: int) -> None:
+@pytest.mark.parametrize("tokens", [2**49, 2**63, 10**6])
+def test_a_load_beyond_native_numbers_is_as_large_as_any(
+    fleet: LiveFleet, plain: ReferenceSelector, tokens: int
+) -> None:
     connection = fleet.report("demo-1").connection
     fleet.route(MODEL, LONG)
-    fleet.receive(connection, state(0, waiting_tokens=tokens))
-    assert_alike(fleet, plain, LONG)
+    fleet.receive(connection, state(0, waiting_tokens=tokens, waiting=tokens))
+    queued = {score.worker: score.queued_tokens for score in fleet.route(MODEL, LONG).scores}
+    assert queued["demo-1"] == min(tokens, 2**48)
+    assert fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).worker == "demo-0"
     fleet.receive(connection, state(0, waiting_tokens=5))
     assert_alike(fleet, plain, LONG)
 
 
 @pytest.mark.parametrize("served", [0, 30_000, 200_000])
-def test_trust_counts_alike_and_at_once(fleet: LiveFleet, plain: Selector, served: int) -> None:
+def test_trust_counts_alike_and_at_once(fleet: LiveFleet, plain: ReferenceSelector, served: int) -> None:
     """Also where everybody is doubted, and some of a doubted worker's blocks count."""
     fleet.route(MODEL, LONG)
     for name in reversed(NAMES):
@@ -80,13 +84,12 @@ def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
     fleet.update_pools([view(pool(), names)])
     for number, name in enumerate(names):
         fleet.report(name, CHAINS[0][: number // 2], running=number % 3)
-    assert_alike(fleet, Selector(fleet.index, fleet._registry), LONG)
+    assert_alike(fleet, ReferenceSelector(fleet.index, fleet._registry), LONG)
     assert len(fleet.route(MODEL, LONG).leading) == LEADING
 
 
 def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     selector = fleet._selector
-    assert isinstance(selector, NativeSelector)
     fleet.route(MODEL, LONG)
     table = selector._tables.known[MODEL, "", Duty.ANSWER]
     fleet.now += 4
@@ -100,22 +103,24 @@ def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     assert selector._tables.known[MODEL, "", Duty.ANSWER] is not table
 
 
-def test_rows_that_may_lack_room_are_those_of_now(fleet: LiveFleet) -> None:
-    selector = fleet._selector
-    assert isinstance(selector, NativeSelector)
+def test_room_is_that_of_now(fleet: LiveFleet, plain: ReferenceSelector) -> None:
     for name in NAMES:
         fleet.report(name, blocks_total=100, blocks_free=60, blocks_idle=0, running=1)
-    fleet.route(MODEL, LONG)
-    table, seen = selector._tables.known[MODEL, "", Duty.ANSWER], set[int]()
+    seen = set[int]()
     fleet.now += 1
     requests = [fleet.begin(fleet.route(MODEL, LONG), LONG) for _ in NAMES]
     for request in requests:
-        fleet.route(MODEL, LONG)
-        lacking = [place for place, row in enumerate(table.rows) if row.certain_room < 45]
-        assert table.strained(45) == lacking
-        seen.add(len(lacking))
+        assert_alike(fleet, plain, LONG)
+        seen.add(sum(score.free_blocks or 0 for score in fleet.route(MODEL, LONG).scores))
         request.finish()
     assert len(seen) > 2, "it has changed"
+
+
+def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: LiveFleet) -> None:
+    fleet.route(MODEL, LONG)
+    table = fleet._selector._tables.known[MODEL, "", Duty.ANSWER]
+    assert fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).worker == "demo-1"
+    assert fleet._selector._tables.known == {(MODEL, "", Duty.ANSWER): table}
 
 
 class TestRoom:
@@ -125,7 +130,7 @@ class TestRoom:
         for name in NAMES:
             fleet.report(name, CHAINS[0][:holds], running=1, **blocks)
 
-    def test_both_doubt_what_a_doubted_one_shares(self, fleet: LiveFleet, plain: Selector) -> None:
+    def test_both_doubt_what_a_doubted_one_shares(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
         """It would have room for LONG only if all that it claims were counted."""
         self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=1)
         for name in NAMES:
@@ -144,19 +149,19 @@ class TestRoom:
         ],
     )
     def test_both_find_room_or_none(
-        self, fleet: LiveFleet, plain: Selector, holds: int, blocks: dict[str, int], *, reason: Reason
+        self, fleet: LiveFleet, plain: ReferenceSelector, holds: int, blocks: dict[str, int], *, reason: Reason
     ) -> None:
         self.fill(fleet, holds, **blocks)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).reason is reason
 
-    def test_both_see_the_one_that_has_room_for_what_it_shares(self, fleet: LiveFleet, plain: Selector) -> None:
+    def test_the_one_that_has_room_for_what_it_shares_is_seen(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
         self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=9)
         fleet.report("demo-1", CHAINS[0][:11], running=2, blocks_total=41, blocks_free=11, blocks_idle=1)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).worker == "demo-1"
 
-    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: Selector) -> None:
+    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
         for name in NAMES:
             fleet.report(name, blocks_total=19, blocks_free=18)
         assert_alike(fleet, plain, LONG)
@@ -172,7 +177,7 @@ class TestWhatOnlyTimeOrOneEventTells:
     def link(self, fleet: LiveFleet) -> FakeLink:
         return fleet.report("demo-2", CHAINS[0][:8])
 
-    def agree(self, fleet: LiveFleet, plain: Selector, *, seconds: float = 0.0) -> Decision:
+    def agree(self, fleet: LiveFleet, plain: ReferenceSelector, *, seconds: float = 0.0) -> Decision:
         fleet.now += seconds
         assert_alike(fleet, plain, LONG)
         return fleet.route(MODEL, LONG)
@@ -181,7 +186,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         digest = fleet.index.digest(worker_id("default/demo", "demo-2"))
         fleet.receive(link.connection, state(sequence, digest=digest))
 
-    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: Selector, link: FakeLink) -> None:
+    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         assert self.agree(fleet, plain).worker == "demo-2"
         fleet.now += 3
@@ -189,7 +194,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).worker == "demo-2"
         assert self.agree(fleet, plain, seconds=2.1).scores[2].matched_blocks == 0
 
-    def test_being_in_step_again(self, fleet: LiveFleet, plain: Selector, link: FakeLink) -> None:
+    def test_being_in_step_again(self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         fleet.now += 4
         self.speak(fleet, link)
@@ -198,7 +203,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].matched_blocks == 9
 
     def test_patience_with_a_request_that_has_no_token_yet(
-        self, fleet: LiveFleet, plain: Selector, link: FakeLink
+        self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink
     ) -> None:
         fleet.begin(fleet.route(MODEL, LONG), LONG)
         for _ in range(9):
@@ -207,12 +212,12 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].inflight_tokens > 0
         assert self.agree(fleet, plain, seconds=4).scores[2].inflight_tokens == 0
 
-    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: Selector) -> None:
+    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
         fleet.worker_failed("default/demo/demo-2")
         assert len(self.agree(fleet, plain).scores) == 2
         assert len(self.agree(fleet, plain, seconds=1.1).scores) == 3
 
-    def test_the_others_contract(self, fleet: LiveFleet, plain: Selector) -> None:
+    def test_the_others_contract(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
         """The last worker to come back with another contract brings back those that came before it."""
         left = []
         for name in NAMES:
@@ -224,7 +229,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         fleet = LiveFleet(max_held=10)
         fleet.update_pools([view(pool(), NAMES)])
         connection = fleet.report("demo-0", CHAINS[0][:8]).connection
-        plain = Selector(fleet.index, fleet._registry)
+        plain = ReferenceSelector(fleet.index, fleet._registry)
         assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
         fleet.receive(connection, delta(1, stored(CHAINS[2])))
         assert self.agree(fleet, plain).knowledge is Knowledge.LOAD
@@ -235,7 +240,7 @@ def judged(fleet: LiveFleet) -> set[str]:
 
 
 def test_a_worker_that_refused_the_key_is_asked_again_by_one_request_once_its_time_has_come(
-    fleet: LiveFleet, plain: Selector
+    fleet: LiveFleet, plain: ReferenceSelector
 ) -> None:
     fleet.key_refused("default/demo/demo-2")
     fleet.now += KEY_RETRY_SECONDS - 0.1

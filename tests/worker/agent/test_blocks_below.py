@@ -14,11 +14,11 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
-from cachefleet_controlplane.routing.throughput import DEFAULT_LOADED_PER_SECOND
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wiring import running
 from tests.fakes.engine import FakeEngine
+from tests.reference.throughput import DEFAULT_LOADED_PER_SECOND
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import prompt
 from tests.worker.agent.test_joint import FLEET_INDEX_KEY, POOL, control_plane
@@ -62,18 +62,18 @@ async def test_what_left_the_device_is_loaded(make_settings: Callable[..., Agent
                 await ask(prompt(seed, 150), "b")
             await ControlPlane().until(lambda: decide(fleet).loaded_tokens == 4 * BLOCK)
             decision = decide(fleet)
-            [score] = decision.scores
+            [score] = decision.leading
             assert (decision.predicted_tokens, score.matched_blocks) == (4 * BLOCK, 0)
             assert score.loading_seconds == 4 * BLOCK / DEFAULT_LOADED_PER_SECOND
             assert decide(fleet, salt="b").predicted_tokens == 0
 
             def measured() -> bool:
                 engine.load(100, 0.01)
-                return decide(fleet).scores[0].loading_measured
+                return decide(fleet).leading[0].loading_measured
 
             assert not measured()
             await ControlPlane().until(measured)
-            assert decide(fleet).scores[0].loading_seconds == pytest.approx(4 * BLOCK / 10_000)
+            assert decide(fleet).leading[0].loading_seconds == pytest.approx(4 * BLOCK / 10_000)
 
             engine.has_host_room(2)  # of the four, which were never said to be gone, the longest held are
             await ControlPlane().until(lambda: decide(fleet).loaded_tokens == 0)

@@ -26,7 +26,7 @@ from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.gateway.upstream.outcome import BLAMES, BREAKS, Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Reason
-from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, upstream_headers

@@ -196,7 +196,7 @@ class DecisionTrace:
                 CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
                 for score in scores
             ),
-            candidates_left_out=len(decision.scores) - len(scores),
+            candidates_left_out=decision.candidates - len(scores),
             shortfall=self.shortfall,
             lost=self.lost,
             continuation=self.continuation,

@@ -87,7 +87,7 @@ def _not_ready(who: str, model: str, retry_after: int) -> ApiError:
 def _too_large(model: str, prompt: Prompt, decision: Decision, path: str) -> ApiError:
     needed, size = needed_blocks(prompt), prompt.block_size
     output = min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED)
-    most = max((score.total_blocks or 0 for score in decision.scores), default=0)
+    most = decision.largest_blocks
     message = (
         f"This request needs {prompt.tokens + output} tokens ({needed} blocks of {size}) for its prompt and the start "
         f"of its answer, and no worker of model `{model}` has more than {most * size} ({most} blocks)."

@@ -33,7 +33,7 @@ from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.affinity import leaning
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.selection.selection import Duty
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import Fields, encode
@@ -88,10 +88,15 @@ class RoutingInput(Struct, frozen=True):
             return "prefill"
         return "decode" if self.gate.split else ""
 
-    def decide(self, *, exclude: frozenset[str] = frozenset()) -> Decision:
-        """Decide now, without the workers in ``exclude`` (full names); ``preferred`` wins among equals."""
-        decision = self.fleet.route(self.model.name, self.prompt, exclude=exclude, duty=self.duty)
-        if not self.preferred or self.preferred in exclude:
+    def decide(self, *, exclude: frozenset[str] = frozenset(), every: bool = False) -> Decision:
+        """Decide now, without the workers in ``exclude`` (full names); ``preferred`` wins among equals.
+
+        With ``every`` score of the candidates.
+        """
+        leans = bool(self.preferred) and self.preferred not in exclude
+        name, every = self.model.name, every or leans
+        decision = self.fleet.route(name, self.prompt, exclude=exclude, duty=self.duty, every=every)
+        if not leans:
             return decision
         again = partial(self._without, exclude)
         return leaning(decision, self.preferred, again)

@@ -24,8 +24,7 @@ from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.routing.cache_shortfall import surplus
-from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
@@ -52,6 +51,8 @@ from tests.controlplane.gateway.harness import (
 )
 from tests.controlplane.gateway.tenancies import CHAT, directory
 from tests.controlplane.waiting import until, value
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
 
 CACHE_AWARE = RoutingPolicy.CACHE_AWARE
 BASIS = Basis(
@@ -410,8 +411,8 @@ class Listening(Fleet):
         self.heard.append((worker, claimed, served))
 
 
-def holder(name: str, blocks: int) -> CandidateView:
-    return CandidateView(worker=name, id=worker_id("p", name), pool="p", url="u", matched_blocks=blocks, report_age=0.1)
+def holder(name: str, blocks: int) -> Candidate:
+    return Candidate(worker=name, id=worker_id("p", name), pool="p", url="u", matched_blocks=blocks, report_age=0.1)
 
 
 def test_an_answer_that_was_handed_back_is_measured_by_its_first_worker() -> None:

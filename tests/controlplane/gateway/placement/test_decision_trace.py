@@ -12,11 +12,13 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_body
 from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.decision import CandidateScore, CandidateView, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.decision import CandidateScore, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.later_scores import LaterScores
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
+from tests.reference.scoring import LEADING
 
-VIEWS = [CandidateView(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]
+VIEWS = [Candidate(worker=f"w{n}", id=WorkerId(f"p/w{n}#0"), pool="p", url="u") for n in range(20)]
 
 
 @pytest.mark.parametrize(("candidates", "kept", "left_out"), [(0, 0, 0), (3, 3, 0), (20, LEADING, 20 - LEADING)])
@@ -47,7 +49,7 @@ def test_who_asks_for_the_decision_alone_sees_all_candidates() -> None:
 
 def test_a_tenant_is_shown_no_address_and_nothing_of_other_tenants_load() -> None:
     """Whatever others do, the answer that names the same worker is the same."""
-    quiet = CandidateView(worker="a", id=WorkerId("p/a#0"), pool="p", url="http://10.0.0.7:8000", report_age=0.1)
+    quiet = Candidate(worker="a", id=WorkerId("p/a#0"), pool="p", url="http://10.0.0.7:8000", report_age=0.1)
     busy = replace(
         quiet,
         requests=9,

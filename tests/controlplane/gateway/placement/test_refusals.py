@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cachefleet_controlplane.gateway.placement.refusals import refusal
-from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason, RoutingPolicy
 from tests.controlplane.fleets import wid
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
 
 PROMPT = Prompt(tokens=1000, block_size=16, max_tokens=5000)
-SMALL = CandidateView(
-    worker="demo-0", id=wid("demo-0"), pool="p", url="u", report_age=0.1, blocks_total=50, blocks_free=50
-)
+SMALL = Candidate(worker="demo-0", id=wid("demo-0"), pool="p", url="u", report_age=0.1, blocks_total=50, blocks_free=50)
 
 
-def rejected(*views: CandidateView) -> Decision:
+def rejected(*views: Candidate) -> Decision:
     return decide(PROMPT, views, RoutingPolicy.CACHE_AWARE, 0.0)
 
 

@@ -19,10 +19,9 @@ from cachefleet_controlplane.gateway.placement.decision_trace import Basis, Deci
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
-from cachefleet_controlplane.routing.decision import CandidateView, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS, why_lost
-from cachefleet_controlplane.routing.scoring import decide
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, LostRecord, ShortfallRecord
@@ -33,13 +32,15 @@ from cachefleet_local.cli.listing import Item
 from tests.controlplane.store.conftest import make_record
 from tests.local.cli.tenants.test_tenant_commands import served, token_of
 from tests.local.test_command_line import run
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
 
 DOCS = Path(__file__).parents[4] / "docs" / "decisions.md"
 Told = tuple[int, str, str]
 
 
-def view(number: int, *, matched: int, queued: int, requests: int) -> CandidateView:
-    return CandidateView(
+def view(number: int, *, matched: int, queued: int, requests: int) -> Candidate:
+    return Candidate(
         worker=f"agents-{number}",
         id=WorkerId(f"default/agents/agents-{number}#0"),
         pool="default/agents",

@@ -1,61 +1,51 @@
-"""The cost of serving a prompt on each worker, and the choice of one: a pure function of prompt and workers.
-
-The cost is that of ``cost``, with what waits there by the worker's last report and what this replica has sent that the
-report does not show yet.
-
-Of the blocks that the index says a worker holds, or that were just sent there, only that share is counted as cached
-that its answers so far make credible (``hit_trust``).
-
-A worker is a candidate only where the request has room, as ``capacity`` computes it: an idle worker always has, unless
-the request needs more blocks than it has; stale reports exclude nobody. Where no worker has room the request is to
-wait, and where none ever can have, it is refused. ``roundRobin``, a baseline for comparison, ignores room.
-
-Costs within TIE of the cheapest are a tie. Among tied workers the longer prefix wins, then the fewer requests, then the
-least recently used one, so that cold prompts spread. Nothing here reads a clock or a random number.
-"""
+"""The choice among candidates in plain Python: native code chooses alike (``native/src/choice.rs``, ``score.rs``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from heapq import nsmallest
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.routing.capacity import certainly_used
-from cachefleet_controlplane.routing.cost import cost_of
 from cachefleet_controlplane.routing.decision import (
     CandidateScore,
-    CandidateView,
     Decision,
     Knowledge,
     Prompt,
     Reason,
     RoutingPolicy,
     Verdict,
+    unplaced,
     verdict_of,
 )
-from cachefleet_controlplane.routing.later_scores import LEADING, LaterScores, leading_places
-from cachefleet_controlplane.routing.prompt_blocks import Cached, cached_tokens, wanted_blocks
-from cachefleet_controlplane.routing.throughput import Throughput, Throughputs
+from cachefleet_controlplane.routing.hit_trust import WHOLE
+from cachefleet_controlplane.routing.prompt_blocks import usable_blocks, wanted_blocks
 from cachefleet_controlplane.routing.told_reason import told_reason
+from tests.reference.candidate import Candidate
+from tests.reference.cost import cost_of
+from tests.reference.throughput import Throughput, Throughputs
 
 TIE: Final = 0.05
+LEADING: Final = 8
+"""Candidates kept with a decision."""
 
 
-def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy, now: float) -> Decision:
+def decide(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPolicy, now: float) -> Decision:
     """ROUTE to a candidate; QUEUE where none has room now; REJECT where there is none, or none can ever have room."""
     knowledge = _knowledge(prompt, candidates, policy)
     if not candidates:
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=knowledge, at=now)
     judged = _judge(prompt, candidates)
     chosen, reason = _choose(judged, policy, knowledge)
-    leading = LaterScores(
-        min(LEADING, len(judged)), partial(_leading, judged, chosen, policy=policy, knowledge=knowledge)
-    )
+    leading = _leading(judged, chosen, policy=policy, knowledge=knowledge)
     scores = tuple(one.score for one in judged)
     if verdict_of(reason) is not Verdict.ROUTE:
-        return unplaced(prompt, reason, policy=policy, knowledge=knowledge, leading=leading, scores=scores, at=now)
+        decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
+        largest = max(view.blocks_total or 0 for view in candidates)
+        return replace(decision, candidates=len(judged), largest_blocks=largest, leading=leading, scores=scores)
     prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
@@ -75,41 +65,31 @@ def decide(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingP
         excess_seconds=excess,
         paid_seconds=prompt.paid_seconds,
         queue_seconds=(chosen.view.queued_tokens + chosen.view.inflight_tokens) / chosen.score.tokens_per_second,
+        candidates=len(judged),
         leading=leading,
         scores=scores,
         at=now,
     )
 
 
-def unplaced(
-    prompt: Prompt,
-    reason: Reason,
-    *,
-    policy: RoutingPolicy,
-    knowledge: Knowledge,
-    leading: Sequence[CandidateScore] = (),
-    scores: Sequence[CandidateScore] = (),
-    at: float,
-) -> Decision:
-    """A decision without a worker, with the verdict that goes with ``reason``."""
-    return Decision(
-        verdict=verdict_of(reason),
-        reason=reason,
-        policy=policy,
-        knowledge=knowledge,
-        prompt_tokens=prompt.tokens,
-        uncached_tokens=prompt.tokens,
-        leading=leading,
-        scores=scores,
-        at=at,
-    )
+def cached_tokens(prompt: Prompt, view: Candidate) -> tuple[int, int, int]:
+    """Blocks held on its device; tokens with what it loads; tokens there with what was just sent, even while stale."""
+    matched, below = (0, 0) if view.stale else (view.matched_blocks, view.loadable_blocks)
+    held = usable_blocks(counted(matched, view.trust), prompt)
+    sent = usable_blocks(counted(view.sent_blocks, view.trust), prompt)
+    loaded = usable_blocks(counted(matched + below, view.trust), prompt)
+    return held, loaded * prompt.block_size, max(held, sent) * prompt.block_size
 
 
-def score(prompt: Prompt, view: CandidateView, throughput: Throughput, cached: Cached | None = None) -> CandidateScore:
-    """The cost of a prompt on one candidate at this throughput; with ``cached``, of a view that is of no prompt."""
-    cached = cached or Cached.of(view)
-    stale, needed, worth = cached.stale, wanted_blocks(prompt), view.worth
-    held, predicted, there = cached_tokens(prompt, cached, view.trust, stale=stale)
+def counted(blocks: int, trust: int) -> int:
+    """How many of so many blocks are counted on."""
+    return blocks * trust // WHOLE
+
+
+def score(prompt: Prompt, view: Candidate, throughput: Throughput) -> CandidateScore:
+    """The cost of a prompt on one candidate at this throughput."""
+    stale, needed, worth = view.stale, wanted_blocks(prompt), view.worth
+    held, predicted, there = cached_tokens(prompt, view)
     expected = max(predicted, there)
     uncached, loaded = prompt.tokens - expected, expected - there
     evicted = 0 if stale or view.blocks_blank is None else _evicted(prompt, view, there, needed=needed)
@@ -118,59 +98,51 @@ def score(prompt: Prompt, view: CandidateView, throughput: Throughput, cached: C
     work = view.queued_tokens + view.inflight_tokens, uncached, evicted
     cost = cost_of(*work, throughput=throughput, worth=worth, paid=paid, loaded=loaded, adapter=view.adapter_seconds)
     return CandidateScore(
-        view.worker,
-        view.id,
-        view.pool,
-        cached.matched,
-        predicted,
-        expected,
-        view.queued_tokens,
-        view.inflight_tokens,
-        uncached,
-        evicted,
-        throughput.tokens_per_second,
-        throughput.inter_token_seconds,
-        throughput.batched_tokens,
-        view.requests,
-        cost.seconds,
-        cached.report_age,
-        taken,
-        view.blocks_free,
-        view.blocks_reserved,
-        view.blocks_total,
-        stale or _has_room(view, needed=needed, taken=taken),
-        round(worth.eviction * evicted) if evicted else 0,
-        cost.others,
-        cost.paid,
-        loaded,
-        cost.loading,
-        throughput.loading_measured,
-        cost.adapter,
+        worker=view.worker,
+        id=view.id,
+        pool=view.pool,
+        matched_blocks=view.matched_blocks,
+        predicted_tokens=predicted,
+        expected_tokens=expected,
+        queued_tokens=view.queued_tokens,
+        inflight_tokens=view.inflight_tokens,
+        uncached_tokens=uncached,
+        evicted_tokens=evicted,
+        tokens_per_second=throughput.tokens_per_second,
+        inter_token_seconds=throughput.inter_token_seconds,
+        batched_tokens=throughput.batched_tokens,
+        requests=view.requests,
+        seconds=cost.seconds,
+        report_age=view.report_age,
+        needed_blocks=taken,
+        free_blocks=view.blocks_free,
+        reserved_blocks=view.blocks_reserved,
+        total_blocks=view.blocks_total,
+        fits=stale or _has_room(view, needed=needed, taken=taken),
+        worth_tokens=round(worth.eviction * evicted) if evicted else 0,
+        others_seconds=cost.others,
+        paid_seconds=cost.paid,
+        loaded_tokens=loaded,
+        loading_seconds=cost.loading,
+        loading_measured=throughput.loading_measured,
+        adapter_seconds=cost.adapter,
     )
 
 
-def fits(view: CandidateView, *, needed: int, held: int) -> bool:
-    """Whether a worker has room for a request that needs so many blocks, of which it holds so many.
-
-    An idle worker has room unless it has too few blocks at all; so has one whose report is stale or tells no blocks.
-    """
-    return view.stale or _has_room(view, needed=needed, taken=_taken(view, needed=needed, held=held))
-
-
-def _has_room(view: CandidateView, *, needed: int, taken: int) -> bool:
+def _has_room(view: Candidate, *, needed: int, taken: int) -> bool:
     """For a worker with a fresh report."""
     possible = view.blocks_total is None or needed <= view.blocks_total
     return possible and (view.blocks_free is None or not view.requests or taken <= view.blocks_free)
 
 
 class _Judged(Struct, frozen=True):
-    view: CandidateView
+    view: Candidate
     score: CandidateScore
     could: bool
     """Whether it could ever have room."""
 
 
-def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: RoutingPolicy) -> Knowledge:
+def _knowledge(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPolicy) -> Knowledge:
     """What the choice rests on: less than what is known where the policy or stale reports forbid it."""
     blind = policy is not RoutingPolicy.CACHE_AWARE or not prompt.keys
     if blind or all(view.stale and not view.sent_blocks for view in candidates):
@@ -178,12 +150,12 @@ def _knowledge(prompt: Prompt, candidates: Sequence[CandidateView], policy: Rout
     return prompt.knowledge
 
 
-def _judge(prompt: Prompt, candidates: Sequence[CandidateView]) -> list[_Judged]:
+def _judge(prompt: Prompt, candidates: Sequence[Candidate]) -> list[_Judged]:
     throughputs, needed = Throughputs.learn(candidates), wanted_blocks(prompt)
     return [_Judged(view, score(prompt, view, throughputs.of(view)), could(view, needed=needed)) for view in candidates]
 
 
-def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int) -> int:
+def _evicted(prompt: Prompt, view: Candidate, expected: int, *, needed: int) -> int:
     """Tokens to evict, for a worker with a fresh report."""
     if view.blocks_blank is None or prompt.block_size < 1:
         return 0
@@ -191,12 +163,12 @@ def _evicted(prompt: Prompt, view: CandidateView, expected: int, *, needed: int)
     return max(0, new - view.blocks_blank) * prompt.block_size
 
 
-def could(view: CandidateView, *, needed: int) -> bool:
+def could(view: Candidate, *, needed: int) -> bool:
     """Whether a worker has so many blocks at all, as far as is known; else it can never have room."""
     return view.stale or view.blocks_total is None or needed <= view.blocks_total
 
 
-def _taken(view: CandidateView, *, needed: int, held: int) -> int:
+def _taken(view: Candidate, *, needed: int, held: int) -> int:
     """Blocks that a request takes of the free ones (``capacity``)."""
     return needed - certainly_used(held, idle=view.blocks_idle, used=view.blocks_used)
 
@@ -267,3 +239,14 @@ def _reason(chosen: _Judged, judged: list[_Judged]) -> Reason:
     if not longest:
         return Reason.COLD
     return Reason.LONGEST_PREFIX if chosen.score.expected_tokens == longest else Reason.LOAD_OVER_PREFIX
+
+
+def leading_places(known: Sequence[tuple[int, int]], first: int, second: int | None) -> list[int]:
+    """Positions of the candidates to keep with a decision, at most LEADING.
+
+    The chosen and the second best one, then those that hold most of the prompt, less busy ones first. ``known`` are the
+    matched blocks and the requests of each.
+    """
+    best, ranked = [first] if second is None else [first, second], [(-held, requests) for held, requests in known]
+    order = nsmallest(LEADING, range(len(known)), key=ranked.__getitem__)
+    return (best + [place for place in order if place not in best])[:LEADING]

@@ -1,4 +1,4 @@
-"""Decisions by text in native code against those in Python, after every event of any history of a fleet."""
+"""Decisions by text against the reference, after every event of any history of a fleet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.selection.native_text_selection import NativeTextSelector
-from cachefleet_controlplane.selection.selection import Duty
-from cachefleet_controlplane.selection.text_selection import TextSelector
+from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.selection.eligibility import Duty
+from cachefleet_controlplane.selection.text_selector import TextSelector
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.fleets import MODEL, LiveFleet, pool, view
-from tests.controlplane.selection.test_native_selection import CHAINS, NAMES, WHO, BoardMachine, assert_alike
+from tests.controlplane.selection.test_selector import CHAINS, NAMES, WHO, BoardMachine, assert_alike
+from tests.reference.selection import ReferenceTextSelector
 
 TEXTS = [
     Prompt(
@@ -46,15 +46,15 @@ def text_fleet(*workers: str) -> LiveFleet:
 
 
 class TextMachine(BoardMachine):
-    """Whatever happens, what native code decides by text is what Python does."""
+    """Whatever happens, what is decided by text is what the reference decides."""
 
     @initialize(bounds=st.just({}))
     def begin(self, bounds: dict[str, Any]) -> None:
         assert not bounds  # of the index of blocks, which decides nothing here
         self.fleet = text_fleet()
-        assert isinstance(self.fleet._texts, NativeTextSelector)
-        self.plain = self.by_text = TextSelector(self.fleet._texts._index, self.fleet._registry)
-        self.by_text._texts = self.fleet._texts._texts  # what was sent to each is known once
+        texts = self.fleet._texts
+        assert texts
+        self.plain = self.by_text = ReferenceTextSelector(texts._texts, self.fleet.index, self.fleet._registry)
         self.links, self.inflight_requests, self.epochs = {}, [], 0
         self.sequences = dict.fromkeys(WHO, 0)
         self.declare(NAMES, [], role="Both", both=True)
@@ -77,28 +77,21 @@ TestTexts = TextMachine.TestCase
 TestTexts.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
 
 
-def test_nothing_is_left_to_python_where_nothing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = text_fleet("a", "b")
-    monkeypatch.setattr(TextSelector, "_candidates", None)
-    first = fleet.route(MODEL, TEXTS[0])
-    fleet.begin(first, TEXTS[0]).finish()
-    again = fleet.route(MODEL, TEXTS[0])
-    assert (first.reason, again.reason, again.worker) == (Reason.LOAD_ONLY, Reason.LONGEST_PREFIX, first.worker)
-
-
 def test_a_defect_of_the_index_of_texts_costs_the_guess_and_no_answer() -> None:
     fleet = text_fleet("a")
     fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
     assert fleet.route(MODEL, TEXTS[0]).knowledge is Knowledge.APPROXIMATE
-    assert isinstance(fleet._texts, NativeTextSelector)
+    assert fleet._texts
     fleet._texts._native = _Defective()  # type: ignore[assignment]
     decision = fleet.route(MODEL, TEXTS[0])
     assert (decision.worker, decision.knowledge) == ("a", Knowledge.LOAD)
 
 
 class _Defective:
-    def match_packed(self, *_args: object, **_named: object) -> None:
-        raise cachefleet_native.InternalError("a defect")
+    def choose(self, keys: bytes, *arguments: Any, **named: Any) -> cachefleet_native.Choice | None:
+        if keys:
+            raise cachefleet_native.InternalError("a defect")
+        return cachefleet_native.Index().choose(keys, *arguments, **named)
 
 
 def test_a_worker_without_an_agent_that_fails_is_expected_to_hold_nothing_until_it_answers() -> None:
@@ -122,7 +115,7 @@ def test_a_worker_without_an_agent_that_fails_is_expected_to_hold_nothing_until_
 def test_requests_in_flight_alone_are_no_reason_to_look_at_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, looked = text_fleet("a", "b"), list[str]()
     fleet.route(MODEL, TEXTS[0])
-    monkeypatch.setattr(NativeTextSelector, "_follow", lambda _, worker: looked.append(worker.name))
+    monkeypatch.setattr(TextSelector, "_follow", lambda _, worker: looked.append(worker.name))
     fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
     fleet.route(MODEL, TEXTS[1])
     assert looked == []

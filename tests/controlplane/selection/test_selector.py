@@ -1,4 +1,4 @@
-"""Decisions out of kept boards against decisions made anew, after every event of any history of a fleet."""
+"""Decisions by kept tables against the reference, which looks at every worker anew, after every event of a fleet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
-from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.worth import Worth
-from cachefleet_controlplane.selection.native_selection import NativeSelector
-from cachefleet_controlplane.selection.selection import Duty, Selector
+from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
@@ -23,6 +22,8 @@ from cachefleet_core.report_frames import Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
+from tests.reference.choice import everything
+from tests.reference.selection import ReferenceSelector
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
 ENGINE = {
@@ -69,12 +70,6 @@ counts = st.sampled_from([0, 0, 1, 3, 40, 5000])
 rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
 
 
-def told(decision: Decision) -> dict[str, Any]:
-    """All that a decision says, its scores looked at."""
-    found = {name: getattr(decision, name) for name in Decision.__struct_fields__}
-    return found | {"leading": list(decision.leading), "scores": list(decision.scores)}
-
-
 def wid(one: Who) -> WorkerId:
     return worker_id(*one)
 
@@ -85,7 +80,7 @@ class BoardMachine(RuleBasedStateMachine):
     @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
     def begin(self, bounds: dict[str, Any]) -> None:
         self.fleet = LiveFleet(**bounds)
-        self.plain = Selector(self.fleet.index, self.fleet._registry)
+        self.plain = ReferenceSelector(self.fleet.index, self.fleet._registry)
         self.links: dict[Who, FakeLink] = {}
         self.sequences = dict.fromkeys(WHO, 0)
         self.inflight_requests: list[InFlightRequest] = []
@@ -274,13 +269,16 @@ class BoardMachine(RuleBasedStateMachine):
             for prompt in PROMPTS:
                 assert_alike(self.fleet, self.plain, prompt)
             assert_alike(self.fleet, self.plain, LONG, duty=Duty.PREFILL)
+            assert_alike(self.fleet, self.plain, LONG, exclude=frozenset({"default/demo/demo-0"}))
+            assert_alike(self.fleet, self.plain, LONG, policy=RoutingPolicy.LEAST_LOADED)
+            assert_alike(self.fleet, self.plain, LONG, policy=RoutingPolicy.ROUND_ROBIN)
 
 
-def assert_alike(fleet: LiveFleet, plain: Selector, prompt: Prompt, **options: Any) -> None:
+def assert_alike(fleet: LiveFleet, plain: ReferenceSelector, prompt: Prompt, **options: Any) -> None:
     """Asked in this order, so that silence has had its consequences."""
     ours = fleet.route(MODEL, prompt, **options)
     theirs = plain.choose(MODEL, prompt, now=fleet.now, **{"policy": RoutingPolicy.CACHE_AWARE} | options)
-    assert told(ours) == told(theirs)
+    assert everything(ours) == everything(theirs)
 
 
 TestBoards = BoardMachine.TestCase
@@ -292,12 +290,13 @@ def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
     fleet.update_pools([view(pool(), ["demo-0"])])
     fleet.report("demo-0", CHAINS[0])
     assert fleet.route(MODEL, LONG).predicted_tokens
-    assert isinstance(fleet._selector, NativeSelector)
     fleet._selector._native = _Defective()  # type: ignore[assignment]
     decision = fleet.route(MODEL, LONG)
     assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-0", Knowledge.LOAD, 0)
 
 
 class _Defective:
-    def match_and_score(self, *_args: object, **_named: object) -> None:
-        raise cachefleet_native.InternalError("a defect")
+    def choose(self, keys: bytes, *arguments: Any, **named: Any) -> cachefleet_native.Choice | None:
+        if keys:
+            raise cachefleet_native.InternalError("a defect")
+        return cachefleet_native.Index().choose(keys, *arguments, **named)

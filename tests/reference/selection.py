@@ -1,86 +1,27 @@
-"""Selects a worker for a prompt: the eligible workers of pools with the right role, then ``scoring.decide``."""
+"""Selection in plain Python: each decision looks at every worker anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.block_index import BlockIndex
-from cachefleet_controlplane.routing.decision import CandidateView, Decision, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.routing.scoring import decide
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, eligible, on_duty, percents
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
+from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.pool.worker_spec import Role
+from tests.reference.candidate import Candidate
+from tests.reference.scoring import decide
 
 
-class Duty(StrEnum):
-    """The task that a worker is selected for."""
-
-    ANSWER = "answer"
-    """To answer a client."""
-    PREFILL = "prefill"
-    """To compute a prompt for a worker that will answer."""
-
-
-_ROLES: Final[Mapping[Duty, frozenset[Role]]] = MappingProxyType(
-    {Duty.ANSWER: frozenset({Role.BOTH, Role.DECODE}), Duty.PREFILL: frozenset({Role.PREFILL})}
-)
-
-_Rule = Callable[[Worker, float], bool]
-
-# Dropped from the last to the first until some worker satisfies the others.
-_PREFERENCES: Final[tuple[_Rule, ...]] = (
-    lambda worker, now: not worker.refuses_key(now),
-    lambda worker, _now: not worker.differences,
-    lambda worker, _now: not worker.leaving,
-    lambda worker, now: worker.backoff_until <= now,
-)
-
-
-def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
-    """The pools whose role allows this duty."""
-    return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
-
-
-def preference(worker: Worker, now: float) -> tuple[object, ...]:
-    """All properties of a worker that ``eligible`` looks at, and its rule of hits."""
-    return worker.rule, worker.ready, worker.suspended(now), *(rule(worker, now) for rule in _PREFERENCES)
-
-
-def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
-    """Workers that are ready, whose engines serve, and that are not excluded by full name or id; only preferred ones
-    (see _PREFERENCES) where there are any.
-    """
-    ready = [one for pool in pools for one in pool.workers.values() if one.serves(now)]
-    if exclude:
-        ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
-    for kept in range(len(_PREFERENCES), 0, -1):
-        preferred = ready
-        for rule in _PREFERENCES[:kept]:
-            preferred = [worker for worker in preferred if rule(worker, now)]
-        if preferred:
-            return preferred
-    return ready
-
-
-def percents(pools: Sequence[Pool]) -> dict[str, int]:
-    """Percent of a worker's blocks to keep free, by pool key."""
-    return {pool.key: pool.declared.spec.admission.min_free_block_percent for pool in pools}
-
-
-NO_ONE: Final[frozenset[str]] = frozenset()
-
-
-class Selector:
-    """Scores every worker for each decision."""
+class ReferenceSelector:
+    """By the prompt's blocks."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._index = index
@@ -115,12 +56,21 @@ class Selector:
 
     def _candidates(
         self, pools: Sequence[Pool], prompt: Prompt, exclude: frozenset[str], now: float
-    ) -> list[CandidateView]:
+    ) -> list[Candidate]:
         percent = percents(pools)
         workers = eligible(pools, exclude, now)
         depths = self._matched(workers, prompt) if prompt.keys else [0] * len(workers)
         return [
-            worker.candidate(prompt, depth, now, percent=percent[worker.pool], loadable=below)
+            Candidate.of(
+                worker,
+                worker.candidate(prompt.adapter, now, percent=percent[worker.pool], worth=worker.worth),
+                now,
+                matched=depth,
+                loadable=below,
+                sent=worker.inflight_requests.match(prompt.keys, now, whole=bool(worker.rule.windows))
+                if prompt.keys
+                else 0,
+            )
             for worker, depth, below in zip(workers, depths, self._loadable(workers, prompt, depths), strict=True)
         ]
 
@@ -144,3 +94,54 @@ class Selector:
                     rule = asked.rule
                     depths[at] = bound if rule.plain else match([worker], rules=[rule], usable=bound)[0]
         return depths
+
+
+class ReferenceTextSelector(ReferenceSelector):
+    """By the prompt's text."""
+
+    def __init__(self, texts: SentTexts, index: BlockIndex, registry: Registry) -> None:
+        super().__init__(index, registry)
+        self._texts = texts
+
+    def choose(
+        self,
+        model: str,
+        prompt: Prompt,
+        *,
+        policy: RoutingPolicy,
+        now: float,
+        exclude: frozenset[str] = NO_ONE,
+        duty: Duty = Duty.ANSWER,
+    ) -> Decision:
+        known = replace(prompt, keys=prompt.chunks.keys)
+        decision = super().choose(model, known, policy=policy, now=now, exclude=exclude, duty=duty)
+        if decision.reason is Reason.TOO_LARGE:
+            unknown = Prompt(adapter=prompt.adapter)
+            return super().choose(model, unknown, policy=policy, now=now, exclude=exclude, duty=duty)
+        return decision
+
+    def _candidates(
+        self, pools: Sequence[Pool], prompt: Prompt, exclude: frozenset[str], now: float
+    ) -> list[Candidate]:
+        percent = percents(pools)
+        workers = eligible(pools, exclude, now)
+        return [
+            Candidate.of(
+                worker,
+                worker.candidate(prompt.adapter, now, percent=percent[worker.pool]),
+                now,
+                matched=blocks,
+                sent=blocks,
+            )
+            for worker in workers
+            for blocks in [self._blocks(worker, prompt)]
+        ]
+
+    def _blocks(self, worker: Worker, prompt: Prompt) -> int:
+        """Whole blocks of the text's chunks that were sent to a worker, as long as its cache has them."""
+        if worker.hello is None and worker.failures:
+            self._texts.forget(worker.id)
+        else:
+            self._texts.follow(worker.id, worker.hello.epoch if worker.hello else "")
+        [chunks] = self._texts.match(prompt.keys, [worker.id]) if prompt.keys else [0]
+        return int(chunks * prompt.chunks.tokens_each / prompt.block_size) if prompt.block_size else 0

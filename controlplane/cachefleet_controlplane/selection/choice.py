@@ -1,0 +1,146 @@
+"""Has native code choose among a table's candidates, and makes a decision of its choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import cachefleet_native
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cachefleet_controlplane.index.block_index import IndexDefectError
+from cachefleet_controlplane.routing.decision import (
+    CandidateScore,
+    Decision,
+    Knowledge,
+    Prompt,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+    unplaced,
+    verdict_of,
+)
+from cachefleet_controlplane.routing.later_scores import LaterScores
+from cachefleet_controlplane.routing.prompt_blocks import wanted_blocks
+from cachefleet_controlplane.routing.told_reason import told_reason
+from cachefleet_controlplane.selection.candidate_table import CandidateTable
+from cachefleet_controlplane.workers.worker import Worker
+
+_REASONS: Final = {reason.value: reason for reason in Reason}
+_ORDERS: Final = {
+    RoutingPolicy.CACHE_AWARE: "cost",
+    RoutingPolicy.LEAST_LOADED: "load",
+    RoutingPolicy.ROUND_ROBIN: "turn",
+}
+
+
+class CachedBlocks(Struct, frozen=True):
+    """What of a prompt is cached, besides what the index says: blocks by candidate."""
+
+    sent: Sequence[tuple[int, int]] = ()
+    """Blocks that candidates were just sent."""
+    refuted: Sequence[tuple[int, int]] = ()
+    """Candidates that lack a block which the index says they hold: only so many of the first are counted on."""
+    tokens_each: float | None = None
+    """Tokens of each chunk, where the prompt's keys are those of its text's chunks and the index one of texts."""
+
+
+NOTHING_CACHED: Final = CachedBlocks()
+
+
+def decide(
+    index: cachefleet_native.Index,
+    table: CandidateTable,
+    prompt: Prompt,
+    cached: CachedBlocks,
+    *,
+    policy: RoutingPolicy,
+    now: float,
+    every: bool,
+) -> Decision:
+    """Decide on one of a table's candidates, of which there are some; with ``every`` score kept. IndexDefectError."""
+    choice = _choose(index, table, prompt, cached, policy=policy, now=now, every=every)
+    knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
+    reason = _reason(choice, prompt, policy)
+    count, workers = len(table.candidates), table.candidates
+    leading = LaterScores(choice.leading_count, partial(_scores, choice.leading, workers))
+    scores = LaterScores(count, partial(_scores, choice.scores, workers)) if every else ()
+    if verdict_of(reason) is not Verdict.ROUTE:
+        decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
+        return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
+    worker, exact = workers[choice.first], knowledge is Knowledge.EXACT
+    return Decision(
+        verdict=Verdict.ROUTE,
+        reason=reason,
+        policy=policy,
+        knowledge=knowledge,
+        worker=worker.name,
+        id=worker.id,
+        pool=worker.pool,
+        url=worker.endpoint.url if worker.endpoint else "",
+        rank=worker.rank,
+        prompt_tokens=prompt.tokens,
+        predicted_tokens=choice.predicted_tokens,
+        loaded_tokens=choice.loaded_tokens,
+        uncached_tokens=choice.uncached_tokens,
+        prefix_tokens=choice.longest if exact else 0,
+        excess_seconds=choice.excess if exact else 0.0,
+        paid_seconds=prompt.paid_seconds,
+        queue_seconds=choice.queue_seconds,
+        candidates=count,
+        leading=leading,
+        scores=scores,
+        at=now,
+    )
+
+
+def _choose(
+    index: cachefleet_native.Index,
+    table: CandidateTable,
+    prompt: Prompt,
+    cached: CachedBlocks,
+    *,
+    policy: RoutingPolicy,
+    now: float,
+    every: bool,
+) -> cachefleet_native.Choice:
+    blind = policy is RoutingPolicy.CACHE_AWARE and prompt.knowledge is Knowledge.LOAD
+    try:
+        choice = index.choose(
+            prompt.keys,
+            table.native,
+            now=now,
+            tokens=prompt.tokens,
+            block_size=prompt.block_size,
+            needed_blocks=wanted_blocks(prompt),
+            order="load" if blind else _ORDERS[policy],
+            sent=cached.sent,
+            refuted=cached.refuted,
+            paid=prompt.paid_seconds,
+            paid_tokens=prompt.paid_tokens,
+            tokens_each=cached.tokens_each,
+            every=every,
+        )
+    except cachefleet_native.InternalError as error:
+        raise IndexDefectError(str(error)) from error
+    if choice is None:
+        raise RuntimeError("candidates without a choice")
+    return choice
+
+
+def _reason(choice: cachefleet_native.Choice, prompt: Prompt, policy: RoutingPolicy) -> Reason:
+    reason = _REASONS[choice.reason]
+    if policy is RoutingPolicy.LEAST_LOADED and reason is Reason.LOAD_ONLY:
+        return Reason.LEAST_LOADED
+    return told_reason(reason, prompt, predicted=choice.predicted_tokens)
+
+
+def _scores(
+    numbers: Callable[[], Sequence[tuple[int, dict[str, Any]]]], workers: Sequence[Worker]
+) -> list[CandidateScore]:
+    return [
+        CandidateScore(worker=workers[place].name, id=workers[place].id, pool=workers[place].pool, **rest)
+        for place, rest in numbers()
+    ]

@@ -1,0 +1,70 @@
+"""The workers that may be chosen: of pools with the right role, ready, and preferred over others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from cachefleet_controlplane.workers.pool import Pool
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.pool.worker_spec import Role
+
+
+class Duty(StrEnum):
+    """The task that a worker is selected for."""
+
+    ANSWER = "answer"
+    """To answer a client."""
+    PREFILL = "prefill"
+    """To compute a prompt for a worker that will answer."""
+
+
+_ROLES: Final[Mapping[Duty, frozenset[Role]]] = MappingProxyType(
+    {Duty.ANSWER: frozenset({Role.BOTH, Role.DECODE}), Duty.PREFILL: frozenset({Role.PREFILL})}
+)
+
+_Rule = Callable[[Worker, float], bool]
+
+# Dropped from the last to the first until some worker satisfies the others.
+_PREFERENCES: Final[tuple[_Rule, ...]] = (
+    lambda worker, now: not worker.refuses_key(now),
+    lambda worker, _now: not worker.differences,
+    lambda worker, _now: not worker.leaving,
+    lambda worker, now: worker.backoff_until <= now,
+)
+
+
+def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
+    """The pools whose role allows this duty."""
+    return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
+
+
+def preference(worker: Worker, now: float) -> tuple[object, ...]:
+    """All properties of a worker that ``eligible`` looks at, and its rule of hits."""
+    return worker.rule, worker.ready, worker.suspended(now), *(rule(worker, now) for rule in _PREFERENCES)
+
+
+def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
+    """Workers that are ready, whose engines serve, and that are not excluded by full name or id; only preferred ones
+    (see _PREFERENCES) where there are any.
+    """
+    ready = [one for pool in pools for one in pool.workers.values() if one.serves(now)]
+    if exclude:
+        ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
+    for kept in range(len(_PREFERENCES), 0, -1):
+        preferred = ready
+        for rule in _PREFERENCES[:kept]:
+            preferred = [worker for worker in preferred if rule(worker, now)]
+        if preferred:
+            return preferred
+    return ready
+
+
+def percents(pools: Sequence[Pool]) -> dict[str, int]:
+    """Percent of a worker's blocks to keep free, by pool key."""
+    return {pool.key: pool.declared.spec.admission.min_free_block_percent for pool in pools}
+
+
+NO_ONE: Final[frozenset[str]] = frozenset()

@@ -1,0 +1,61 @@
+"""Selects a worker for a prompt by its block keys."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cachefleet_controlplane.index.block_index import BlockIndex
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, unplaced
+from cachefleet_controlplane.selection.candidate_table import CandidateTable
+from cachefleet_controlplane.selection.candidate_tables import CandidateTables
+from cachefleet_controlplane.selection.choice import NOTHING_CACHED, CachedBlocks, decide
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty
+from cachefleet_controlplane.workers.registry import Registry
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """What is to be selected: a worker of a model for a duty, at a monotonic time.
+
+    ``exclude`` has full names or ids of workers. ``every``: the decision is to have the scores of all candidates.
+    """
+
+    model: str
+    policy: RoutingPolicy
+    now: float
+    exclude: frozenset[str] = NO_ONE
+    duty: Duty = Duty.ANSWER
+    every: bool = False
+
+
+class Selector:
+    """Keeps a table of candidates for each fleet, adapter and duty."""
+
+    def __init__(self, index: BlockIndex, registry: Registry, *, weighed: bool = True) -> None:
+        """``weighed``: costs for others, as pools have learnt them, count."""
+        self._registry = registry
+        self._native = index.native
+        self._tables = CandidateTables(registry, weighed=weighed)
+
+    def choose(self, prompt: Prompt, selection: Selection) -> Decision:
+        """Decide among the workers of this duty that are not excluded. IndexDefectError.
+
+        Where the best has to be waited for, and enough was waited for the same prefix, that counts for other workers.
+        """
+        decision = self._decide(prompt, selection)
+        paid = self._registry.paid(decision, prompt, selection.now) if decision.excess_seconds else 0.0
+        if not paid:
+            return decision
+        return self._decide(replace(prompt, paid_seconds=paid, paid_tokens=decision.prefix_tokens), selection)
+
+    def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
+        chosen, now = selection, selection.now
+        table = self._tables.of(chosen.model, prompt.adapter, chosen.duty, exclude=chosen.exclude, now=now)
+        if not table.candidates:
+            return unplaced(prompt, Reason.NO_READY_WORKER, policy=chosen.policy, knowledge=Knowledge.LOAD, at=now)
+        cached = self._cached(table, prompt, now) if prompt.keys else NOTHING_CACHED
+        return decide(self._native, table, prompt, cached, policy=chosen.policy, now=now, every=chosen.every)
+
+    def _cached(self, table: CandidateTable, prompt: Prompt, now: float) -> CachedBlocks:
+        refuted = self._registry.refuted_blocks.bounds(prompt.keys)
+        return CachedBlocks(sent=table.sent(prompt.keys, now), refuted=table.places(refuted) if refuted else ())

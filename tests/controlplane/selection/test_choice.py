@@ -1,0 +1,156 @@
+"""The choice in native code: what it is given, and that it is the reference's whatever the candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cachefleet_native
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cachefleet_controlplane.index.worker_id import WorkerId
+from cachefleet_controlplane.routing.candidate_view import CandidateView
+from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.hit_trust import WHOLE
+from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_core.block_keys import pack_keys
+from tests.controlplane.chains import chain
+from tests.reference.candidate import Candidate
+from tests.reference.choice import decide
+
+KEYS = chain(1, 40)
+SIZE = 16
+tokens = st.integers(0, 5000)
+worths = st.just(UNLEARNT) | st.builds(Worth, st.floats(0, 1), st.floats(0, 50), st.floats(0, 2e5), st.floats(0, 1e5))
+
+
+@st.composite
+def views(draw: st.DrawFn) -> list[Candidate]:
+    count = draw(st.integers(1, 6))
+    return [
+        Candidate(
+            worker=f"w{number}",
+            id=WorkerId(f"w{draw(st.integers(0, 9))}-{number}"),
+            pool=draw(st.sampled_from(["p", "q"])),
+            url="",
+            matched_blocks=draw(st.integers(0, 40)),
+            loadable_blocks=draw(st.sampled_from([0, 0, 1, 9, 40])),
+            sent_blocks=draw(st.sampled_from([0, 0, 3, 40])),
+            report_age=draw(st.sampled_from([None, 0.1, 0.1, 0.1, 9.0])),
+            queued_tokens=draw(tokens),
+            inflight_tokens=draw(tokens),
+            tokens_per_second=draw(st.none() | st.floats(1, 1e5)),
+            inter_token_seconds=draw(st.none() | st.floats(1e-4, 1)),
+            batched_tokens=draw(st.sampled_from([0, 512, 2048])),
+            loaded_per_second=draw(st.none() | st.floats(1, 1e6)),
+            blocks_total=draw(st.none() | st.integers(0, 100)),
+            blocks_idle=draw(st.integers(0, 40)),
+            blocks_used=draw(st.integers(0, 40)),
+            trust=draw(st.sampled_from([WHOLE, WHOLE, 500, 333, 0])),
+            blocks_free=draw(st.none() | st.integers(0, 100)),
+            blocks_blank=draw(st.none() | st.integers(0, 100)),
+            requests=draw(st.integers(0, 3)),
+            last_used=draw(st.integers(0, 3)),
+            worth=draw(worths),
+            adapter_seconds=draw(st.sampled_from([0.0, 0.0, 0.05, 3.0])),
+        )
+        for number in range(count)
+    ]
+
+
+def busy(name: str, **changes: Any) -> Candidate:
+    """One with no room."""
+    own: dict[str, Any] = {"worker": name, "id": WorkerId(name), "pool": "p", "url": "", "report_age": 0.1}
+    own |= {"requests": 1, "blocks_free": 0, "tokens_per_second": 1000.0}
+    return Candidate(**(own | changes))
+
+
+ONLY_ONE_FITS = [busy("a", requests=0), busy("b", queued_tokens=10), busy("c", queued_tokens=900, matched_blocks=30)]
+prompts = st.builds(
+    Prompt,
+    tokens=st.integers(0, 700),
+    keys=st.sampled_from([b"", pack_keys(KEYS), pack_keys(KEYS), pack_keys(KEYS)]),
+    block_size=st.sampled_from([0, SIZE, SIZE, SIZE]),
+    max_tokens=st.integers(0, 300),
+    knowledge=st.sampled_from([*Knowledge, Knowledge.EXACT, Knowledge.EXACT]),
+    paid_seconds=st.sampled_from([0.0, 0.0, 0.01, 1.0, 1e6]),
+    paid_tokens=st.integers(0, 700),
+    prompts=st.sampled_from([1, 1, 3]),
+    choices=st.sampled_from([1, 1, 4]),
+    most_blocks=st.sampled_from([0, 50]),
+)
+policies = st.sampled_from([*RoutingPolicy, RoutingPolicy.CACHE_AWARE, RoutingPolicy.CACHE_AWARE])
+
+
+@example(ONLY_ONE_FITS, Prompt(640, pack_keys(KEYS), SIZE, 100, Knowledge.EXACT), RoutingPolicy.CACHE_AWARE)
+@given(views(), prompts, policies)
+def test_the_choice_is_that_of_the_reference(
+    candidates: list[Candidate], prompt: Prompt, policy: RoutingPolicy
+) -> None:
+    decide(prompt, candidates, policy, 0.0)  # compares the two
+
+
+def test_of_many_candidates_those_lead_that_hold_most() -> None:
+    many = [busy(f"w{number:02}", matched_blocks=number % 13, requests=number % 3) for number in range(40)]
+    decision = decide(Prompt(640, pack_keys(KEYS), SIZE, 0, Knowledge.EXACT), many, RoutingPolicy.CACHE_AWARE, 0.0)
+    assert (decision.candidates, len(decision.leading), len(decision.scores)) == (40, 8, 40)
+
+
+ASKED: dict[str, Any] = {"now": 0.0, "tokens": 5, "block_size": 16, "needed_blocks": 1}
+
+
+def test_nobody_to_choose_from() -> None:
+    assert cachefleet_native.Index().choose(b"", cachefleet_native.Candidates([]), **ASKED) is None
+
+
+def test_scores_of_all_are_kept_where_they_are_asked_for() -> None:
+    candidates = cachefleet_native.Candidates(["a", "b"])
+    for every, kept in ((True, 2), (False, 0)):
+        choice = cachefleet_native.Index().choose(b"", candidates, **ASKED, every=every)
+        assert choice is not None
+        assert (len(choice.scores()), choice.leading_count) == (kept, 2)
+
+
+def test_numbers_that_none_can_be_are_bounded() -> None:
+    candidates = cachefleet_native.Candidates(["a"])
+    candidates.set(0, CandidateView(queued_tokens=1 << 70, inflight_tokens=-3, blocks_total=1 << 63, requests=1 << 64))
+    choice = cachefleet_native.Index().choose(b"", candidates, **ASKED)
+    assert choice is not None
+    [(_, numbers)] = choice.leading()
+    assert [numbers[name] for name in ("queued_tokens", "inflight_tokens", "total_blocks", "requests")] == [
+        1 << 48,
+        0,
+        1 << 48,
+        1 << 48,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokens": 1 << 50}, "tokens: too many"),
+        ({"block_size": 1 << 50}, "tokens: too many"),
+        ({"paid": float("nan")}, "paid: must be finite and at least 0"),
+        ({"paid": -1.0}, "paid: must be finite and at least 0"),
+        ({"order": "price"}, "order: one of cost, load, turn"),
+        ({"sent": [(1, 1)]}, "sent, refuted: not of these candidates"),
+        ({"refuted": [(9, 1)]}, "sent, refuted: not of these candidates"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        cachefleet_native.Index().choose(b"", cachefleet_native.Candidates(["a"]), **ASKED | changes)
+
+
+def test_candidates_that_cannot_be_are_refused() -> None:
+    for pools in ([0], [0, 3]):
+        with pytest.raises(ValueError, match="pools: one for each candidate"):
+            cachefleet_native.Candidates(["a", "b"], pools=pools)
+    candidates = cachefleet_native.Candidates(["a"])
+    with pytest.raises(IndexError):
+        candidates.set(1, CandidateView())
+    with pytest.raises(TypeError):
+        candidates.set(0, CandidateView(requests="many"))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        candidates.set(0, object())
