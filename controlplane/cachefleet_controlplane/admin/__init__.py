@@ -6,6 +6,7 @@ admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies
 certification_routes  certified render profiles, and examining them
 explain_routes        POST /explain: what would be decided for a request
+findings_routes       GET /findings: what is wrong, and what to do
 flush_routes          POST /flush: evict cached blocks
 problem_responses     errors as problem JSON (RFC 9457)
 schemas               base of all schemas, problems, routing policy
@@ -17,6 +18,6 @@ usage_routes          usage by hour, as JSON or CSV
 answers/              ETags, pages, JSON lines
 audit/                who changed what
 decisions/            past decisions: search, export, stream
-findings/             what is wrong and what to do, and its route
+findings/             what is wrong and what to do
 history/              the last hour: tokens, lost hits, hot prefixes
 """

@@ -35,8 +35,8 @@ from cachefleet_controlplane.admin.decisions.decision_routes import decision_rou
 from cachefleet_controlplane.admin.decisions.decision_stream import stream_routes
 from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.findings.findings import findings
-from cachefleet_controlplane.admin.findings.findings_routes import findings_routes
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.admin.findings_routes import findings_routes
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
 from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes

@@ -1,8 +1,7 @@
-"""What is wrong with a fleet, and what to do about it: pure functions from live state to findings, and their route.
+"""What is wrong with a fleet, and what to do about it: pure functions from live state to findings.
 
 finding           one finding: severity, subject, reason, words, what to do
 findings          all findings, the most severe first
-findings_routes   ``GET /admin/v1/findings``
 pool_findings     what is wrong with pools
 service_findings  what is wrong with the control plane: pools not read, store, tenants, index
 worker_findings   what is wrong with workers
