@@ -15,8 +15,8 @@ exit_statuses      why a process of a worker pod has ended
 hit_rule           which prefix an engine serves from its cache, by its model's KV cache groups
 index_contract     index contract and render profile
 digest             digest of a set of held blocks
-native             choice of the native or the Python backend
-native_block_keys  block keys by the native backend
+native             native code: required by control plane and agent, preferred by the plugin
+native_block_keys  block keys by native code
 prompt_keys        binary answer of /v1/fleet/keys
 report_fields      types of the fields of reports, with their bounds
 report_frames      frames between agent and control plane

@@ -1,4 +1,4 @@
-"""Block keys by the native backend: the same keys as ``BlockKeyer``, many times faster.
+"""Block keys by native code: the same keys as ``BlockKeyer``, many times faster.
 
 Importing this module needs ``cachefleet_native``: ask ``native.native_code`` for the class instead.
 """

@@ -111,7 +111,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 @cache
 def _sources() -> str:
-    roots = (ROOT / folder for folder in FOLDERS if folder not in {"docs", "tests"})
+    roots = (ROOT / folder for folder in (*FOLDERS, "tests/reference") if folder not in {"docs", "tests"})
     files = (file for root in roots for kind in ("*.py", "*.rs") for file in root.rglob(kind))
     return "\n".join(file.read_text() for file in files)
 

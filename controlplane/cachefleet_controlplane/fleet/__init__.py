@@ -2,7 +2,6 @@
 
 agent_connection   one agent's connection: its worker, and its streams by rank
 agent_connections  agents' connections: applies their frames to the index, sends policy and warm prefixes
-backend            native or Python code for keys, index and selector
 block_holders      which workers hold a prefix
 fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape
