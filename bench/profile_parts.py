@@ -49,8 +49,7 @@ _RULES: Final = tuple(
         (rf"{_G}attempts\.exchange:Exchange\.(_pump|_relay)", RELAY),
         (rf"{_G}attempts\.resume:Resumption\.(relayed|breaks|outcome|stopped|survives)", RELAY),
         (rf"{_G}attempts\.stalled_attempts:StalledAttempts\.(heard|_heard)", RELAY),
-        (rf"{_G}placement\.decision_trace:DecisionTrace.*", RECORD),
-        (rf"{_G}app:Gateway\._trace", RECORD),
+        (rf"{_G}request\.decision_trace:.*", RECORD),
         (rf"{_C}wire\.http_exchange:(_?read.*|_check_length)", BODY),
         # What a worker is sent and answers.
         (r"(aiohttp|yarl|multidict|aiosignal|frozenlist|aiohappyeyeballs|propcache)\b.*", UPSTREAM),
@@ -64,10 +63,10 @@ _RULES: Final = tuple(
         (r"(uvicorn|httptools|h11|websockets)\b.*", SERVER),
         (rf"{_C}(http_\w+|wire\.http_exchange):.*", SERVER),
         (rf"{_G}(admit\.request_bodies|apis\..*):.*", BODY),
-        (rf"{_G}(admit\.tenant_admission|body_budget):.*", TENANT),
+        (rf"{_G}(admit\.\w+|body_budget):.*", TENANT),
         (rf"{_C}tenants\..*", TENANT),
         # What is decided.
-        (rf"{_G}(rendering|handles|conversations|account\.hot_observer|placement)\b.*", INPUT),
+        (rf"{_G}(rendering|handles|conversations|account\.hot_observer|placement|request)\b.*", INPUT),
         (rf"{_C}pools\..*", INPUT),
         (rf"{_C}(routing|selection|index|fleet|workers\.(registry|worker|pool|sent_texts)).*", DECISION),
         (rf"{_C}workers\..*", LEDGER),

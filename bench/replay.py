@@ -43,7 +43,7 @@ from bench.replay_work import blocks, mooncake, sessions, sharing, stampede
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_core.native import choose
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay.json"
@@ -57,7 +57,7 @@ class Trace:
     """A workload and the fleet that it is replayed on, and the bars that are meant for it."""
 
     name: str
-    load: Callable[[], list[Request]]
+    load: Callable[[], list[SimulatedRequest]]
     setup: Setup
     bars: tuple[Bar, ...] = ()
 
@@ -104,7 +104,7 @@ METRICS: Final = (
 )
 
 
-def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[PolicyResult]:
+def replayed(trace: Trace, requests: Sequence[SimulatedRequest]) -> Iterator[PolicyResult]:
     """Every policy's run; each is told when it is there. SimulationError where one is not sound."""
     print(f"{trace.name}: {len(requests)} requests, {blocks(requests)} blocks, {trace.setup}")
     print(f"  {'':<12}{'hits':>7}{'queue met p50':>15}{'p99':>7}{'fullest p99':>13}{'first token':>13}{'p99':>7}")
@@ -119,7 +119,7 @@ def replayed(trace: Trace, requests: Sequence[Request]) -> Iterator[PolicyResult
         yield run
 
 
-def trace_rows(trace: Trace, requests: Sequence[Request]) -> Iterator[Row]:
+def trace_rows(trace: Trace, requests: Sequence[SimulatedRequest]) -> Iterator[Row]:
     """Ours beside the ideal, and beside every other policy, metric by metric."""
     ours, *others = replayed(trace, requests)
     size = trace.setup.workers * trace.setup.blocks
@@ -137,7 +137,7 @@ def trace_rows(trace: Trace, requests: Sequence[Request]) -> Iterator[Row]:
 
 
 def later_rows(
-    requests: Sequence[Request], size: int, ours: PolicyResult, others: Sequence[PolicyResult]
+    requests: Sequence[SimulatedRequest], size: int, ours: PolicyResult, others: Sequence[PolicyResult]
 ) -> Iterator[Row]:
     """The same of a trace's second half, by which nothing was tuned: hits beside the ideal, queues beside others'."""
     since = len(requests) // 2

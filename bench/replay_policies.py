@@ -22,7 +22,7 @@ from bench.replay_work import usable
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.simulation.placement import Placed
 from cachefleet_controlplane.simulation.run_result import SimulationError
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
@@ -52,7 +52,7 @@ class RandomPolicy:
         self._workers = workers
         self._chance = chance
 
-    def place(self, _: Request) -> Placed:
+    def place(self, _: SimulatedRequest) -> Placed:
         return Placed(self._chance.choice(self._workers), _InFlight(lambda: None))
 
 
@@ -65,7 +65,7 @@ class BoundedHashPolicy:
         self._ring = sorted((_place(f"{worker}/{point}"), worker) for worker in workers for point in range(POINTS))
         self._requests: Counter[str] = Counter()
 
-    def place(self, request: Request) -> Placed:
+    def place(self, request: SimulatedRequest) -> Placed:
         worker = self._first_below(_place(repr(request.keys[: self._hashed])))
         self._requests[worker] += 1
         return Placed(worker, _InFlight(lambda: self._requests.subtract((worker,))))
@@ -80,7 +80,7 @@ class BoundedHashPolicy:
         raise SimulationError("every worker has more than the mean")
 
 
-def ideal_hits(requests: Sequence[Request], blocks: int, *, since: int = 0) -> int:
+def ideal_hits(requests: Sequence[SimulatedRequest], blocks: int, *, since: int = 0) -> int:
     """Blocks that one cache of ``blocks`` serves, least recently used out first, a prompt's tail before its head.
 
     To requests from number ``since`` on.

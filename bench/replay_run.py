@@ -17,7 +17,7 @@ from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.simulated_fleet import worker_names
 from cachefleet_controlplane.simulation.simulated_run import START, SimulatedRun
 from cachefleet_controlplane.simulation.simulation_job import Scenario
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
@@ -36,7 +36,7 @@ class Replay(SimulatedRun):
 
     result: PolicyResult
 
-    def __init__(self, requests: Sequence[Request], setup: Setup, policy: str) -> None:
+    def __init__(self, requests: Sequence[SimulatedRequest], setup: Setup, policy: str) -> None:
         scenario = Scenario(setup=setup, policy=policy if policy in set(RoutingPolicy) else RoutingPolicy.CACHE_AWARE)
         super().__init__(
             requests,
@@ -76,7 +76,7 @@ class Replay(SimulatedRun):
         if not self._finished:
             self._at(self._now + 1.0, self._watch)
 
-    def _send(self, request: Request, placed: Placed) -> None:
+    def _send(self, request: SimulatedRequest, placed: Placed) -> None:
         self.result.backlogs.append(self._fleet.workers[placed.worker].backlog(self._now))
         super()._send(request, placed)
 

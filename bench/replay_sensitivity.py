@@ -24,7 +24,7 @@ from bench.replay_run import Replay
 from bench.replay_work import blocks
 from bench.rows import Row, percentile, row
 from cachefleet_controlplane.routing.worth import Worth
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 
@@ -56,7 +56,7 @@ class ScaledWaiting(PaidWaiting):
         PaidWaiting.add(self, prefix, seconds * self.factor, now)
 
 
-def measured(trace: Trace, requests: Sequence[Request], what: str, factor: float) -> PolicyResult:
+def measured(trace: Trace, requests: Sequence[SimulatedRequest], what: str, factor: float) -> PolicyResult:
     run = Replay(requests, trace.setup, "cacheAware")
     run.learn_into(Scaled(factors={what: factor}))
     run.pay_into(ScaledWaiting(factor=factor if what == PAID else 1.0))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_controlplane.simulation.workload import Request, TraceLine, from_trace
+from cachefleet_controlplane.simulation.workload import SimulatedRequest, TraceLine, from_trace
 
 BLOCK: Final = 16
 TRACES: Final = Path(os.environ.get("CACHEFLEET_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
@@ -22,7 +22,7 @@ MOONCAKE_BLOCK: Final = 512
 SESSION_BLOCK: Final = 64
 
 
-def mooncake(folder: Path = TRACES) -> list[Request]:
+def mooncake(folder: Path = TRACES) -> list[SimulatedRequest]:
     """The Mooncake conversation trace; FileNotFoundError where it is not there."""
     lines = (folder / "mooncake" / "conversation_trace.jsonl").read_text(encoding="utf-8").splitlines()
     names = ("input_length", "output_length")
@@ -30,7 +30,7 @@ def mooncake(folder: Path = TRACES) -> list[Request]:
     return requests(scaled(record["timestamp"] / 1e3, record, block=MOONCAKE_BLOCK, names=names) for record in records)
 
 
-def sessions(folder: Path = TRACES, *, within: float, until: float, seed: int = 1) -> list[Request]:
+def sessions(folder: Path = TRACES, *, within: float, until: float, seed: int = 1) -> list[SimulatedRequest]:
     """The coding-agent sessions up to ``until``, each begun at a random moment of the first ``within`` seconds.
 
     FileNotFoundError where they are not there.
@@ -67,12 +67,12 @@ def line(at: float, blocks: Sequence[int], tail: int, outputs: int) -> TraceLine
     return TraceLine(timestamp=1e3 * at, input_length=length, output_length=outputs, hash_ids=tuple(blocks))
 
 
-def requests(lines: Iterable[TraceLine]) -> list[Request]:
+def requests(lines: Iterable[TraceLine]) -> list[SimulatedRequest]:
     """By arrival, in seconds after the first one's."""
     return from_trace(tuple(lines), block_size=BLOCK, trace_block=BLOCK)
 
 
-def synthetic(*, conversations: int, turns: int, seed: int = 1, gap: float = 0.05) -> list[Request]:
+def synthetic(*, conversations: int, turns: int, seed: int = 1, gap: float = 0.05) -> list[SimulatedRequest]:
     """Conversations under one system prompt that take turns at random, in bursts of up to four at a time."""
     chance = random.Random(seed)
     system = tuple(range(4))
@@ -97,7 +97,7 @@ def stampede(
     cold: float = 40.0,
     before: float = 80.0,
     seed: int = 1,
-) -> list[Request]:
+) -> list[SimulatedRequest]:
     """All of a sudden everybody asks for one prefix of so many blocks, beside cold prompts of 40 that fill the caches.
 
     ``rate`` and ``cold`` are requests a second. The prefix is the blocks from 0 on.
@@ -114,17 +114,17 @@ def stampede(
     return requests(lines)
 
 
-def sharing(workload: Sequence[Request]) -> list[int]:
+def sharing(workload: Sequence[SimulatedRequest]) -> list[int]:
     """Numbers of the requests whose first block is that of others, too."""
     firsts = Counter(request.keys[0] for request in workload)
     return [request.number for request in workload if firsts[request.keys[0]] > 1]
 
 
-def blocks(workload: Iterable[Request]) -> int:
+def blocks(workload: Iterable[SimulatedRequest]) -> int:
     """Full blocks of all prompts."""
     return sum(len(request.keys) for request in workload)
 
 
-def usable(request: Request) -> int:
+def usable(request: SimulatedRequest) -> int:
     """Blocks that a cache can serve: of a prompt's last token an engine computes the answer's first."""
     return (request.tokens - 1) // BLOCK

@@ -30,6 +30,7 @@ from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
+from cachefleet_controlplane.gateway.layers import GatewayParts
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.history.cache_history import CacheHistory
@@ -58,9 +59,9 @@ from cachefleet_controlplane.wiring import (
     gateway_context,
     gateway_options,
     hot_prefix_parts,
-    input_builder,
     native_code_of,
     pool_source,
+    prompt_lookup,
     renderer_of,
     simulator_of,
     tenant_parts,
@@ -143,7 +144,7 @@ class ControlPlane:
         options = gateway_options(settings, self.code, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         self._deaths = context.deaths
-        builder = input_builder(
+        lookup = prompt_lookup(
             context,
             renderer_of(context, options),
             options,
@@ -154,20 +155,19 @@ class ControlPlane:
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
         self._sampler = Sampler(self.history, self.fleet.view, self.fleet.models, context.queue.waiting)
         tenants = self.tenancy.tenants
-        self.hot = hot_prefix_parts(settings, self.fleet, builder, tenants, salt_key=salt_key, metrics=self.metrics)
-        return Gateway(
-            context,
-            builder,
+        self.hot = hot_prefix_parts(settings, self.fleet, lookup, tenants, salt_key=salt_key, metrics=self.metrics)
+        parts = GatewayParts(
+            context=context,
+            lookup=lookup,
             admission=self.tenancy.admission,
             record=self.decisions.record,
             bounds=gateway_bounds(settings, self.bounds),
             turns=self.conversations.turns,
             hot=self.hot.observer,
-            sockets=SocketLimits.of(settings),
-            ready=lambda: self.readiness()[0],
             history=self.history,
             recorded=self.recorded,
         )
+        return Gateway(parts, sockets=SocketLimits.of(settings), ready=lambda: self.readiness()[0])
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()

@@ -23,10 +23,10 @@ from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAtt
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
+from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
@@ -89,7 +89,7 @@ class HotPrefixParts:
 def hot_prefix_parts(
     settings: Settings,
     fleet: Fleet,
-    input_builder: RoutingInputBuilder,
+    prompt_lookup: PromptLookup,
     tenants: Tenants,
     *,
     salt_key: bytes,
@@ -97,12 +97,12 @@ def hot_prefix_parts(
 ) -> HotPrefixParts:
     """Build the tracker of hot prefixes and its two users; it follows changes of the tenants' salts."""
     hot = HotPrefixes(HotBounds(entries=settings.hot_prefixes, bytes=settings.hot_prefixes * PREFIX_BYTES))
-    observer, salter = HotObserver(hot, input_builder, fleet, metrics), Salter(salt_key)
+    observer, salter = HotObserver(hot, prompt_lookup, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
     return HotPrefixParts(
         observer,
         NewWorkerWarmUp(hot, fleet, metrics),
-        PrefixList(hot, fleet, WarmKeys(fleet, input_builder, tenants.salt_version), name_key=salt_key),
+        PrefixList(hot, fleet, WarmKeys(fleet, prompt_lookup, tenants.salt_version), name_key=salt_key),
     )
 
 
@@ -263,7 +263,6 @@ class GatewayOptions:
     queue_requests: int = 8
     max_attempts: int = 3
     knowledge: Knowledge = Knowledge.EXACT
-    key_cache: KeyCache | None = None
     render_cache: RenderCache | None = None
     texts: Texts | None = None
     clock: Callable[[], float] = time.monotonic
@@ -311,6 +310,7 @@ def gateway_context(
         stalled=StalledAttempts(fleet.troubles, clock=options.clock),
         deaths=EngineDeaths(upstream.ended, fleet.serves, metrics, clock=options.clock),
         under_way=AnswersUnderWay(),
+        affinity=KeyAffinity(),
         max_attempts=options.max_attempts,
         tracer=options.tracer,
         clock=options.clock,
@@ -329,7 +329,7 @@ def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
     )
 
 
-def input_builder(
+def prompt_lookup(
     context: GatewayContext,
     renderer: Renderer,
     options: GatewayOptions,
@@ -337,13 +337,12 @@ def input_builder(
     salt_key: bytes,
     handles: Handles | None = None,
     unseen: UnseenText | None = None,
-) -> RoutingInputBuilder:
-    """The builder of routing inputs: model, salt, token count and block keys of a request."""
-    return RoutingInputBuilder(
+) -> PromptLookup:
+    """What completes requests: salt, body for workers, token count and block keys."""
+    return PromptLookup(
         context.fleet,
         renderer,
         salt_key=salt_key,
-        cache=options.key_cache,
         texts=options.texts,
         knowledge=options.knowledge,
         handles=handles,

@@ -24,7 +24,7 @@ G, C = "cachefleet_controlplane.gateway", "cachefleet_controlplane"
     ("stack", "part"),
     [
         ([(f"{C}.selection.choice", "decide"), (f"{G}.attempts.exchange", "Exchange._act")], DECISION),
-        ([("dataclasses", "replace"), (f"{G}.placement.routing_input", "RoutingInputBuilder.place")], INPUT),
+        ([("dataclasses", "replace"), (f"{G}.rendering.prompt_lookup", "PromptLookup.complete")], INPUT),
         ([(f"{C}.fleet.fleet", "Fleet.begin"), (f"{G}.attempts.exchange", "Exchange._act")], LEDGER),
         ([(f"{C}.fleet.fleet", "Fleet.route")], DECISION),
         ([("aiohttp.streams", "StreamReader.readany"), (f"{G}.attempts.exchange", "Exchange._pump")], UPSTREAM),

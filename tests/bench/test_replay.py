@@ -18,7 +18,7 @@ from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError, WorkBudget
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
-from cachefleet_controlplane.simulation.workload import Request, TraceLine
+from cachefleet_controlplane.simulation.workload import SimulatedRequest, TraceLine
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 
 SETUP = Setup(workers=3, blocks=120, prefill_tokens_per_second=2000.0, model_len=1024)
@@ -59,7 +59,7 @@ def test_those_who_ask_for_the_one_prefix_are_told_from_the_others() -> None:
 # Policies.
 
 
-def prompts(*blocks: tuple[int, ...], tail: int = 1) -> list[Request]:
+def prompts(*blocks: tuple[int, ...], tail: int = 1) -> list[SimulatedRequest]:
     return requests(line(0.0, one, tail, 1) for one in blocks)
 
 

@@ -1,6 +1,8 @@
 """The gateway: OpenAI's and Anthropic's HTTP APIs in front of a fleet of vLLM workers.
 
-app                 the routes, as an ASGI application
+app                 the gateway as an ASGI application
+layers              the layers that a request goes through: read this first
+routes              paths and methods, and what answers them
 answers_under_way   requests under way, and their end when the replica stops
 body_budget         bytes of all bodies held at once, shared between tenants
 dry_run             dry-run decisions for the admin API
@@ -16,7 +18,8 @@ apis/               what differs between the APIs: bodies, answers, streams
 attempts/           sends a request to workers: retries, prefill, resuming
 handles/            what workers keep of conversations, and requests that refer to it
 conversations/      turns of conversations: checkpoints, stored responses
-placement/          the input of a decision, the wait for room, refusals, the trace
+placement/          decides, waits for room, refuses
+request/            one request, completed from layer to layer, and the notes on it
 responses_socket/   responses over WebSocket
 rendering/          a prompt's length and block keys
 upstream/           the HTTP client of the workers, and what their answers say

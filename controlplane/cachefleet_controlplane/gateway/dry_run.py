@@ -1,4 +1,4 @@
-"""Dry-run decisions, in full: workers are asked to render the prompt, and for nothing else."""
+"""Dry-run decisions, for clients and in full: workers are asked to render the prompt, and for nothing else."""
 
 from __future__ import annotations
 
@@ -6,49 +6,71 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
-from cachefleet_controlplane.routing.decision import Decision, held_back
+from cachefleet_controlplane.gateway.placement.placement_decision import decide
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace, decision_body, decision_headers
+from cachefleet_controlplane.gateway.request.request import NO_MODEL, Request
+from cachefleet_controlplane.routing.decision import held_back
 from cachefleet_controlplane.store.decision_records import DecisionRecord
-from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, parse_fields
-from cachefleet_controlplane.workers.views import ServedModel
 
 DRY_RUN: Final = "dry-run"
 """Id in the record of a dry run."""
 
-Find = Callable[[RequestInfo, TenantRecord], Awaitable[tuple[RequestInfo, ServedModel]]]
-"""Returns a request with its model."""
-Whole = Callable[[RequestInfo, TenantRecord, ServedModel], Awaitable[RequestInfo]]
+Whole = Callable[[Request], Awaitable[Request]]
 """Adds to a request the stored conversation that it continues."""
 
 _endpoint = msgspec.json.Decoder(Endpoint)
 
 
+class RouteLayer:
+    """Answers with the decision alone: nothing is sent to a worker, counted in flight there, or queued."""
+
+    def __init__(self, context: GatewayContext, lookup: PromptLookup, whole: Whole) -> None:
+        self._context = context
+        self._lookup = lookup
+        self._whole = whole
+
+    async def __call__(self, request: Request) -> None:
+        """Answer a client."""
+        arrival = request.arrival
+        trace = arrival.trace
+        request = await self.placed(request)
+        decision = trace.decision = foreseen(request.gate, decide(self._context.fleet, request, every=True))
+        request.describe(trace)
+        body = decision_body(trace.id, request.info, decision, request.rendering)
+        await arrival.reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
+
+    async def placed(self, request: Request) -> Request:
+        """Return a request with all that a decision needs."""
+        return self._context.affinity.applied(await self._lookup.complete(await self._whole(request)))
+
+
 class Explainer:
-    """Decides without side effects: nothing is counted in flight, queued or recorded."""
+    """Decides as for a request that arrives now, and tells all of the decision."""
 
     def __init__(
         self,
-        input_builder: RoutingInputBuilder,
         context: GatewayContext,
+        route: RouteLayer,
+        models: ModelLookup,
         admission: AdmissionMiddleware,
         *,
-        whole: Whole,
-        find: Find,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._input_builder = input_builder
-        self._whole = whole
-        self._find = find
-        self._parts = context
+        self._context = context
+        self._route = route
+        self._models = models
         self._admission = admission
         self._wall_clock = wall_clock
 
@@ -57,32 +79,37 @@ class Explainer:
 
         ApiError as its client would get it; 404 for a tenant that does not exist.
         """
-        fields = parse_fields(body)
-        info = understand(fields, endpoint_of(fields))
+        info = parse_dry_run(body)
         await self._admission.informed()
-        known = self._admission.named(tenant)
-        info, served = await self._find(info, known)
-        routing_input = await self._input_builder.place(await self._whole(info, known, served), known, model=served)
-        trace = DecisionTrace(DRY_RUN, self._wall_clock(), served.name, info.endpoint, status=0)
-        trace.decision, trace.basis = self._decide(routing_input), Basis.of(routing_input)
-        return trace.told(trace.decision, whole=True)
+        request = Request(info, NO_MODEL, self._admission.named(tenant))
+        info, model = await self._models.of(request, info)
+        request = await self._route.placed(replace(request, info=info, model=model))
+        trace = DecisionTrace(DRY_RUN, self._wall_clock(), model.name, info.endpoint, status=0)
+        trace.decision = decision = decide(self._context.fleet, request, every=True)
+        trace.decision = held_back(decision) if self._others_first(request) else foreseen(request.gate, decision)
+        request.describe(trace)
+        return trace.to_record(trace.decision, whole=True)
 
-    def _decide(self, routing_input: RoutingInput) -> Decision:
-        """Decide as for a request that arrives now: others may be queued before it."""
-        decision = routing_input.decide(every=True)
-        line = routing_input.model.namespace, routing_input.model.base
-        arrived, priority = self._parts.clock(), routing_input.tenant.priority
-        tenant = routing_input.tenant.name
-        wait = self._parts.queue.others_first(line, priority=priority, arrived=arrived, tenant=tenant)
-        return held_back(decision) if wait else foreseen(routing_input.gate, decision)
+    def _others_first(self, request: Request) -> bool:
+        """Whether others are queued before it."""
+        arrived, tenant = self._context.clock(), request.tenant
+        return self._context.queue.others_first(
+            request.line, priority=tenant.priority, arrived=arrived, tenant=tenant.name
+        )
 
 
-def endpoint_of(fields: Fields) -> Endpoint:
-    """Return a dry run's endpoint: member `endpoint`, which is removed, else by other members. ApiError 400."""
+def parse_dry_run(body: bytes) -> RequestInfo:
+    """Return what the body of a dry run says, for the endpoint that it is about. ApiError 400."""
+    fields = parse_fields(body)
+    return understand(fields, _endpoint_of(fields))
+
+
+def _endpoint_of(fields: Fields) -> Endpoint:
+    """A dry run's endpoint: member `endpoint`, which is removed, else by other members. ApiError 400."""
     named = fields.pop("endpoint", None)
     if named is None:
-        told_by = {"messages": Endpoint.CHAT, "input": Endpoint.RESPONSES}
-        return next((endpoint for name, endpoint in told_by.items() if name in fields), Endpoint.COMPLETIONS)
+        by_member = {"messages": Endpoint.CHAT, "input": Endpoint.RESPONSES}
+        return next((endpoint for name, endpoint in by_member.items() if name in fields), Endpoint.COMPLETIONS)
     try:
         return _endpoint.decode(named)
     except READ_ERRORS as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -10,12 +10,14 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.health import Handler
-from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
-from cachefleet_controlplane.gateway.rendering.rendering_result import RenderFailure, Rendering
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.request.rendered_prompt import RenderFailure, Rendering, Rung
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 
@@ -60,6 +62,25 @@ def counted(rendering: Rendering) -> bytes:
         headers = {"retry-after": str(_RETRY_SECONDS)}
         raise ApiError(503, _UNCOUNTED.format(_RETRY_SECONDS), headers=headers)
     return _encode({"object": "response.input_tokens", "input_tokens": rendering.prompt.tokens})
+
+
+def parse_count(body: bytes) -> RequestInfo:
+    """Return what the body of a response says whose input is to be counted. ApiError 400."""
+    return parse(body, Endpoint.RESPONSES)
+
+
+class CountLayer:
+    """Counts the tokens of a response's input; ``whole`` adds the stored conversation that it continues."""
+
+    def __init__(self, lookup: PromptLookup, whole: Callable[[Request], Awaitable[Request]]) -> None:
+        self._lookup = lookup
+        self._whole = whole
+
+    async def __call__(self, request: Request) -> None:
+        """Answer a client. ApiError 400, 503."""
+        reply = request.arrival.reply
+        request = await self._lookup.complete(await self._whole(request))
+        await reply.whole(200, [JSON], counted(request.rendering))
 
 
 class StoredResponses:

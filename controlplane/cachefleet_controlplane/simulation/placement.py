@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 
 
 class InFlight(Protocol):
@@ -40,7 +40,7 @@ class Unplaced(Enum):
 class Placement(Protocol):
     """A routing policy."""
 
-    def place(self, request: Request) -> Placed | Unplaced:
+    def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         """Where a request is sent now."""
         ...
 
@@ -54,7 +54,7 @@ class FleetPlacement:
         self._block_size = block_size
         self._policy = policy
 
-    def place(self, request: Request) -> Placed | Unplaced:
+    def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         """See ``Placement``."""
         prompt = Prompt(
             tokens=request.tokens,

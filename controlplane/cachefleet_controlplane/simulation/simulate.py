@@ -7,7 +7,7 @@ import msgspec
 from cachefleet_controlplane.simulation.run_result import WorkBudget
 from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulation_job import Figures, Job, Scenario
-from cachefleet_controlplane.simulation.workload import Request, from_records, from_trace
+from cachefleet_controlplane.simulation.workload import SimulatedRequest, from_records, from_trace
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import read_pool
 
@@ -27,7 +27,7 @@ def simulate(job: Job) -> list[Figures]:
     return [found[scenario] for scenario in job.scenarios]
 
 
-def _requests(job: Job, block_size: int) -> list[Request]:
+def _requests(job: Job, block_size: int) -> list[SimulatedRequest]:
     if job.trace:
         longest = max(scenario.setup.longest(block_size) for scenario in job.scenarios)
         return from_trace(job.trace, block_size=block_size, trace_block=job.trace_block, longest=longest)

@@ -21,7 +21,7 @@ from cachefleet_controlplane.simulation.simulated_fleet import MakeWorker, Simul
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, Step
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Figures, Scenario, percentile
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
 
@@ -33,7 +33,7 @@ IDLE_REPORTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    request: Request
+    request: SimulatedRequest
     placed: Placed
 
 
@@ -42,7 +42,7 @@ class SimulatedRun:
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[SimulatedRequest],
         pool: PrefixCachePool,
         contract: IndexContract,
         scenario: Scenario,
@@ -60,7 +60,7 @@ class SimulatedRun:
         self._events = 0
         self._arrivals = sorted(request.at for request in requests)
         self._came = 0
-        self._arrived: deque[Request] = deque()
+        self._arrived: deque[SimulatedRequest] = deque()
         self._open: dict[Generation, _Sent] = {}
         self._over: set[int] = set()
         self.result = Result()
@@ -122,7 +122,7 @@ class SimulatedRun:
         self._events += 1
         heapq.heappush(self._heap, (moment, self._events, act, arguments))
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: SimulatedRequest) -> None:
         self._arrived.append(request)
         self._came += 1
         self._place()
@@ -142,14 +142,14 @@ class SimulatedRun:
                 self.result.refused.add(request.number)
                 self._over.add(request.number)
 
-    def _placed(self, request: Request) -> Placed | Unplaced:
+    def _placed(self, request: SimulatedRequest) -> Placed | Unplaced:
         """REFUSED where no engine takes it when it has nothing else."""
         if request.tokens + request.outputs > self._setup.longest(self._size):
             return Unplaced.REFUSED
         self._budget.spend(len(self._fleet.workers) + len(request.keys))
         return self._placement.place(request)
 
-    def _send(self, request: Request, placed: Placed) -> None:
+    def _send(self, request: SimulatedRequest, placed: Placed) -> None:
         number, worker = request.number, self._fleet.workers[placed.worker]
         self.result.workers[number] = worker.name
         self.result.queues[number] = max(0.0, self._now - (START + request.at)) + placed.queue_seconds

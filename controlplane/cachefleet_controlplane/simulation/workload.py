@@ -27,7 +27,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SimulatedRequest:
     """A prompt by the keys of its full blocks; ``answer`` is known of the keys that follow once it is answered."""
 
     number: int
@@ -50,7 +50,7 @@ class Request:
         return keys + [_own_key(self.number, place) for place in range(missing)]
 
 
-def from_records(records: Sequence[RecordedRequest], block_size: int) -> list[Request]:
+def from_records(records: Sequence[RecordedRequest], block_size: int) -> list[SimulatedRequest]:
     """Recorded requests by arrival.
 
     Where a later prompt goes on after an earlier one's, and was served further than that reached, the blocks between
@@ -60,7 +60,7 @@ def from_records(records: Sequence[RecordedRequest], block_size: int) -> list[Re
     prompts = [tuple(unpack_keys(record.keys)) for record in ordered]
     answers = _answers(ordered, prompts, block_size)
     return [
-        Request(
+        SimulatedRequest(
             number=number,
             at=record.at - ordered[0].at,
             keys=prompts[number][: record.prompt_tokens // block_size],
@@ -74,7 +74,7 @@ def from_records(records: Sequence[RecordedRequest], block_size: int) -> list[Re
 
 def from_trace(
     lines: Sequence[TraceLine], *, block_size: int, trace_block: int, longest: int | None = None
-) -> list[Request]:
+) -> list[SimulatedRequest]:
     """Requests of a trace whose blocks have ``trace_block`` tokens, a multiple of ``block_size``.
 
     Those that are longer than ``longest``, prompt and answer, are served by nobody, and get no keys.
@@ -89,7 +89,7 @@ def from_trace(
         ids = line.hash_ids[: -(-blocks // parts)]
         keys = tuple(islice(_chain(ids, parts, known), blocks))
         found.append(
-            Request(
+            SimulatedRequest(
                 number=number,
                 at=(line.timestamp - ordered[0].timestamp) / 1e3,
                 keys=keys,

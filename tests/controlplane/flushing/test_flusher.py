@@ -50,7 +50,7 @@ async def flushing(count: int = 1, *, seconds: float = 30, **options: Any) -> As
         engines = [await stack.enter_async_context(engine(plugin=True)) for _ in range(count)]
         known = Known(directory(ACME, UMBRELLA))
         gate = await stack.enter_async_context(front(engines, known=known, **options))
-        parts = gate.gateway._parts
+        parts = gate.gateway._context
         flusher = Flusher(parts, gate.gateway._admission, salt_key=FLEET_KEY.salt_key, seconds=seconds)
         for number in range(count):
             gate.report(number, said=ABLE)
@@ -140,6 +140,6 @@ async def test_an_engine_without_the_plugin_whose_agent_has_not_noticed_yet() ->
         stock = await stack.enter_async_context(engine())
         gate = await stack.enter_async_context(front([stock]))
         gate.report(0, said=ABLE)
-        flusher = Flusher(gate.gateway._parts, gate.gateway._admission, salt_key=FLEET_KEY.salt_key)
+        flusher = Flusher(gate.gateway._context, gate.gateway._admission, salt_key=FLEET_KEY.salt_key)
         (told,) = await flusher(Scope(everything=True), dry_run=False)
         assert told.error == flush_plan.NO_PLUGIN

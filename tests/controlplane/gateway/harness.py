@@ -26,9 +26,10 @@ from cachefleet_controlplane.gateway.conversations.conversation_parts import ren
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
+from cachefleet_controlplane.gateway.layers import GatewayParts
+from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.rendering.text_keys import Texts
@@ -50,7 +51,7 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
-from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, input_builder, renderer_of
+from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, prompt_lookup, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
@@ -162,7 +163,8 @@ class Front:
     server: NativeServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests = field(default_factory=RecordedRequests)
-    builder: RoutingInputBuilder | None = None
+    lookup: PromptLookup | None = None
+    affinity: KeyAffinity | None = None
     unseen: UnseenText | None = None
 
     def forget_fingerprints(self) -> None:
@@ -299,8 +301,7 @@ async def front(
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
-        metrics = Metrics()
-        bounds = bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
+        metrics, bounds = Metrics(), bounds or GatewayBounds(body_bytes=1 << 20, body_seconds=30, requests=100)
         fleet = Fleet(BlockIndex(), index_key=FLEET_KEY.index_key, texts=BlockIndex() if texts else None, clock=clock)
         completions = await stack.enter_async_context(Completions())
         upstream = await stack.enter_async_context(_upstream(completions, idle_seconds))
@@ -309,7 +310,6 @@ async def front(
             queue_requests=queue_requests,
             max_attempts=max_attempts,
             knowledge=knowledge,
-            key_cache=KeyCache(),
             render_cache=render_cache,
             texts=Texts(b"t" * 32) if texts else None,
             clock=loop_time,
@@ -318,32 +318,29 @@ async def front(
         context = gateway_context(fleet, upstream, (credentials := _OneKey(key)), metrics, options)
         renderer = renderer_of(context, options)
         records: list[DecisionRecord] = []
-        numbers = count(1)
         continued = turns(fleet, metrics, renderer) if turns else None
-        gateway = Gateway(
+        lookup = prompt_lookup(
             context,
-            (
-                builder := input_builder(
-                    context,
-                    renderer,
-                    options,
-                    salt_key=FLEET_KEY.salt_key,
-                    handles=handles(fleet, metrics) if handles else None,
-                    unseen=_unseen(stack, fleet, upstream, credentials),
-                )
-            ),
+            renderer,
+            options,
+            salt_key=FLEET_KEY.salt_key,
+            handles=handles(fleet, metrics) if handles else None,
+            unseen=_unseen(stack, fleet, upstream, credentials),
+        )
+        parts = GatewayParts(
+            context=context,
+            lookup=lookup,
             admission=AdmissionMiddleware(
                 known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
             ),
             record=lambda record: records.append(record.made()),
             bounds=bounds,
-            sockets=sockets,
             turns=continued,
             history=(history := CacheHistory()),
             recorded=(recorded := RecordedRequests(1 << 20)),
-            hot=HotObserver(hot, builder, fleet, metrics) if hot is not None else None,
-            new_id=lambda: f"d{next(numbers)}",
+            hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )
+        gateway = Gateway(parts, sockets=sockets, new_id=map("d{}".format, count(1)).__next__)
         server = _server(completions, gateway, bounds, drain_seconds, tls)
         serving = asyncio.create_task(server.serve())
         url = f"{server.origin.rpartition(':')[0]}:{await server.listening()}"
@@ -352,8 +349,9 @@ async def front(
             *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),
             history=history,
             recorded=recorded,
-            builder=builder,
-            unseen=builder._unseen,
+            lookup=lookup,
+            affinity=context.affinity,
+            unseen=lookup._unseen,
         )
         declared = pool(
             isolation=isolation,

@@ -27,7 +27,7 @@ async def test_it_names_every_path_and_method() -> None:
     async with engine() as worker, front([worker]) as gate:
         named = {path for path, _ in operations()}
         assert named == {
-            *gate.gateway._routes.keys() - {OPENAPI_PATH},
+            *gate.gateway._routes._methods.keys() - {OPENAPI_PATH},
             "/v1/models/{model}",
             "/v1/responses/{response_id}",
             "/v1/responses/{response_id}/input_items",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.gateway.admit.model_lookup import MODELS_NAMED
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from cachefleet_controlplane.gateway.placement.refusals import MODELS_NAMED
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.spec import PrefixCachePool
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front, pool
@@ -246,7 +246,7 @@ async def test_an_unexpected_failure_is_accounted_as_such(monkeypatch: pytest.Mo
     def broken(*_args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(RoutingInputBuilder, "place", broken)
+    monkeypatch.setattr(PromptLookup, "complete", broken)
     async with engine() as worker, front([worker]) as gate:
         for path in ("/v1/chat/completions", "/v1/route"):
             status, _, body = await gate.post(path, chat("x"))

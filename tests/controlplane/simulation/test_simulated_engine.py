@@ -15,7 +15,7 @@ from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 from cachefleet_core.block_keys import unpack_keys
 from cachefleet_core.report_frames import Removed
 from cachefleet_core.report_frames import Stored as StoredKeys
@@ -54,7 +54,7 @@ class Engines:
         self._copies: Counter[int] = Counter()
         self._held: set[int] = set()
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SimulatedRequest) -> None:
         sequence = Sequence(tokens(request), request.outputs, ignore_eos=True)
         self._pairs[sequence] = Generation(request.all_keys(BLOCK), request.tokens, request.outputs)
         self.fake.add(sequence)
@@ -92,13 +92,13 @@ class Engines:
         assert (theirs.free, theirs.idle, len(theirs.held())) == (ours.free, ours.idle, ours.held)
 
 
-def tokens(request: Request) -> list[int]:
+def tokens(request: SimulatedRequest) -> list[int]:
     """Of each block other ones, and of each prompt's end."""
     names = [b"%d" % key for key in request.keys] + [b"end %d" % request.number]
     return [token for name in names for token in array("H", hashlib.sha256(name).digest())][: request.tokens]
 
 
-def served(work: list[Request], setup: Setup) -> Engines:
+def served(work: list[SimulatedRequest], setup: Setup) -> Engines:
     """Both engines once they have answered all requests."""
     engines, left, moment = Engines(setup), list(work), 0.0
     while left or engines.fake.busy:

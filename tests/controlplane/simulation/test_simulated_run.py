@@ -18,17 +18,17 @@ from cachefleet_controlplane.simulation.simulated_run import SimulatedRun
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Scenario
-from cachefleet_controlplane.simulation.workload import Request
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
 
 SETUP = Setup(workers=3, blocks=120, prefill_tokens_per_second=2000.0, model_len=1024)
 WORK = synthetic(conversations=10, turns=6)
 
 
-def run_of(work: list[Request], setup: Setup, policy: str, **options: Any) -> SimulatedRun:
+def run_of(work: list[SimulatedRequest], setup: Setup, policy: str, **options: Any) -> SimulatedRun:
     return SimulatedRun(work, replay_pool(setup), CONTRACT, Scenario(setup=setup, policy=policy), **options)
 
 
-def simulated(work: list[Request], setup: Setup, policy: str, **options: Any) -> SimulatedRun:
+def simulated(work: list[SimulatedRequest], setup: Setup, policy: str, **options: Any) -> SimulatedRun:
     run = run_of(work, setup, policy, **options)
     run.run()
     return run
@@ -109,7 +109,7 @@ class OneAtATime:
         self.worker = worker
         self.under_way = 0
 
-    def place(self, request: Request) -> Placed | Unplaced:
+    def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         if request.number % 10 == 0:
             return Unplaced.REFUSED
         if self.under_way:

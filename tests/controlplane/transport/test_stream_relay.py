@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.resume import ResumeLimits, Resumption
+from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
-from cachefleet_controlplane.gateway.attempts.stream_join import Stopping
 from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
+from cachefleet_controlplane.gateway.request.request import Request
+from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits
 from cachefleet_controlplane.gateway.upstream import worker_call
 from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
@@ -100,12 +101,17 @@ def _asgi_reply(scope: Any, send: Any, *, seconds: float) -> Reply:
     return Reply(send, seconds=seconds, path=scope["path"])
 
 
+def _resumption(*, resumable: bool) -> Resumption:
+    limits = ResumeLimits(0, None, (), stop_included=False) if resumable else None
+    asked = Request(None, None, None, limits=limits)  # type: ignore[arg-type] # it resumes nothing
+    return Resumption(None, asked)  # type: ignore[arg-type]
+
+
 def app_of(sides: list[Side], upstream: Upstream) -> Any:
     async def relay(side: Side, reply: Any) -> None:
         opened = await upstream.open(side.worker.url, "/", b"", headers=(), beside=getattr(reply, "native", None))
         assert opened.stream is not None
-        limits = ResumeLimits(0, None, Stopping()) if side.resumable else None
-        resuming = Resumption(None, None, limits)  # type: ignore[arg-type] # it resumes nothing
+        resuming = _resumption(resumable=side.resumable)
         transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=side.single)
         await reply.start(200, [])
         try:

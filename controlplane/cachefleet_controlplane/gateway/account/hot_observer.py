@@ -15,7 +15,8 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput, RoutingInputBuilder
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.hot_prefixes.hot_prefix import Line, WantedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
@@ -43,14 +44,14 @@ class HotObserver:
     def __init__(
         self,
         hot: HotPrefixes,
-        input_builder: RoutingInputBuilder,
+        lookup: PromptLookup,
         fleet: Fleet,
         metrics: Metrics,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hot = hot
-        self._input_builder = input_builder
+        self._lookup = lookup
         self._fleet = fleet
         self._clock = clock
         self._fetched_at = float("-inf")
@@ -63,23 +64,24 @@ class HotObserver:
         size = Gauge("cachefleet_hot_prefix_bytes", "Their ids and keys", registry=metrics.registry)
         size.set_function(lambda: hot.size)
 
-    def note(self, routing_input: RoutingInput) -> None:
+    def note(self, request: Request) -> None:
         """Note a placed request, and start a fetch if its prefix needs one; never waits."""
-        prompt = routing_input.prompt
-        kept = any(keeps_blocks(pool.spec) for pool in routing_input.model.declared)
-        more = routing_input.info.bypass is not None or routing_input.model.is_adapter
+        prompt = request.prompt
+        kept = any(keeps_blocks(pool.spec) for pool in request.model.declared)
+        more = request.info.bypass is not None or request.model.is_adapter
         if prompt.knowledge is not Knowledge.EXACT or more or not kept:
             return  # ids alone would not warm a prompt with media, nor an adapter's
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
-        wanted = self._hot.note(self._line(routing_input), prompt.keys, now, fetch=may)
+        wanted = self._hot.note(self._line(request), prompt.keys, now, fetch=may)
         if wanted is None:
             return
-        if ids := self._ids(wanted, routing_input, routing_input):
+        if ids := self._ids(wanted, prompt.keys, request):
             self._learn(wanted, ids)
             return
         self._fetched_at = now
-        self._tasks.start(self._fetch(wanted, routing_input))
+        again = Request(request.info, request.model, request.tenant, keep_ids=True)
+        self._tasks.start(self._fetch(wanted, prompt.keys, again))
 
     def served(self, keys: bytes, blocks: int) -> None:
         """Note that of a prompt with these packed keys so many of the first blocks came from a cache."""
@@ -103,32 +105,32 @@ class HotObserver:
         self._tasks.cancel()
         await self._tasks.settled()
 
-    def _line(self, routing_input: RoutingInput) -> Line:
-        model = routing_input.model
-        tenant = routing_input.tenant.name if routing_input.salt else _SHARED
+    def _line(self, request: Request) -> Line:
+        model = request.model
+        tenant = request.tenant.name if request.salt else _SHARED
         contract = self._fleet.render_facts(model.name).contract
-        return Line(f"{model.namespace}/{model.upstream}", contract, tenant, routing_input.salt)
+        return Line(f"{model.namespace}/{model.upstream}", contract, tenant, request.salt)
 
-    async def _fetch(self, wanted: WantedPrefix, routing_input: RoutingInput) -> None:
+    async def _fetch(self, wanted: WantedPrefix, keys: bytes, request: Request) -> None:
         try:
-            again = await self._input_builder.place(routing_input.info, routing_input.tenant, keep_ids=True)
+            again = await self._lookup.complete(request)
         except ApiError:
             self._fetches.labels("failed").inc()
             return
-        self._learn(wanted, self._ids(wanted, routing_input, again))
+        self._learn(wanted, self._ids(wanted, keys, again))
 
     def _learn(self, wanted: WantedPrefix, ids: bytes) -> None:
         self._fetches.labels("learnt" if ids else "failed").inc()
         self._hot.learn(wanted.key, ids)
 
-    def _ids(self, wanted: WantedPrefix, routing_input: RoutingInput, again: RoutingInput) -> bytes:
+    def _ids(self, wanted: WantedPrefix, keys: bytes, request: Request) -> bytes:
         """The prefix's ids as little-endian u32, with those that its last key looks ahead to.
 
-        b"" where the second rendering has other keys, or too few ids.
+        b"" where the rendering has other keys than ``keys``, or too few ids.
         """
-        prompt = again.rendering.prompt
-        if prompt.keys != routing_input.prompt.keys or prompt.ids is None:
+        prompt = request.rendering.prompt
+        if prompt.keys != keys or prompt.ids is None:
             return b""
-        lookahead = self._fleet.render_facts(routing_input.model.name).lookahead
+        lookahead = self._fleet.render_facts(request.model.name).lookahead
         tokens = wanted.blocks * prompt.block_size + lookahead
         return bytes(packed(prompt.ids[:tokens])) if len(prompt.ids) >= tokens else b""

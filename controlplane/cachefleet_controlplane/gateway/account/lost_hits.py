@@ -14,8 +14,8 @@ from cachefleet_controlplane.gateway.account.shortfall_records import (
     claimed_tokens,
     prefilled,
 )
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
-from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
@@ -39,13 +39,13 @@ class _Answered(Struct, frozen=True):
 
     decision: Decision
     """For the worker whose cache the usage reports."""
-    basis: Basis
+    trace: DecisionTrace
     usage: Usage
     cached: int
 
     @property
     def served_blocks(self) -> int:
-        return self.cached // self.basis.block_size
+        return self.cached // self.trace.block_size
 
 
 class LostHits:
@@ -100,31 +100,31 @@ class LostHits:
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
         usage, decision = trace.usage, trace.answered
-        if decision is None or trace.basis is None or not trace.attempts:
+        if decision is None or not trace.attempts:
             return None
         if usage is None:  # its client has gone, or it does not tell
             told = trace.cut_short.prompt_tokens if trace.cut_short else decision.prompt_tokens
             tokens = told if trace.status == 200 else 0
             return _untold(tokens) if tokens else None
         if not prefilled(trace):
-            return self._of_prompt(trace, usage, trace.basis)
+            return self._of_prompt(trace, usage)
         # The Decode worker counts what was brought over among what it had cached; the Prefill worker looked it up.
         there = trace.prefill
-        if there is None or there.usage is None or there.basis is None:
+        if there is None or there.usage is None:
             return _untold(usage.prompt_tokens)
-        return self._of_prompt(there, there.usage, there.basis)
+        return self._of_prompt(there, there.usage)
 
-    def _of_prompt(self, trace: DecisionTrace, usage: Usage, basis: Basis) -> Levels:
+    def _of_prompt(self, trace: DecisionTrace, usage: Usage) -> Levels:
         """Of a prompt that one worker looked up in its cache."""
         answered = trace.answered
-        whole = _whole(usage, answered, basis, keyed=self._fleet.losses.keyed)
+        whole = _whole(usage, answered, trace, keyed=self._fleet.losses.keyed)
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
         if whole is not None or answered is None:
             return Levels(prompt_tokens=prompt, served_tokens=cached, whole=whole or LostCause.UNKNOWN)
-        return self._of_blocks(trace, _Answered(answered, basis, usage, cached))
+        return self._of_blocks(trace, _Answered(answered, trace, usage, cached))
 
     def _of_blocks(self, trace: DecisionTrace, answered: _Answered) -> Levels:
-        decision, first, size = answered.decision, trace.first, answered.basis.block_size
+        decision, first, size = answered.decision, trace.first, answered.trace.block_size
         prompt = answered.usage.prompt_tokens
         losses = self._fleet.losses
         servable = max(0, losses.keyed(decision.id, prompt, size) - losses.dropped(decision.id))
@@ -152,7 +152,7 @@ class LostHits:
 
         Nothing is looked for where all that can be was served.
         """
-        decision, keys, served = answered.decision, answered.basis.keys, answered.served_blocks
+        decision, keys, served = answered.decision, answered.trace.keys, answered.served_blocks
         blocks, where = self._seen.longest(keys, before=decision.at) if served < servable else (0, None)
         gone = LostCause.EVICTED
         if where is not None and blocks > served:
@@ -173,9 +173,9 @@ def _tells(trace: DecisionTrace, levels: Levels) -> bool:
     """Whether an answer says how much of its prompt came from cache: of several prompts, a prompt that the engine does
     not look for, or one that a gate has refused, it does not.
     """
-    basis, usage = trace.basis, trace.usage
+    usage = trace.usage
     judged = levels.whole not in {LostCause.NOT_TOLD, LostCause.NOT_READ}
-    return judged and basis is not None and basis.single and usage is not None and usage.completion_tokens != 0
+    return judged and trace.single and usage is not None and usage.completion_tokens != 0
 
 
 def _untold(tokens: int) -> Levels:
@@ -184,20 +184,20 @@ def _untold(tokens: int) -> Levels:
 
 
 def _whole(
-    usage: Usage, answered: Decision | None, basis: Basis, *, keyed: Callable[[WorkerId, int, int], int]
+    usage: Usage, answered: Decision | None, trace: DecisionTrace, *, keyed: Callable[[WorkerId, int, int], int]
 ) -> LostCause | None:
     """The cause of everything, where the prompt's blocks do not tell; None where they do."""
     if usage.cached_tokens is None:
         return LostCause.NOT_TOLD
-    if not basis.reads_cache:
+    if not trace.reads_cache:
         return LostCause.NOT_READ
     if answered is None:
         return LostCause.UNKNOWN
-    tokens, size = answered.prompt_tokens, basis.block_size
-    if not size or basis.rung in _UNKEYED or len(basis.keys) // KEY_BYTES < keyed(answered.id, tokens, size):
+    tokens, size = answered.prompt_tokens, trace.block_size
+    if not size or trace.rung in _UNKEYED or len(trace.keys) // KEY_BYTES < keyed(answered.id, tokens, size):
         return LostCause.NOT_RENDERED
     if usage.prompt_tokens != tokens:  # of several prompts the blocks of the first alone are known
-        return LostCause.RENDERED_DIFFERENTLY if basis.single else LostCause.NOT_RENDERED
+        return LostCause.RENDERED_DIFFERENTLY if trace.single else LostCause.NOT_RENDERED
     return None
 
 

@@ -12,21 +12,19 @@ from cachefleet_controlplane.gateway.account.left_answers import LeftAnswers
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.request_spans import failed, request_spans
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, find_surplus, take_evidence
-from cachefleet_controlplane.gateway.admit.tenant_admission import AdmittedRequest
+from cachefleet_controlplane.gateway.admit.tenant_admission import ARRIVED, AdmittedRequest
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.request import Arrival
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply, Scope
+from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply
 from cachefleet_core.tenancy import TenantId
-
-ARRIVED: Final = "cachefleet.arrived"
-"""Member of the ASGI scope: when the request came, in monotonic seconds."""
 
 Record = Callable[[LaterRecord], None]
 
@@ -98,8 +96,9 @@ class RequestAccount:
         """The replica stops, and ends the answers under way."""
         return self._context.under_way.stopped
 
-    def begin_span(self, trace: DecisionTrace, scope: Scope, began: float) -> None:
+    def begin_span(self, arrival: Arrival) -> None:
         """Decide whether a request is traced, and have its workers continue the trace; to be called first."""
+        trace, scope, began = arrival.trace, arrival.scope, arrival.began
         if self._context.tracer is not None:
             trace.span, scope["headers"] = self._context.tracer.begin(
                 scope["headers"],
@@ -117,10 +116,6 @@ class RequestAccount:
         settle = partial(self._settle, trace, reply, admitted)
         if not self._left.later(trace, settle):
             settle()
-
-    def may_ask_of(self, model: str) -> bool:
-        """Whether any worker of a model says what was made of an answer whose client left."""
-        return bool(self._context.fleet.render_facts(model).left_at)
 
     def _settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
         self._end(trace, reply)
@@ -146,7 +141,7 @@ class RequestAccount:
             policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
         )
         self._count(trace, decision)
-        self._record(LaterRecord(trace.id, partial(trace.told, decision)))
+        self._record(LaterRecord(trace.id, partial(trace.to_record, decision)))
 
     def _count(self, trace: DecisionTrace, decision: Decision) -> None:
         """Metrics of what became of a request that was decided on."""
@@ -172,16 +167,16 @@ class RequestAccount:
 
 def _keep(recorded: RecordedRequests, trace: DecisionTrace) -> None:
     """Keep a request that one worker has answered and whose engine tells what it served from cache; no other."""
-    usage, decision, basis = trace.usage, trace.answered, trace.basis
-    if not recorded.on or decision is None or basis is None or usage is None or not trace.attempts:
+    usage, decision = trace.usage, trace.answered
+    if not recorded.on or decision is None or usage is None or not trace.attempts:
         return
-    if usage.cached_tokens is None or not basis.single or not decision.pool:
+    if usage.cached_tokens is None or not trace.single or not decision.pool:
         return
     recorded.add(
         RecordedRequest(
             trace.at,
             decision.pool,
-            basis.keys,
+            trace.keys,
             usage.prompt_tokens,
             usage.cached_tokens,
             usage.completion_tokens or 0,

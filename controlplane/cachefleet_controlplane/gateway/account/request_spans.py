@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.placement.decision_trace import NO_BASIS, DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.tracing.request_span import AttemptSpan, RequestSpan
@@ -95,11 +95,11 @@ def _usage(trace: DecisionTrace) -> Attributes:
 
 
 def _decided(trace: DecisionTrace) -> Attributes:
-    decision, basis, usage = trace.decision, trace.basis or NO_BASIS, trace.usage
+    decision, usage = trace.decision, trace.usage
     told: dict[str, str | int | None] = {
         "cachefleet.decision.id": trace.id,
-        "cachefleet.tenant": basis.tenant or None,
-        "cachefleet.rendered_by": basis.rung or None,
+        "cachefleet.tenant": trace.tenant or None,
+        "cachefleet.rendered_by": trace.rung or None,
         "cachefleet.continuation": trace.continuation,
         "cachefleet.shortfall.cause": trace.shortfall.cause if trace.shortfall else None,
     }

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
@@ -33,14 +33,14 @@ def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[Te
     Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
     several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
     """
-    usage, basis, answered = trace.usage, trace.basis, trace.answered
-    if usage is None or usage.cached_tokens is None or basis is None or not basis.block_size:
+    usage, answered = trace.usage, trace.answered
+    if usage is None or usage.cached_tokens is None or not trace.block_size:
         return
     if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
         return
-    if not basis.single or not basis.reads_cache or usage.completion_tokens == 0 or prefilled(trace):
+    if not trace.single or not trace.reads_cache or usage.completion_tokens == 0 or prefilled(trace):
         return
-    claimed = claimed_tokens(answered, basis.block_size)
+    claimed = claimed_tokens(answered, trace.block_size)
     if usage.cached_tokens < claimed:
         cause = cause_of(trace, claimed, answered, fleet=fleet, salt_version=salt_version)
         if cause in _EXCUSED:
@@ -55,13 +55,13 @@ def find_shortfall(
 
     For an answer by several workers it is the first worker's: usage counts the prompt alone.
     """
-    usage, basis, answered = trace.usage, trace.basis, trace.answered
-    if usage is None or usage.cached_tokens is None or basis is None or answered is None or not basis.reads_cache:
+    usage, answered = trace.usage, trace.answered
+    if usage is None or usage.cached_tokens is None or answered is None or not trace.reads_cache:
         return None
     predictions = [answered] if trace.first is None else [answered, trace.first]
     for decision in predictions:
         if usage.cached_tokens < decision.predicted_tokens:
-            facts = _facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version)
+            facts = _facts(decision, answered, trace, usage, fleet=fleet, salt_version=salt_version)
             cause = shortfall(facts)
             tokens = decision.predicted_tokens - usage.cached_tokens
             return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
@@ -70,8 +70,8 @@ def find_shortfall(
 
 def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
     """What was served beyond an exact prediction for the worker that answered, by cause; empty where nothing was."""
-    usage, answered, basis = trace.usage, trace.answered, trace.basis
-    if usage is None or usage.cached_tokens is None or answered is None or basis is None or not basis.single:
+    usage, answered = trace.usage, trace.answered
+    if usage is None or usage.cached_tokens is None or answered is None or not trace.single:
         return {}
     if (
         answered.knowledge is not Knowledge.EXACT
@@ -102,11 +102,11 @@ def cause_of(
 
     Of the ``claimed`` tokens ``loaded`` were to be loaded from below the device.
     """
-    usage, basis = trace.usage, trace.basis
-    if usage is None or basis is None:
+    usage = trace.usage
+    if usage is None:
         return None
     decision = replace(answered, predicted_tokens=claimed, loaded_tokens=loaded)
-    return shortfall(_facts(decision, answered, basis, usage, fleet=fleet, salt_version=salt_version))
+    return shortfall(_facts(decision, answered, trace, usage, fleet=fleet, salt_version=salt_version))
 
 
 def prefilled(trace: DecisionTrace) -> bool:
@@ -117,7 +117,7 @@ def prefilled(trace: DecisionTrace) -> bool:
 def _facts(
     decision: Decision,
     answered: Decision,
-    basis: Basis,
+    trace: DecisionTrace,
     usage: Usage,
     *,
     fleet: Fleet,
@@ -125,7 +125,7 @@ def _facts(
 ) -> Facts:
     exact = decision.knowledge is Knowledge.EXACT
     there = decision.predicted_tokens - decision.loaded_tokens
-    predicted = basis.keys[: KEY_BYTES * (there // basis.block_size)] if basis.block_size else b""
+    predicted = trace.keys[: KEY_BYTES * (there // trace.block_size)] if trace.block_size else b""
     return Facts(
         predicted_tokens=decision.predicted_tokens,
         cached_tokens=usage.cached_tokens,
@@ -133,9 +133,9 @@ def _facts(
         worker=decision.id,
         answered_by=answered.id,
         rendered_tokens=decision.prompt_tokens if exact else None,
-        prompt_tokens=usage.prompt_tokens if basis.single else None,
-        salt_version=basis.salt_version,
-        salt_version_now=salt_version(basis.tenant),
+        prompt_tokens=usage.prompt_tokens if trace.single else None,
+        salt_version=trace.salt_version,
+        salt_version_now=salt_version(trace.tenant),
         restarted=fleet.losses.restarted(decision.id, decision.at),
         evicted=exact and _gone(fleet.losses.evicted, decision, predicted),
         left_window=exact and _gone(fleet.losses.left_window, decision, predicted),

@@ -17,9 +17,11 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.admit.model_lookup import find_model
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInputBuilder
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.engine.engine_arguments import keeps_blocks
@@ -57,13 +59,13 @@ class WarmKeys:
     def __init__(
         self,
         fleet: Fleet,
-        input_builder: RoutingInputBuilder,
+        lookup: PromptLookup,
         salt_version: Callable[[TenantId], int],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
-        self._input_builder = input_builder
+        self._lookup = lookup
         self._salt_version = salt_version
         self._clock = clock
         self._keys: dict[_Declared, bytes] = {}
@@ -111,9 +113,10 @@ class WarmKeys:
             body = msgspec.json.encode({"model": model, "messages": messages, "max_tokens": 1})
             try:
                 tenant = TenantRecord(name=one.tenant, salt_version=one.salt_version)
-                rendered = await self._input_builder.place(parse(body, Endpoint.CHAT), tenant)
+                served = find_model(self._fleet, model)
+                request = await self._lookup.complete(Request(parse(body, Endpoint.CHAT), served, tenant))
             except ApiError as error:
                 logger.info("a warm prefix could not be rendered: %s", error, extra={"pool": one.pool})
                 continue
-            if rendered.prompt.keys:
-                self._keys[one] = rendered.prompt.keys
+            if request.prompt.keys:
+                self._keys[one] = request.prompt.keys

@@ -1,5 +1,7 @@
 """Admits requests: the tenant by API key, its limits, the bounds of bodies.
 
-tenant_admission  the entry: a request's tenant by API key, its limits, and accounting of its usage
+admit_layer       the entry: reads a request's body and finds its model
+tenant_admission  a request's tenant by API key, its limits, and accounting of its usage
+model_lookup      the model that a request names
 request_bodies    reads and parses bodies within their bounds
 """

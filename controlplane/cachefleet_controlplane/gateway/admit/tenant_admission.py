@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
@@ -22,6 +22,8 @@ from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
 
 ADMITTED: Final = "cachefleet.admitted"
 """Member of the ASGI scope that holds the AdmittedRequest."""
+ARRIVED: Final = "cachefleet.arrived"
+"""Member of the ASGI scope: when the request came, in monotonic seconds."""
 HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"
 DISABLED: Final = "tenant_disabled"

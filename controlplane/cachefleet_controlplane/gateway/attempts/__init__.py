@@ -5,12 +5,12 @@ attempt_failures     what a client is told where no attempt gave an answer
 attempt_plan         threshold, prefill and body of the next attempt
 detokenizer          text of token ids by workers, and where characters end
 gateway_context      what the exchanges of all requests share
-exchange             one request from its body to its last byte
+exchange             one request from its placement to its last byte; sends as word to go on, by handle, or whole
+retry_layer          the entry: the innermost layer of a request
 prefill              an attempt to have a Prefill worker compute the prompt
-resume_eligibility   which requests can be resumed, and the body for the rest
+retry_loop           attempts for one duty: choose, wait, send, as the table says
 resume               resumes an interrupted answer on another worker
 retry_state_machine  what to do after each outcome of an attempt, as a table
-sent_attempt         sends one attempt: as word to go on, by handle, or whole
 stalled_attempts     ends attempts that wait for a worker that has stopped answering
 stop_strings         stop strings across two workers' texts
 stream_relay         relays a stream, in Python or by native code

@@ -37,7 +37,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import FIELD
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
-from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
+from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.answers.gate_refusals import (
     Refusal,
     UnreadableAnswerError,
@@ -153,25 +153,25 @@ class AttemptPlanner:
 
     def plan(self, decision: Decision, progress: Progress) -> AttemptMode:
         """Return, and keep, the mode of the next attempt for the worker just decided on."""
-        gate, resumed = self._resuming.routing_input.gate, self._resuming.resumed
+        gate, resumed = self._resuming.request.gate, self._resuming.resumed
         self._mode = attempt_mode(gate, decision, progress, resumed=resumed, max_attempts=self._max_attempts)
         return self._mode
 
     def next(self, progress: Progress) -> Attempt:
         """Return the attempt that was planned; it counts as under way from now on."""
-        routing_input, mode = self._resuming.routing_input, self._mode
-        judged = mode.watched and routing_input.gate.speaks
+        request, mode = self._resuming.request, self._mode
+        judged = mode.watched and request.gate.speaks
         # Where nothing asks to be refused, all choices need not have begun before the first is relayed.
-        choices = 1 if mode.threshold is None else routing_input.info.choices
+        choices = 1 if mode.threshold is None else request.info.choices
         first = progress.attempts == 1 and not progress.refusals
         self.attempt = Attempt(
             path=self._resuming.path,
-            body=routing_input.body,
-            members=routing_input.sent,
+            body=request.body,
+            members=request.members,
             changes=self._changes(mode),
             threshold=mode.threshold,
             watch=Watch(choices) if judged else None,
-            hooked=first and (routing_input.gate.callers or (mode.watched and mode.threshold is not None)),
+            hooked=first and (request.gate.callers or (mode.watched and mode.threshold is not None)),
         )
         return self.attempt
 
@@ -196,9 +196,9 @@ class AttemptPlanner:
 
     def refuted(self, decision: Decision, refusal: Refusal, fleet: Fleet) -> None:
         """Mark blocks as refuted, not to be counted on for a while: the engine holds less than the index says."""
-        routing_input = self._resuming.routing_input
-        prompt, threshold = routing_input.prompt, self.attempt.threshold
-        if decision.knowledge is not Knowledge.EXACT or not prompt.block_size or not routing_input.gate.one_prompt:
+        request = self._resuming.request
+        prompt, threshold = request.prompt, self.attempt.threshold
+        if decision.knowledge is not Knowledge.EXACT or not prompt.block_size or not request.gate.one_prompt:
             return
         if refusal.hit_tokens is not None:
             held = refusal.hit_tokens // prompt.block_size
@@ -211,7 +211,7 @@ class AttemptPlanner:
             fleet.refuted_blocks.add(decision.id, prompt.keys, lacking=lacking, held=0)
 
     def _changes(self, mode: AttemptMode) -> dict[str, Raw | None]:
-        gate = self._resuming.routing_input.gate
+        gate = self._resuming.request.gate
         changes: dict[str, Raw | None] = {}
         if mode.threshold is not None:
             changes[FIELD] = Raw(encode(mode.threshold or 0))

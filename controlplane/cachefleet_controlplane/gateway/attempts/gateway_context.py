@@ -11,9 +11,9 @@ from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths, Subject
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
-from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
@@ -36,15 +36,17 @@ class GatewayContext:
     stalled: StalledAttempts
     deaths: EngineDeaths
     under_way: AnswersUnderWay
+    affinity: KeyAffinity
     max_attempts: int
     tracer: Tracer | None = None
     """None where traces are off."""
     clock: Callable[[], float] = time.monotonic
 
-    def exposed(self, routing_input: RoutingInput, trace: DecisionTrace, *, arrived: float) -> ExposedRequest:
+    def exposed(self, request: Request) -> ExposedRequest:
         """Begin to watch what engines that end have to do with a request."""
-        subject = Subject(trace.model, routing_input.tenant.name, trace.id)
-        return ExposedRequest(self.deaths, routing_input.info.endpoint, routing_input.body, subject, arrived=arrived)
+        arrival = request.arrival
+        subject = Subject(request.model.name, request.tenant.name, arrival.trace.id)
+        return ExposedRequest(self.deaths, request.info.endpoint, request.body, subject, arrived=arrival.began)
 
     @property
     def cancelled(self) -> Outcome:

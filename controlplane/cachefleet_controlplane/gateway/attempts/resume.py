@@ -2,78 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.attempts.detokenizer import Text, kept_ids
-from cachefleet_controlplane.gateway.attempts.resume_eligibility import appended, carried, marked, rest_body, resumable
 from cachefleet_controlplane.gateway.attempts.stream_join import Stopping, StreamJoiner
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import Request
+from cachefleet_controlplane.gateway.request.resume_eligibility import carried, marked, rest_body, unmarked
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name, aborts, may_give_up
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
-from cachefleet_core.pool.policy import PreemptionPolicy
-from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_runtime.known_results import known_of_tuples
 
 MAX_ABORTS: Final = 3
 """How often another worker goes on with an answer whose engine gave it up."""
-_texts = msgspec.json.Decoder(str | list[str] | None)
-_number = msgspec.json.Decoder(int | None, strict=False)
-
-
-class ResumeLimits(Struct, frozen=True):
-    """Limits of a request: hand-backs, tokens in all (None: as many as fit), stop strings, tokens at least."""
-
-    hand_backs: int
-    tokens: int | None
-    stopping: Stopping
-    least: int = 0
-
-    @classmethod
-    def of(cls, routing_input: RoutingInput, *, parsed: bool) -> ResumeLimits | None:
-        """None where no other worker can resume it, or its caller wants a gate's refusal."""
-        info, gate = routing_input.info, routing_input.gate
-        if gate.callers and gate.own:
-            return None
-        if gate.own:  # the gateway acts on it
-            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
-        stops = _stops(info.fields.get("stop"))
-        if stops is None or not resumable(info, parsed=parsed):
-            return None
-        try:
-            bound, least = _bound(info), _count(info.fields.get("min_tokens")) or 0
-        except READ_ERRORS:  # only the engine knows what that is
-            return None
-        if least and stops:  # which are not looked for before the least of tokens: the seam would have to know
-            return None
-        included = lax_bool(info.fields.get("include_stop_str_in_output"))
-        return cls(_hand_backs(routing_input.model.declared), bound, Stopping(stops, included), least)
 
 
 class Resumption:
-    """Follows one answer from worker to worker. ``routing_input`` is what to decide on and send next."""
+    """Follows one answer from worker to worker. ``request`` is what to decide on and send next."""
 
-    @classmethod
-    def of(cls, fleet: Fleet, routing_input: RoutingInput) -> Resumption:
-        """Start with a request; chats of models with a reasoning parser cannot be resumed."""
-        parsed = fleet.render_facts(routing_input.model.name).parses_reasoning
-        return cls(fleet, routing_input, ResumeLimits.of(routing_input, parsed=parsed))
-
-    def __init__(self, fleet: Fleet, routing_input: RoutingInput, limits: ResumeLimits | None) -> None:
+    def __init__(self, fleet: Fleet, request: Request) -> None:
         self._fleet = fleet
-        self._limits = limits
-        self._first = routing_input
+        self._limits = request.limits
+        self._first = self.request = request
         self._times = 0
         self.failed = False
         """A worker has reported a failure within its stream."""
@@ -81,13 +39,13 @@ class Resumption:
         """Its engine gave it up, and nobody can resume it."""
         self._whole = b""
         self._joiner: StreamJoiner | None = None
-        self.routing_input = self._with_mark(routing_input)
 
     @property
     def joiner(self) -> StreamJoiner | None:
         """Joins the workers' parts, made when it is first needed; None where nobody can resume."""
         if self._joiner is None and self._limits is not None:
-            self._joiner = StreamJoiner(self._limits.stopping)
+            limits = self._limits
+            self._joiner = StreamJoiner(Stopping(limits.stops, limits.stop_included))
         return self._joiner
 
     @property
@@ -192,7 +150,7 @@ class Resumption:
         joiner, limits = self.joiner, self._limits
         if joiner is None or limits is None or not joiner.can_resume or joiner.ended:
             return False
-        return limits.stopping.included or not limits.stopping.stops
+        return limits.stop_included or not limits.stops
 
     def begun(self) -> None:
         """The answer has begun: forget of the request what only asking for its beginning needs."""
@@ -201,10 +159,10 @@ class Resumption:
         rendering = replace(first.rendering, held=None)
         body = b"" if self._limits is None else carried(first.body)
         self._first = replace(first, info=info, body=body, rendering=rendering)
-        self.routing_input = replace(self.routing_input, info=info, body=b"", rendering=rendering)
+        self.request = replace(self.request, info=info, body=b"", rendering=rendering)
 
     async def go_on(self, text: Text) -> bool:
-        """Set ``routing_input`` to ask for the rest of the answer; False where that is not possible."""
+        """Set ``request`` to ask for the rest of the answer; False where that is not possible."""
         joiner = self.joiner
         if joiner is None or not joiner.can_resume:
             return False
@@ -215,18 +173,21 @@ class Resumption:
         if not joiner.prompt_ids:  # they were sent, but not as ids
             return False
         self._times += 1
-        self.routing_input = self._with_mark(self._rest(joiner))
+        self.request = self._rest(joiner)
         return True
 
-    def _rest(self, joiner: StreamJoiner) -> RoutingInput:
+    def _rest(self, joiner: StreamJoiner) -> Request:
         prompt_ids, produced = list(joiner.prompt_ids), joiner.ids
         longest = self._first.model.max_model_len
         bounds = [self._limits.tokens if self._limits else None, longest and longest - len(prompt_ids)]
         budget = min((bound for bound in bounds if bound is not None), default=len(produced) + 1) - len(produced)
         least = (self._limits.least if self._limits else 0) - len(produced)
-        body = rest_body(self._first.body, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
+        first, members = unmarked(self._first.body), self._first.members
+        body = rest_body(first, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
+        if self._times < self._allowed:  # the last worker allowed cannot hand it back
+            body, members = marked(body)
         prompt = self._prompt([*prompt_ids, *produced], budget)
-        return replace(self._first, body=body, prompt=prompt)
+        return replace(self._first, body=body, members=members, prompt=prompt)
 
     def _prompt(self, ids: list[int], budget: int) -> Prompt:
         """With keys of the produced tokens after the prompt's: the first worker may still hold these blocks."""
@@ -238,48 +199,6 @@ class Resumption:
         exact = Knowledge.EXACT
         return Prompt(len(ids), keys, keyer.block_size, budget, exact, adapter=first.adapter, continued=True)
 
-    def _with_mark(self, routing_input: RoutingInput) -> RoutingInput:
-        """Mark the body, so that a worker may hand it back; not for the last worker allowed."""
-        if self._times >= self._allowed:
-            return routing_input
-        # As nearly all: no need to parse it again.
-        plain = not self._times and "vllm_xargs" not in routing_input.info.fields
-        body, members = appended(routing_input.body, routing_input.sent) if plain else marked(routing_input.body)
-        return replace(routing_input, body=body, sent=members)
-
     @property
     def _allowed(self) -> int:
         return self._limits.hand_backs if self._limits else 0
-
-
-@known_of_tuples
-def _hand_backs(pools: Iterable[PrefixCachePool]) -> int:
-    """How often workers of these pools may hand an answer back: as often as each of those that do allows."""
-    handing = (pool.spec.preemption for pool in pools if pool.spec.preemption.policy is PreemptionPolicy.HAND_BACK)
-    return min((one.max_hand_backs for one in handing), default=0)
-
-
-def _stops(raw: Raw | None) -> list[str] | None:
-    """None for what the engine will refuse."""
-    if raw is None:
-        return []
-    try:
-        given = _texts.decode(raw)
-    except READ_ERRORS:
-        return None
-    return [given] if isinstance(given, str) else given or []
-
-
-def _bound(info: RequestInfo) -> int | None:
-    names = ("max_completion_tokens", "max_tokens") if info.endpoint is Endpoint.CHAT else ("max_tokens",)
-    for name in names:
-        number = _count(info.fields.get(name))
-        if number is not None:
-            return number
-    return COMPLETIONS_MAX_TOKENS if info.endpoint is Endpoint.COMPLETIONS else None
-
-
-def _count(raw: Raw | None) -> int | None:
-    """As the engine reads it: 12.0 and "12" are 12. READ_ERRORS."""
-    number: int | None = None if raw is None else _number.decode(raw)
-    return number

@@ -11,7 +11,7 @@ import cachefleet_native
 from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.attempts.resume import Resumption
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import Relaying, StalledAttempts
-from cachefleet_controlplane.gateway.conversations.turn import Turn
+from cachefleet_controlplane.gateway.request.request import AnswerStage
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.answers.produced_tokens import Name
@@ -36,7 +36,7 @@ class StreamRelay:
     """The relay of one request's streams."""
 
     reply: Reply
-    turn: Turn
+    turn: AnswerStage
     resuming: Resumption
     stalled: StalledAttempts
 

@@ -11,10 +11,11 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import UnansweredAttempt
-from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.placement.placement_decision import decide
 from cachefleet_controlplane.gateway.placement.refusals import refusal
 from cachefleet_controlplane.gateway.placement.request_queue import Queue
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
@@ -34,7 +35,7 @@ class WorkerChoice:
         self,
         fleet: Fleet,
         queue: Queue,
-        routing_input: RoutingInput,
+        request: Request,
         *,
         trace: DecisionTrace,
         arrived: float,
@@ -44,17 +45,17 @@ class WorkerChoice:
         """``plan`` returns how an attempt would be sent to the worker decided on."""
         self._fleet = fleet
         self._queue = queue
-        self.routing_input = routing_input
+        self.request = request
         """What is decided on; replaced to ask for the rest of an answer."""
         self._trace = trace
         self._arrived = arrived
         self._clock = clock
-        self._line = routing_input.line
+        self._line = request.line
         self._plan = plan
         self._prefilled: Reason | None = None
         self.cached_only = False
         """The client wants it only where some of it is cached; applies to the first attempt."""
-        self._priority, self._tenant = routing_input.tenant.priority, routing_input.tenant.name
+        self._priority, self._tenant = request.tenant.priority, request.tenant.name
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
         self.inflight: InFlightRequest | None = None
@@ -65,9 +66,9 @@ class WorkerChoice:
         Workers that ``progress`` avoids are chosen only where no other can be.
         """
         began = self._clock()
-        decision = self.routing_input.decide(exclude=progress.excluded | progress.avoided)
+        decision = decide(self._fleet, self.request, exclude=progress.excluded | progress.avoided)
         if progress.avoided and decision.verdict is not Verdict.ROUTE:
-            decision = self.routing_input.decide(exclude=progress.excluded)
+            decision = decide(self._fleet, self.request, exclude=progress.excluded)
         if self._others_first():
             decision = held_back(decision)
         outcome = self._take(decision, progress)
@@ -82,7 +83,7 @@ class WorkerChoice:
         """What is known of an attempt while it waits for the first byte of the worker chosen; ``excluded`` None: it is
         the last one.
         """
-        stream = self.routing_input.info.stream
+        stream = self.request.info.stream
         elsewhere = _nowhere if excluded is None else partial(self.elsewhere, chosen, excluded)
         return UnansweredAttempt(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
 
@@ -90,15 +91,15 @@ class WorkerChoice:
         """Whether another worker than the one chosen would take the request now."""
         if self._others_first():
             return False
-        return self.routing_input.decide(exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
+        return decide(self._fleet, self.request, exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
 
     async def wait(self, progress: Progress) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
-        seconds = _wait_seconds(self.routing_input.model) - waited
+        seconds = _wait_seconds(self.request.model) - waited
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
-        blocks = needed_blocks(self.routing_input.prompt)
+        blocks = needed_blocks(self.request.prompt)
         ticket = self._queue.enter(
             self._line, priority=self._priority, arrived=self._arrived, blocks=blocks, tenant=self._tenant
         )
@@ -116,15 +117,15 @@ class WorkerChoice:
 
     def refusal(self) -> tuple[Reason, ApiError]:
         """Return why it is sent to no worker, and the client's error."""
-        prompt = self.routing_input.prompt
+        prompt = self.request.prompt
         # The last attempt's decision says nothing of why there is no other.
         decision = None if self._latest is self.chosen else self._latest
         reason = decision.reason if decision else Reason.NO_READY_WORKER
-        info, who, model = self.routing_input.info, self.routing_input.who, self.routing_input.model.name
+        info, who, model = self.request.info, self.request.roles, self.request.model.name
         refused = partial(refusal, info.model, prompt, decision, who=who, path=info.endpoint)
         if reason is not Reason.NO_READY_WORKER:
             return reason, refused(retry_after=self._queue.retry_after(self._line, blocks=needed_blocks(prompt)))
-        suspended = self._fleet.suspended(model, self.routing_input.duty)
+        suspended = self._fleet.suspended(model, self.request.duty)
         return reason, refused(retry_after=self._fleet.ready_in(model), suspended=suspended)
 
     def free(self, cached_tokens: int | None = None) -> None:
@@ -136,7 +137,7 @@ class WorkerChoice:
             inflight.finish(cached_tokens=cached_tokens)
 
     def _attempt(self, progress: Progress) -> Outcome | None:
-        decision = self.routing_input.decide(exclude=progress.excluded)
+        decision = decide(self._fleet, self.request, exclude=progress.excluded)
         if decision.verdict is Verdict.QUEUE:
             self._latest = decision
             return None
@@ -178,9 +179,9 @@ class WorkerChoice:
             return Outcome.PREFILL_FIRST
         if kind.transferred:  # its blocks come from the Prefill worker
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
-        self.inflight = self._fleet.begin(counted, self.routing_input.prompt)
+        self.inflight = self._fleet.begin(counted, self.request.prompt)
         self._queue.began(self._line, tenant=self._tenant, sequences=self.inflight.sequences)
-        self.routing_input.sent_to(decision.full_name)
+        self.request.sent_to(decision.full_name)
         return Outcome.PLACED
 
 

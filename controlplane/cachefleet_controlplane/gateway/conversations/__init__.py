@@ -1,6 +1,7 @@
 """Turns of conversations: what is kept of one, and how the next one continues it.
 
 checkpoint             what is kept of a finished turn
+converse_layer         the entry: begins the turn of a request, and counts what became of it
 conversation_parts     builds all of it from the settings
 conversation_metrics   Prometheus metrics of continued conversations
 encryption             stored conversations under a key for each tenant

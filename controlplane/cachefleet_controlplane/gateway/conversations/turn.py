@@ -6,7 +6,7 @@ answer that broke, was cancelled or was refused by a gate. Nothing here fails a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -16,11 +16,10 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestI
 from cachefleet_controlplane.gateway.conversations.checkpoint import Checkpoint, Fresh
 from cachefleet_controlplane.gateway.conversations.rehydration import finished, restated, restated_event, told_response
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import AnswerStage, Request, Served
 from cachefleet_controlplane.gateway.upstream.answers.answer import error_code
 from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
-from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_runtime.sse import is_end
 
 _GIVEN_UP = (
@@ -29,8 +28,6 @@ _GIVEN_UP = (
 )
 """Endings of a choice that is not a complete answer; a quote within text is always escaped."""
 _TOOL_CALLS = (b'"finish_reason":"tool_calls"', b'"stop_reason":"tool_use"')
-
-Served = Callable[[], Decision | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class Ending:
 class Settling(Protocol):
     """Plans and commits turns."""
 
-    def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
+    def planned(self, turn: NamedTurn, request: Request) -> TurnOutcome:
         """Note the turn's rendered prompt; return the outcome of comparing it with the checkpoint."""
         ...
 
@@ -54,35 +51,17 @@ class Settling(Protocol):
         ...
 
 
-class Turn(Protocol):
-    """What the gateway and an exchange call while they serve a request."""
+class Turn(AnswerStage, Protocol):
+    """What the layer of conversations calls while a request is served."""
 
     info: RequestInfo
     """The request with its whole input."""
-    passes: ClassVar[Passes]
-    """Events of a stream that need not go through ``passed``."""
     keeps_ids: bool
     outcome: TurnOutcome | None
 
     @property
     def named(self) -> bool:
         """Its request has an id, the same in every attempt."""
-        ...
-
-    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
-        """Plan the turn; ``served`` returns who answered. Return the routing input with the worker to prefer."""
-        ...
-
-    def begun(self, info: RequestInfo) -> None:
-        """The answer's stream has begun; ``info`` is the request without its members."""
-        ...
-
-    async def passed(self, events: Sequence[bytes]) -> Sequence[bytes]:
-        """Return events for the client, edited where need be; commits before it returns the last one."""
-        ...
-
-    async def answered(self, answer: Answer) -> Answer:
-        """As ``passed``, for a whole answer."""
         ...
 
 
@@ -99,8 +78,8 @@ class PlainTurn:
     def named(self) -> bool:
         return self.outcome is not None
 
-    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:  # noqa: ARG002 # as Turn has it
-        return routing_input
+    def placed(self, request: Request, served: Served) -> Request:  # noqa: ARG002 # as Turn has it
+        return request
 
     def begun(self, info: RequestInfo) -> None:
         self.info = info
@@ -161,11 +140,11 @@ class NamedTurn:
         self._calls_tool = False
         self._over = False
 
-    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
+    def placed(self, request: Request, served: Served) -> Request:
         """Plan the turn, and prefer the worker of the last one."""
         self.served = served
-        self.outcome = self._settling.planned(self, routing_input)
-        return replace(routing_input, preferred=self.thread.preferred or routing_input.preferred)
+        self.outcome = self._settling.planned(self, request)
+        return replace(request, preferred=self.thread.preferred or request.preferred)
 
     def begun(self, info: RequestInfo) -> None:
         """Keep the request: what is committed has its input."""

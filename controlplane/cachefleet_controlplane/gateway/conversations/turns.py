@@ -42,7 +42,7 @@ from cachefleet_controlplane.gateway.conversations.turn import Ending, NamedTurn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome, TurnPlan, plan
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -58,7 +58,7 @@ RESPONSE: Final = "response"
 MAX_KEYS: Final = 16_384
 """Block keys of one checkpoint."""
 
-Planned = Callable[[NamedTurn, TurnPlan, RoutingInput], None]
+Planned = Callable[[NamedTurn, TurnPlan, Request], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class TurnContext:
 class Turns:
     """Begins turns, and counts their outcomes; ``on_plan`` is called with each plan."""
 
-    def __init__(self, parts: TurnContext, *, on_plan: Planned = lambda _turn, _plan, _routing_input: None) -> None:
+    def __init__(self, parts: TurnContext, *, on_plan: Planned = lambda _turn, _plan, _request: None) -> None:
         self._parts = parts
         self._on_plan = on_plan
         self.histories = parts.histories
@@ -192,12 +192,12 @@ class _Settling:
     event: Event
     on_plan: Planned
 
-    def planned(self, turn: NamedTurn, routing_input: RoutingInput) -> TurnOutcome:
+    def planned(self, turn: NamedTurn, request: Request) -> TurnOutcome:
         parts, began = self.parts, self.parts.clock()
-        turn.fresh = self._fresh(turn.info, routing_input)
+        turn.fresh = self._fresh(turn.info, request)
         made = plan(turn.thread.checkpoint, turn.fresh, now=parts.wall_clock())
         parts.metrics.planned(made, seconds=parts.clock() - began)
-        self.on_plan(turn, made, routing_input)
+        self.on_plan(turn, made, request)
         return made.outcome
 
     async def commit(self, turn: NamedTurn, ending: Ending) -> TurnOutcome:
@@ -242,8 +242,8 @@ class _Settling:
 
         return record
 
-    def _fresh(self, info: RequestInfo, routing_input: RoutingInput) -> Fresh:
-        keyed, facts = routing_input.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
+    def _fresh(self, info: RequestInfo, request: Request) -> Fresh:
+        keyed, facts = request.rendering.prompt, self.parts.fleet.render_facts(self.model.name)
         shared = isolation(self.model.declared) is Isolation.SHARED
         return Fresh(
             tokens=keyed.tokens,

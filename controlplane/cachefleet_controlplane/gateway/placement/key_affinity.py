@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_runtime.lru import LruMap
 
 MAX_KEYS: Final = 65_536
@@ -18,14 +20,16 @@ class KeyAffinity:
     def __init__(self, limit: int = MAX_KEYS) -> None:
         self._workers: LruMap[bytes, str] = LruMap(limit)
 
-    def of(self, tenant: str, model: str, key: str) -> tuple[str, Callable[[str], None]]:
-        """The worker to prefer ("" for none), and what to call with the full name of the one that is chosen."""
-        if not key:
-            return "", _forget
-        text = f"{tenant}\0{model}\0{key}".encode(errors="surrogatepass")
-        named = hashlib.blake2b(text, digest_size=16).digest()
-        return self._workers.use(named) or "", partial(self._workers.put, named)
+    def applied(self, request: Request) -> Request:
+        """Return a request that has a key with the worker to prefer; the one that it is sent to is kept."""
+        if not request.info.cache_key:
+            return request
+        digest = _digest(request)
+        sent_to = partial(self._workers.put, digest)
+        return replace(request, preferred=self._workers.use(digest) or "", sent_to=sent_to)
 
 
-def _forget(_: str) -> None:
-    """Keep nothing: there is no key."""
+def _digest(request: Request) -> bytes:
+    model = request.model
+    text = f"{request.tenant.name}\0{model.namespace}/{model.upstream}\0{request.info.cache_key}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
 from cachefleet_controlplane.gateway.upstream.answers.context_overflow import Overflow
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
-from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, no_ready_worker
-from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
 from cachefleet_core.engine.suspensions import suspension_words
 
 RETRY_AFTER_SECONDS: Final = 2
@@ -19,8 +18,6 @@ SUSPENDED: Final = "workers_suspended"
 SUSPENDED_RETRY_SECONDS: Final = 10
 """Retry-After where the engines of all ready workers serve nothing: somebody has to wake them, as a rule."""
 NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
-MODELS_NAMED: Final = 16
-"""Names in the error for an unknown model."""
 
 _NOT_CACHED: Final = "Nothing of this prompt is cached on the worker that would serve it now (Prefer: if-available)."
 _NO_ROOM: Final = {
@@ -28,16 +25,6 @@ _NO_ROOM: Final = {
     Reason.QUEUE_FULL: "No worker of model `{model}` has room for this request now, and too many wait already.",
     Reason.QUEUE_TIMEOUT: "No worker of model `{model}` had room for this request in time.",
 }
-
-
-def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
-    """404 for a model that there is not, 400 where none is named; with the names of some that there are, as vLLM."""
-    names, more = [served.name for served in models[:MODELS_NAMED]], len(models) - MODELS_NAMED
-    rest = f" and {more} more (GET /v1/models)" if more > 0 else ""
-    valid = f"Valid names: {', '.join(names)}{rest}." if names else "There are no models yet."
-    if not asked:
-        return ApiError(400, f"`model` is required. {valid}", param="model", code="missing_required_parameter")
-    return ApiError(404, f"The model `{asked}` does not exist. {valid}", param="model", code=MODEL_NOT_FOUND)
 
 
 def refusal(

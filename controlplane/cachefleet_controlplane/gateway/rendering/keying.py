@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
+from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
 from cachefleet_core.block_keys import BlockKeyer, pack_keys
 from cachefleet_core.continuation import ids_array
 from cachefleet_core.prompt_keys import PromptKeys
 from cachefleet_core.request_bodies import token_ids
-
-
-class Keyed(Struct, frozen=True):
-    """A prompt's token count and the packed keys of its blocks; ``block_size`` is 0 where keys are not known."""
-
-    tokens: int = 0
-    keys: bytes = b""
-    block_size: int = 0
-    boundaries: tuple[int, ...] = ()
-    """Safe boundaries that the worker proposes, in tokens; empty where it proposes none."""
-    ids: array[int] | None = None
-    """Only where they were asked for; kept no longer than their request."""
-
-    def __repr__(self) -> str:
-        """Without token ids, which no log may hold."""
-        return f"Keyed(tokens={self.tokens}, block_size={self.block_size})"
-
-
-NOTHING: Final = Keyed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +19,26 @@ class Keying:
     """How one request's prompt is keyed.
 
     ``keyer`` returns what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys:
-    no worker takes it, and the engine is to refuse it. ``cache`` has keys computed before. ``keep_ids``: the request
-    needs the token ids as well.
+    no worker takes it, and the engine is to refuse it. ``keep_ids``: the request needs the token ids as well.
     """
 
     keyer: Callable[[], BlockKeyer | None]
     max_tokens: int | None = None
-    cache: KeyCache | None = None
     keep_ids: bool = False
 
     def read(self, ids: Raw) -> Keyed:
         """Key a JSON array of token ids. ``bodies.BodyError`` for anything else."""
         body = b'{"ids":%b}' % ids
         keyer = self.keyer()
-        if keyer is not None and self.cache is None and not self.keep_ids:
+        if keyer is not None and not self.keep_ids:
             tokens, keys = keyer.packed_json(body, "ids")
             return Keyed(tokens, keys, keyer.block_size) if self._keyable(tokens) else Keyed(tokens)
         numbers = token_ids(body, "ids")
         keyable = self._keyable(len(numbers))
         kept = ids_array(numbers) if self.keep_ids and keyable else None
-        if keyer is None or not (self.cache or self.keep_ids) or not keyable:
+        if keyer is None or not keyable:
             return Keyed(len(numbers), ids=kept)
-        keys = self.cache.keys(keyer, numbers) if self.cache is not None else keyer.packed_keys(numbers)
-        return Keyed(len(numbers), keys, keyer.block_size, ids=kept)
+        return Keyed(len(numbers), keyer.packed_keys(numbers), keyer.block_size, ids=kept)
 
     def take(self, prompt: PromptKeys) -> Keyed:
         """Take over keys that a worker computed itself."""

@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from typing import Final
 
-from cachefleet_controlplane.gateway.rendering.keying import Keyed
+from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
 from cachefleet_controlplane.wire.json_members import Fields, is_null
 
 MAX_BYTES: Final = 64 * 1024 * 1024

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -11,6 +10,7 @@ import msgspec
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.wire.json_members import Fields, is_null
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
@@ -40,20 +40,6 @@ _SHAPING_FIELDS: Final = ("documents", "reasoning_effort", "truncate_prompt_toke
 """Members that shape a prompt, and that /tokenize does not take."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Rung(StrEnum):
-    """Where a prompt's ids or keys came from; a metric's label."""
-
-    CLIENT = "client"
-    CACHE = "cache"
-    """The render cache."""
-    KEYS = "keys"
-    RENDER = "render"
-    TOKENIZE = "tokenize"
-    TEXT = "text"
-    """No ids: keyed by its text."""
-    NONE = "none"
 
 
 class RungMemory:

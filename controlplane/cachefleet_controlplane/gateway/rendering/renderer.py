@@ -22,11 +22,10 @@ from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest, Outgoing, is_not_held, may_be_held
+from cachefleet_controlplane.gateway.rendering.hold import hold_headers, is_not_held, may_be_held
+from cachefleet_controlplane.gateway.rendering.keying import Keying
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.rendering.render_ladder import (
-    Rung,
     RungMemory,
     Try,
     keys_media,
@@ -37,11 +36,17 @@ from cachefleet_controlplane.gateway.rendering.render_ladder import (
 )
 from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
-    RenderFailure,
-    Rendering,
     left_out_for,
     read,
 )
+from cachefleet_controlplane.gateway.request.rendered_prompt import (
+    HeldRequest,
+    Keyed,
+    RenderFailure,
+    Rendering,
+    Rung,
+)
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
@@ -97,12 +102,12 @@ class Renderer:
         facts: RenderFacts = NO_FACTS,
         salt: str = "",
         continuing: Sending | None = None,
-        outgoing: Outgoing | None = None,
+        request: Request | None = None,
     ) -> Rendering:
         """Render the first prompt of ``info``; ``body`` is what a worker is sent for it (see ``render_ask``).
 
-        With ``outgoing`` a worker that can hold the request is sent that instead, and one that keeps its conversation
-        is asked by handle.
+        With ``request`` a worker that can hold it is sent that instead, and one that keeps its conversation is asked
+        by handle.
         """
         if info.bypass is not None and not keys_media(info, facts):
             return self._bypassed(info.bypass)
@@ -116,7 +121,7 @@ class Renderer:
         rendering = None if keying.keep_ids else self._recall(name)
         if rendering is None:
             rendering = await self._climb(
-                *(info, body, continuing, outgoing), workers=workers, keying=keying, facts=facts
+                *(info, body, continuing, request), workers=workers, keying=keying, facts=facts
             )
             self._remember(name, rendering.prompt)
         self._metrics.render(rung=rendering.rung, seconds=self._clock() - began)
@@ -146,7 +151,7 @@ class Renderer:
         info: RequestInfo,
         body: bytes,
         continuing: Sending | None,
-        outgoing: Outgoing | None,
+        request: Request | None,
         *,
         workers: Sequence[WorkerEndpoint],
         keying: Keying,
@@ -160,18 +165,15 @@ class Renderer:
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt) or (only and (attempt.rung is not Rung.KEYS or attempt.dedicated)):
                 continue
-            by_handle = continuing if attempt.by_plugin and outgoing is not None else None
+            by_handle = continuing if attempt.by_plugin and request is not None else None
             seconds = self._share(attempt, left)
-            opened = await self._hold(
-                *(attempt, outgoing, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids
-            )
+            opened = await self._hold(*(attempt, request, by_handle), seconds=seconds, facts=facts, ids=keying.keep_ids)
             if opened is None:
                 if attempt.rung is Rung.KEYS:
                     attempt = replace(attempt, query=attempt.query + WITH_IDS * keying.keep_ids)  # noqa: PLW2901
                 opened = await self._ask(*(attempt, info, body, by_handle), seconds=seconds, facts=facts)
-            last = _with_request(
-                *(read(opened, attempt.rung, info.endpoint, keying=keying), opened, attempt, outgoing), facts=facts
-            )
+            keyed = read(opened, attempt.rung, info.endpoint, keying=keying)
+            last = _with_request(keyed, opened, attempt, facts)
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break
@@ -217,7 +219,7 @@ class Renderer:
     async def _hold(
         self,
         attempt: Try,
-        outgoing: Outgoing | None,
+        request: Request | None,
         continuing: Sending | None,
         *,
         seconds: float,
@@ -227,18 +229,18 @@ class Renderer:
         """Send a worker the request itself, to render and hold it; None where it is to be asked for keys alone."""
         url = attempt.worker.url
         announced = may_be_held(attempt, facts) and self._memory.open(url, HOLD_HEADER, now=self._clock())
-        if outgoing is None or not announced:
+        if request is None or not announced:
             return None
         key = self._credentials.of(url)
-        told = [] if continuing is None else continuing.headers(url)
+        kept_headers = [] if continuing is None else continuing.headers(url)
 
         async def send(body: bytes) -> AttemptResult:
-            headers = [*outgoing.held_headers(body, facts, key=key, ids=ids), *told]
+            headers = [*hold_headers(request, body, facts, key=key, ids=ids), *kept_headers]
             return await self._upstream.hold(
-                url, outgoing.path, body, headers=headers, seconds=seconds, beside=outgoing.beside
+                url, request.info.endpoint, body, headers=headers, seconds=seconds, beside=request.client
             )
 
-        opened = await (send(outgoing.body) if continuing is None else continuing.send(url, outgoing.body, send))
+        opened = await (send(request.body) if continuing is None else continuing.send(url, request.body, send))
         if is_not_held(opened):  # what it has announced holds until its engine is started anew
             self._memory.leave_out(url, HOLD_HEADER, until=self._clock() + ABSENT_SECONDS)
             return None
@@ -256,15 +258,12 @@ class Renderer:
             self._memory.leave_out(*attempt.slot, until=now + pause)
 
 
-def _with_request(
-    rendering: Rendering, opened: AttemptResult, attempt: Try, outgoing: Outgoing | None, *, facts: RenderFacts
-) -> Rendering:
+def _with_request(rendering: Rendering, opened: AttemptResult, attempt: Try, facts: RenderFacts) -> Rendering:
     """A rendering with the request itself, where its worker holds it."""
     url = attempt.worker.url
-    if opened.held is not None and outgoing is not None:
+    if opened.held is not None:
         if rendering.prompt.tokens:
-            late = url in facts.late_members_at
-            return replace(rendering, held=HeldRequest(url, outgoing.path, outgoing.body, opened.held, late))
+            return replace(rendering, held=HeldRequest(url, opened.held, url in facts.late_members_at))
         opened.held.drop()
     return rendering
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint
-from cachefleet_controlplane.gateway.rendering.keying import NOTHING, Keyed, Keying
-from cachefleet_controlplane.gateway.rendering.outgoing import HeldRequest
-from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
+from cachefleet_controlplane.gateway.rendering.keying import Keying
+from cachefleet_controlplane.gateway.request.rendered_prompt import RenderFailure, Rendering, Rung
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
-from cachefleet_controlplane.gateway.upstream.worker_call import Held
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.prompt_keys import PromptKeysError, decode
 from cachefleet_core.request_bodies import BodyError
@@ -26,29 +23,6 @@ FAILED_SECONDS: Final = 5.0
 BUSY_SECONDS: Final = 1.0
 
 
-class RenderFailure(StrEnum):
-    """Why a prompt has no ids; a metric's label."""
-
-    NO_WORKER = "no_worker"
-    ABSENT = "absent"
-    """The worker lacks the route."""
-    REFUSED = "refused"
-    """The worker finds the request invalid, and will say so when it is sent."""
-    DECLINED = "declined"
-    """The worker's plugin does not take the request; its vLLM may."""
-    BUSY = "busy"
-    UNAUTHORIZED = "unauthorized"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    MULTIMODAL = "multimodal"
-    """Blocks depend on more than ids."""
-    UNREADABLE = "unreadable"
-    INEXACT = "inexact"
-    """/tokenize would leave out something that shapes the prompt."""
-    SWITCHED_OFF = "switched_off"
-    """This control plane is set to render nothing."""
-
-
 _PAUSES: Final = {
     RenderFailure.ABSENT: ABSENT_SECONDS,
     RenderFailure.UNAUTHORIZED: ABSENT_SECONDS,
@@ -57,21 +31,6 @@ _PAUSES: Final = {
     RenderFailure.TIMEOUT: FAILED_SECONDS,
     RenderFailure.BUSY: BUSY_SECONDS,
 }
-
-
-class Rendering(Struct, frozen=True):
-    """A prompt's length and keys and the rung that gave them, or the reason why there are none."""
-
-    prompt: Keyed = NOTHING
-    rung: Rung = Rung.NONE
-    reason: RenderFailure | Bypass | None = None
-    held: HeldRequest | None = None
-    """The request itself, where the worker that gave the keys holds it."""
-
-    @property
-    def held_answer(self) -> Held | None:
-        """The answer of that worker to come."""
-        return None if self.held is None else self.held.answer
 
 
 class _Rendered(Struct, frozen=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from cachefleet_controlplane.gateway.apis.parse import parse, understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.responses_socket.response_memory import ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.warm_up import checked
 from cachefleet_controlplane.wire.errors import ApiError
@@ -19,6 +21,7 @@ CREATE: Final = "response.create"
 MEMORY: Final = "cachefleet.memory"
 """Member of the ASGI scope that holds the connection's ResponseMemory."""
 _LANE: Final = "stream_id"
+_ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
 _OF_HANDSHAKE: Final = frozenset(
     {
         *(b"connection", b"upgrade", b"origin", b"content-type", b"content-length", b"content-encoding"),
@@ -36,9 +39,11 @@ def memory_of(scope: Scope) -> ResponseMemory | None:
     return memory
 
 
-def parser_of(scope: Scope) -> Callable[..., RequestInfo]:
+def parser_of(request: Request) -> Callable[[bytes], RequestInfo]:
     """Return what parses the body of a request by POST, or a message."""
-    return parse if memory_of(scope) is None else parse_create
+    scope = request.arrival.scope
+    parser = parse if memory_of(scope) is None else parse_create
+    return partial(parser, endpoint=_ENDPOINTS[scope["path"]], trusted=request.tenant.trusted)
 
 
 def parse_create(body: bytes, endpoint: Endpoint, *, trusted: bool) -> RequestInfo:

@@ -7,13 +7,12 @@ conversation.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
-
-from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.body_budget import BodyShare
+from cachefleet_controlplane.gateway.conversations.converse_layer import Begin
 from cachefleet_controlplane.gateway.conversations.rehydration import (
     PREVIOUS,
     finished,
@@ -24,9 +23,9 @@ from cachefleet_controlplane.gateway.conversations.rehydration import (
     split,
     told_response,
 )
-from cachefleet_controlplane.gateway.conversations.turn import Served, Turn
+from cachefleet_controlplane.gateway.conversations.turn import Turn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import Request, Served
 from cachefleet_controlplane.gateway.responses_socket.warm_up import WarmUpEvents, is_warm_up, warming
 from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
 from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
@@ -35,10 +34,6 @@ from cachefleet_runtime.sse import is_end
 
 NOT_FOUND: Final = "previous_response_not_found"
 """The code by which OpenAI's clients know that they have to send the whole conversation."""
-Before = tuple[Raw, ...] | None
-"""The items up to a previous response; None where they are stored, if anywhere."""
-Begin = Callable[[RequestInfo, Before], Awaitable[Turn]]
-"""Begins the turn of a request that continues these items."""
 _UNKNOWN: Final = frozenset({400, 404})
 
 
@@ -124,9 +119,9 @@ class RememberedTurn:
     def outcome(self, outcome: TurnOutcome | None) -> None:
         self._turn.outcome = outcome
 
-    def placed(self, routing_input: RoutingInput, served: Served) -> RoutingInput:
+    def placed(self, request: Request, served: Served) -> Request:
         """As the turn."""
-        return self._turn.placed(routing_input, served)
+        return self._turn.placed(request, served)
 
     def begun(self, info: RequestInfo) -> None:
         """Keep the request: what is remembered has its input."""

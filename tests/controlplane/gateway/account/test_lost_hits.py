@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.attempts.prefill import Transfer
+from cachefleet_controlplane.gateway.attempts.prefill import PrefillAttempt
 from cachefleet_controlplane.history.cache_history import FLEET, HistoryStep
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import BLOCK_SIZE, MODEL, POOL, Front, chat, engine, front
@@ -260,7 +260,7 @@ async def test_of_what_a_prefill_worker_brought_over_its_own_cache_tells() -> No
 
 
 async def test_a_prefill_worker_that_counts_nothing_leaves_tokens_untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Transfer, "_account", lambda *_: None)
+    monkeypatch.setattr(PrefillAttempt, "_account", lambda *_: None)
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         await fleet.gate.chat(LONG)
         record = fleet.gate.records[-1]

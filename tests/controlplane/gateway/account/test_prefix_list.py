@@ -29,9 +29,9 @@ async def ask(gate: Front, system: str, text: str) -> None:
 
 
 def listing(gate: Front, hot: HotPrefixes, **changes: Any) -> PrefixList:
-    assert gate.builder is not None
+    assert gate.lookup is not None
     own: dict[str, Any] = {"name_key": b"n" * 32} | changes
-    return PrefixList(hot, gate.fleet, WarmKeys(gate.fleet, gate.builder, lambda _: 1), **own)
+    return PrefixList(hot, gate.fleet, WarmKeys(gate.fleet, gate.lookup, lambda _: 1), **own)
 
 
 async def test_who_holds_a_prefix_and_what_it_saved() -> None:
@@ -81,8 +81,8 @@ async def test_what_cannot_be_rendered_is_tried_again_and_not_all_the_time(monke
     now, tried = [0.0], 0
     hot = HotPrefixes(HotBounds())
     async with engine() as one, front([one], hot=hot, prefix_cache=WARM) as gate:
-        assert gate.builder is not None
-        warm = WarmKeys(gate.fleet, gate.builder, lambda _: 1, clock=lambda: now[0])
+        assert gate.lookup is not None
+        warm = WarmKeys(gate.fleet, gate.lookup, lambda _: 1, clock=lambda: now[0])
         shown = PrefixList(hot, gate.fleet, warm, name_key=b"n" * 32)
         gate.report(0)
         for number in range(2):
@@ -94,7 +94,7 @@ async def test_what_cannot_be_rendered_is_tried_again_and_not_all_the_time(monke
             raise ApiError(503, "no worker")
 
         with monkeypatch.context() as patched:
-            patched.setattr(gate.builder, "place", fail)
+            patched.setattr(gate.lookup, "complete", fail)
             for _ in range(3):
                 assert [prefix.warm for prefix in await shown(None, 9)] == [False]
         assert tried == 1
@@ -107,10 +107,10 @@ async def test_what_cannot_be_rendered_is_tried_again_and_not_all_the_time(monke
 async def test_a_warm_prefix_is_one_under_the_salt_of_its_tenant(version: int) -> None:
     hot = HotPrefixes(HotBounds())
     async with engine() as one, front([one], hot=hot, prefix_cache=WARM) as gate:
-        assert gate.builder is not None
+        assert gate.lookup is not None
         gate.report(0)
         for number in range(2):
             await ask(gate, SYSTEM, f"{number}")
-        warm = WarmKeys(gate.fleet, gate.builder, lambda _: version)
+        warm = WarmKeys(gate.fleet, gate.lookup, lambda _: version)
         [prefix] = await PrefixList(hot, gate.fleet, warm, name_key=b"n" * 32)(None, 9)
         assert prefix.warm is (version == 1)

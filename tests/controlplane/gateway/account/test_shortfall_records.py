@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, take_evidence
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
@@ -55,16 +55,15 @@ from tests.reference.candidate import Candidate
 from tests.reference.choice import decide
 
 CACHE_AWARE = RoutingPolicy.CACHE_AWARE
-BASIS = Basis(
-    tenant=DEFAULT_TENANT,
-    isolation=Isolation.PER_TENANT,
-    salt_version=1,
-    rung="render",
-    render_failure=None,
-    block_size=BLOCK_SIZE,
-    keys=bytes(8 * 62),
-    single=True,
-)
+DESCRIBED: dict[str, Any] = {
+    "tenant": DEFAULT_TENANT,
+    "isolation": Isolation.PER_TENANT,
+    "salt_version": 1,
+    "rung": "render",
+    "block_size": BLOCK_SIZE,
+    "keys": bytes(8 * 62),
+    "single": True,
+}
 LONG = "one two three four five six seven eight nine ten " * 12
 IDS = range(1, 101)
 
@@ -352,13 +351,12 @@ def continued(cached: int, *, knowledge: Knowledge = Knowledge.EXACT) -> Shortfa
         for view in (holder("a", 4), holder("b", 40))
     )
     assert (first.predicted_tokens, last.predicted_tokens) == (64, 640)
-    trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first, continued=first)
+    trace = DecisionTrace("d", 0.0, "m", CHAT, last, first=first, continued=first, **DESCRIBED)
     trace.usage = Usage(
         prompt_tokens=1001 if knowledge is Knowledge.APPROXIMATE else 1000,
         cached_tokens=cached,
     )
     trace.attempts.append(AttemptRecord("a", "handed_back", 200, 1.0))
-    trace.basis = BASIS
     return find_shortfall(trace, Fleet(BlockIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
 
 
@@ -372,8 +370,8 @@ def continued(cached: int, *, knowledge: Knowledge = Knowledge.EXACT) -> Shortfa
         (0, {"prompt_tokens": 900}, None),
         (0, {"knowledge": Knowledge.APPROXIMATE}, None),
         (0, {"gone": True}, None),
-        (0, {"basis": {"reads_cache": False}}, None),
-        (0, {"basis": {"single": False}}, None),
+        (0, {"described": {"reads_cache": False}}, None),
+        (0, {"described": {"single": False}}, None),
         (0, {"completion_tokens": 0}, None),
         (0, {"prefilled": True}, None),
     ],
@@ -385,13 +383,12 @@ def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
     knowledge = changes.get("knowledge", Knowledge.EXACT)
     decision = decide(Prompt(1000, bytes(8 * 62), BLOCK_SIZE, knowledge=knowledge), [view], CACHE_AWARE, 1.0)
     assert decision.predicted_tokens == 32, "half of it is counted on"
-    trace = DecisionTrace("d", 0.0, "m", CHAT, decision)
+    trace = DecisionTrace("d", 0.0, "m", CHAT, decision, **(DESCRIBED | changes.get("described", {})))
     trace.usage = Usage(
         prompt_tokens=changes.get("prompt_tokens", 1000),
         completion_tokens=changes.get("completion_tokens", 1),
         cached_tokens=cached,
     )
-    trace.basis = replace(BASIS, **changes.get("basis", {}))
     if "prefilled" in changes:
         trace.attempts.append(AttemptRecord("p", "answered", 200, 1.0, kind="prefill"))
     fleet = Listening(gone=changes.get("gone", False))

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from cachefleet_controlplane.gateway.attempts.exchange import Exchange
-from cachefleet_controlplane.gateway.attempts.prefill import Transfer, prefill_body
+from cachefleet_controlplane.gateway.attempts.prefill import PrefillAttempt, prefill_body
 from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
 from tests.controlplane.gateway.attempts.test_failover import Reset, Scripted, serving
 from tests.controlplane.gateway.attempts.test_thresholds import COMPLETIONS, TEXT, ends
@@ -54,7 +54,7 @@ async def test_nothing_of_a_request_with_a_prefill_attempt_stays_until_a_garbage
     async with nixl() as one, nixl() as two, split([one], [two]) as fleet:
         with collector_off():
             assert (await fleet.gate.chat(TEXT))[0] == 200
-            await gone(Exchange, WorkerChoice, Transfer)
+            await gone(Exchange, WorkerChoice, PrefillAttempt)
 
 
 async def test_an_open_stream_keeps_nothing_of_its_prefill_attempt() -> None:
@@ -63,7 +63,7 @@ async def test_an_open_stream_keeps_nothing_of_its_prefill_attempt() -> None:
         with collector_off():
             async with fleet.gate.http.post(fleet.gate.url + CHAT, json=body) as answer:
                 assert await answer.content.readany()
-                await gone(Transfer)
+                await gone(PrefillAttempt)
                 assert fleet.engine("decode-0").worker.scheduler.running
 
 

@@ -309,7 +309,7 @@ class Long(Scripted):
 async def test_an_answer_for_which_there_is_no_room_is_a_503_and_is_not_asked_for_again() -> None:
     async with serving(Long()) as worker, front([worker]) as gate:
         assert (await gate.settled_chat("hello"))[0] == 200
-        upstream = gate.gateway._parts.upstream
+        upstream = gate.gateway._context.upstream
         assert upstream.answers.held == 0
         upstream.answers = AnswerBudget(3 * COUNTED_BYTES)
         status, headers, _ = await gate.settled_chat("hello again")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode, attempt_mode, foreseen
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Action, Progress, State, step
-from cachefleet_controlplane.gateway.placement.hit_thresholds import HitThresholds
+from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy, Verdict
 

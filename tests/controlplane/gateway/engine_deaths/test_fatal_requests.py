@@ -132,7 +132,7 @@ async def test_unrelated_deaths_condemn_nobody_who_is_answered() -> None:
 
 async def test_a_worker_that_was_told_to_go_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fleet(3) as (gate, _):
-        monkeypatch.setattr(gate.gateway._parts.deaths, "serving", lambda _: False)
+        monkeypatch.setattr(gate.gateway._context.deaths, "serving", lambda _: False)
         await gate.chat(POISON)
         assert value(gate.metrics, "engine_deaths_total") == 0
 
@@ -155,7 +155,7 @@ async def test_prefill_workers_are_spared_as_well() -> None:
 async def test_the_finding_names_whose_it_is_and_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
     async with fleet(3) as (gate, _):
         await gate.chat(POISON)
-        (refused,) = gate.gateway._parts.deaths.refused()
+        (refused,) = gate.gateway._context.deaths.refused()
         assert (refused.subject.model, refused.subject.tenant, refused.subject.decision) == (MODEL, "default", "d1")
         assert len(refused.workers) == 2
         assert 0 < refused.seconds <= 600

@@ -113,13 +113,13 @@ async def test_what_is_placed_elsewhere_is_dropped_and_sent_there() -> None:
 async def test_a_worker_that_is_gone_before_it_is_told_is_no_error() -> None:
     async with keyed() as worker, front([worker], queue_requests=8) as gate:
         introduce(gate)
-        found = gate.gateway._parts.upstream.go
+        found = gate.gateway._context.upstream.go
 
         async def late(*given: Any, **more: Any) -> Any:
             given[0].close()  # as if it had waited too long
             return await found(*given, **more)
 
-        gate.gateway._parts.upstream.go = late  # type: ignore[method-assign]
+        gate.gateway._context.upstream.go = late  # type: ignore[method-assign]
         status, _, _ = await gate.post(CHATS, chat(LONG))
         assert (status, asked(worker)) == (200, [(CHATS, True), (CHATS, False)])
         assert len(gate.records[-1].attempts) == 1
@@ -128,13 +128,13 @@ async def test_a_worker_that_is_gone_before_it_is_told_is_no_error() -> None:
 async def test_a_worker_that_waits_for_word_is_not_silent() -> None:
     async with keyed() as worker, front([worker], idle_seconds=0.2) as gate:
         introduce(gate)
-        found = gate.gateway._parts.upstream.go
+        found = gate.gateway._context.upstream.go
 
         async def late(*given: Any, **more: Any) -> Any:
             await asyncio.sleep(0.3)  # in the queue, say
             return await found(*given, **more)
 
-        gate.gateway._parts.upstream.go = late  # type: ignore[method-assign]
+        gate.gateway._context.upstream.go = late  # type: ignore[method-assign]
         status, _, answer = await gate.post(CHATS, chat(LONG))
         assert (status, asked(worker)) == (200, [(CHATS, True)]), answer
 
@@ -142,13 +142,13 @@ async def test_a_worker_that_waits_for_word_is_not_silent() -> None:
 async def test_a_worker_that_is_silent_after_the_word_is_given_up() -> None:
     async with keyed() as worker, front([worker], idle_seconds=0.2, max_attempts=1) as gate:
         introduce(gate)
-        found = gate.gateway._parts.upstream.go
+        found = gate.gateway._context.upstream.go
 
         async def hanging(*given: Any, **more: Any) -> Any:
             worker.hang()
             return await found(*given, **more)
 
-        gate.gateway._parts.upstream.go = hanging  # type: ignore[method-assign]
+        gate.gateway._context.upstream.go = hanging  # type: ignore[method-assign]
         status, _, _ = await gate.post(CHATS, chat(LONG))
         worker.resume()
         assert (status, asked(worker)) == (504, [(CHATS, True)])

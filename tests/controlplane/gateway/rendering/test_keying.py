@@ -1,4 +1,4 @@
-"""Keys of a prompt out of the JSON of its ids: with native code or its twin, remembered or not, they are the same."""
+"""Keys of a prompt out of the JSON of its ids: by native code or its twin, with the ids or without."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.rendering.key_cache import KeyCache
-from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.keying import Keying
+from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Code
 from cachefleet_core.request_bodies import BodyError
@@ -17,40 +17,46 @@ from tests.core.codes import over_both
 IDS = list(range(70))
 ARRAY = Raw(str(IDS).encode())
 TWIN = BlockKeyer(b"k" * 32, Namespace("c"), 16)
-over_caches = pytest.mark.parametrize("cache", [None, KeyCache()], ids=["computed", "remembered"])
+over_ids = pytest.mark.parametrize("keep_ids", [False, True], ids=["keys", "keys and ids"])
 
 
-def keying(code: Code, cache: KeyCache | None, max_tokens: int | None = None) -> Keying:
+def keying(code: Code, max_tokens: int | None = None, *, keep_ids: bool) -> Keying:
     keyer = code.keyer(b"k" * 32, Namespace("c"), 16)
-    return Keying(lambda: keyer, max_tokens, cache)
+    return Keying(lambda: keyer, max_tokens, keep_ids)
+
+
+def kept(count: int, *, keep_ids: bool) -> array[int] | None:
+    return array("I", IDS[:count]) if keep_ids else None
 
 
 @over_both
-@over_caches
-def test_keys_are_those_of_the_ids(code: Code, cache: KeyCache | None) -> None:
-    assert keying(code, cache).read(ARRAY) == Keyed(70, TWIN.packed_keys(IDS), 16)
-    assert keying(code, cache).read(Raw(b"[1]")) == Keyed(1, b"", 16)
-    assert keying(code, cache).read(Raw(b"[]")) == Keyed()
+@over_ids
+def test_keys_are_those_of_the_ids(code: Code, *, keep_ids: bool) -> None:
+    read = keying(code, keep_ids=keep_ids).read
+    assert read(ARRAY) == Keyed(70, TWIN.packed_keys(IDS), 16, ids=kept(70, keep_ids=keep_ids))
+    assert read(Raw(b"[0]")) == Keyed(1, b"", 16, ids=kept(1, keep_ids=keep_ids))
+    assert read(Raw(b"[]")) == Keyed()
 
 
 @over_both
-@over_caches
-def test_prompts_that_no_worker_takes_are_counted_only(code: Code, cache: KeyCache | None) -> None:
-    assert keying(code, cache, 69).read(ARRAY) == Keyed(70)
-    assert keying(code, cache, 70).read(ARRAY).block_size == 16
+@over_ids
+def test_prompts_that_no_worker_takes_are_counted_only(code: Code, *, keep_ids: bool) -> None:
+    assert keying(code, 69, keep_ids=keep_ids).read(ARRAY) == Keyed(70)
+    assert keying(code, 70, keep_ids=keep_ids).read(ARRAY).block_size == 16
 
 
-@over_caches
-def test_without_a_contract_prompts_are_counted_only(cache: KeyCache | None) -> None:
-    assert Keying(lambda: None, cache=cache).read(ARRAY) == Keyed(70)
+@over_ids
+def test_without_a_contract_prompts_are_counted_only(*, keep_ids: bool) -> None:
+    keyed = Keying(lambda: None, keep_ids=keep_ids).read(ARRAY)
+    assert keyed == Keyed(70, ids=kept(70, keep_ids=keep_ids))
 
 
 @over_both
-@over_caches
+@over_ids
 @pytest.mark.parametrize("array", [b"1", b'"1"', b"[-1]", b"[1.5]", b'["a"]', b"null"])
-def test_what_is_no_list_of_ids_is_refused(code: Code, cache: KeyCache | None, array: bytes) -> None:
+def test_what_is_no_list_of_ids_is_refused(code: Code, array: bytes, *, keep_ids: bool) -> None:
     with pytest.raises(BodyError):
-        keying(code, cache).read(Raw(array))
+        keying(code, keep_ids=keep_ids).read(Raw(array))
 
 
 def test_token_ids_are_not_shown() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.rendering.keying import Keyed
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
+from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
 from cachefleet_controlplane.wire.json_members import parse_fields
 
 PATH = "/v1/chat/completions"

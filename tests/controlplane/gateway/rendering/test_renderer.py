@@ -13,18 +13,17 @@ import pytest
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.rendering.keying import Keyed, Keying
+from cachefleet_controlplane.gateway.rendering.keying import Keying
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
-from cachefleet_controlplane.gateway.rendering.render_ladder import TOKENIZE_PATH, Rung, RungMemory, ladder, tokenizable
+from cachefleet_controlplane.gateway.rendering.render_ladder import TOKENIZE_PATH, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.rendering.rendering_result import (
     ABSENT_SECONDS,
     BUSY_SECONDS,
     FAILED_SECONDS,
-    RenderFailure,
-    Rendering,
     read,
 )
+from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed, RenderFailure, Rendering, Rung
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from msgspec.structs import replace as replace_view
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
-from cachefleet_controlplane.gateway.placement.decision_trace import Basis, DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
@@ -82,18 +82,10 @@ def example() -> DecisionRecord:
     trace.attempts.append(AttemptRecord("agents-1", "finished", 200, 3.84))
     trace.shortfall = ShortfallRecord(Cause.EVICTED, 512, "agents-1")
     trace.lost = tuple(LostRecord(cause, tokens) for cause, tokens in CAUSES_OF_LOST.items())
-    trace.basis = Basis(
-        tenant=TenantId("acme"),
-        isolation=Isolation.PER_TENANT,
-        salt_version=2,
-        rung="render",
-        render_failure=None,
-        block_size=16,
-        keys=prompt.keys,
-        single=True,
-    )
+    trace.tenant, trace.isolation, trace.salt_version = TenantId("acme"), Isolation.PER_TENANT, 2
+    trace.rung, trace.block_size, trace.keys, trace.single = "render", 16, prompt.keys, True
     assert trace.decision is not None
-    return trace.told(trace.decision)
+    return trace.to_record(trace.decision)
 
 
 def item(record: DecisionRecord) -> Item:
@@ -117,7 +109,7 @@ def test_blocks_in_flight_are_shown_where_they_decided() -> None:
     views = [view(0, matched=0, queued=0, requests=0), view(1, matched=0, queued=0, requests=1)]
     decision = decide(prompt, [views[0], replace_view(views[1], sent_blocks=32)], RoutingPolicy.CACHE_AWARE, 1.0)
     trace = DecisionTrace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision)
-    lines = explained(item(trace.told(decision))).splitlines()
+    lines = explained(item(trace.to_record(decision))).splitlines()
     assert "verdict    route to agents-1 of default/agents (cacheAware, prefix_in_flight)" in lines
     assert f"why        {REASONS['prefix_in_flight']}" in lines
     assert "predicted  0 tokens from cache, 512 more from requests in flight there" in lines

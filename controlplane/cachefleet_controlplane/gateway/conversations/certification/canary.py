@@ -20,7 +20,8 @@ from cachefleet_controlplane.gateway.conversations.conversation_metrics import C
 from cachefleet_controlplane.gateway.conversations.turn import NamedTurn
 from cachefleet_controlplane.gateway.conversations.turn_plan import TurnPlan
 from cachefleet_controlplane.gateway.handles.handles import ByHandle
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
+from cachefleet_controlplane.gateway.request.request import Request
+from cachefleet_controlplane.gateway.request.resume_eligibility import unmarked
 from cachefleet_controlplane.workers.render_profiles import profile_of
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.continuation import prefix_hash
@@ -59,18 +60,18 @@ class Canaries:
         self._wall_clock = wall_clock
         self._under_way = BackgroundTasks("canary", failed=lambda: metrics.canary(UNKNOWN))
 
-    def __call__(self, turn: NamedTurn, plan: TurnPlan, routing_input: RoutingInput) -> None:
+    def __call__(self, turn: NamedTurn, plan: TurnPlan, request: Request) -> None:
         """Sample a plan; never waits."""
         remembered = turn.thread.checkpoint
         if remembered is None or not plan.verified or len(self._under_way) >= AT_ONCE:
             return
         if self._chance() < self._ratio:
-            self._under_way.start(self._compare(remembered, routing_input))
+            self._under_way.start(self._compare(remembered, request))
 
-    def rendered_by_handle(self, request: ByHandle) -> None:
+    def rendered_by_handle(self, by_handle: ByHandle) -> None:
         """Sample a request that a worker has rendered by handle; never waits."""
         if len(self._under_way) < AT_ONCE and self._chance() < self._ratio:
-            self._under_way.start(self._compare_whole(request))
+            self._under_way.start(self._compare_whole(by_handle))
 
     async def settled(self) -> None:
         """Wait for the canaries under way."""
@@ -80,29 +81,28 @@ class Canaries:
         """Cancel the canaries under way."""
         self._under_way.cancel()
 
-    async def _compare_whole(self, request: ByHandle) -> None:
+    async def _compare_whole(self, by_handle: ByHandle) -> None:
         """Whether the prompt is the one that a plain render makes of the whole body."""
-        workers = self._fleet.renderers(request.model)
-        ids = await self._plain.rendered(workers[0], request.info.endpoint, request.body) if workers else None
+        workers = self._fleet.renderers(by_handle.model)
+        ids = await self._plain.rendered(workers[0], by_handle.info.endpoint, by_handle.body) if workers else None
         if ids is None:
             self._metrics.canary(UNKNOWN)
             return
-        same = len(ids) == request.kept.prefix_token_count and prefix_hash(ids) == request.kept.prefix_hash
+        same = len(ids) == by_handle.kept.prefix_token_count and prefix_hash(ids) == by_handle.kept.prefix_hash
         self._metrics.canary(MATCH if same else MISMATCH)
         if not same:
-            await self._withdraw(request.model)
+            await self._withdraw(by_handle.model)
 
-    async def _compare(self, remembered: Checkpoint, routing_input: RoutingInput) -> None:
-        result = await self._result(remembered, routing_input)
+    async def _compare(self, remembered: Checkpoint, request: Request) -> None:
+        result = await self._result(remembered, request)
         self._metrics.canary(result)
         if result == MISMATCH:
-            await self._withdraw(routing_input.model.name)
+            await self._withdraw(request.model.name)
 
-    async def _result(self, remembered: Checkpoint, routing_input: RoutingInput) -> str:
-        workers = self._fleet.renderers(routing_input.model.name)
-        ids = (
-            await self._plain.rendered(workers[0], routing_input.info.endpoint, routing_input.body) if workers else None
-        )
+    async def _result(self, remembered: Checkpoint, request: Request) -> str:
+        workers = self._fleet.renderers(request.model.name)
+        body = unmarked(request.body)
+        ids = await self._plain.rendered(workers[0], request.info.endpoint, body) if workers else None
         if ids is None:
             return UNKNOWN
         prefix = ids[: remembered.prefix_tokens]
@@ -110,7 +110,7 @@ class Canaries:
             return MISMATCH
         if remembered.prefix_hash:
             return MATCH if prefix_hash(prefix) == remembered.prefix_hash else MISMATCH
-        keyer = self._fleet.keyer(routing_input.model.name, salt=routing_input.salt)
+        keyer = self._fleet.keyer(request.model.name, salt=request.salt)
         return UNKNOWN if keyer is None else _by_keys(remembered, keyer.packed_keys(prefix), keyer)
 
     async def _withdraw(self, model: str) -> None:

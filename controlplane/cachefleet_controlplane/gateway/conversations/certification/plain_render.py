@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.rendering.keying import Keying
-from cachefleet_controlplane.gateway.rendering.render_ladder import Rung
 from cachefleet_controlplane.gateway.rendering.rendering_result import read
+from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult

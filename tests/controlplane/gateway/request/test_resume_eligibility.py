@@ -9,7 +9,7 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.attempts.resume_eligibility import (
+from cachefleet_controlplane.gateway.request.resume_eligibility import (
     appended,
     carried,
     marked,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
-from cachefleet_controlplane.gateway.placement.routing_input import RoutingInput
-from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
+from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_controlplane.gateway.request.rendered_prompt import Rendering
 from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision
 from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
@@ -30,6 +28,7 @@ from cachefleet_core.tenancy import TenantId
 
 _SHOWN_TO_TENANTS: Final = ("worker", "pool", "rank", "chosen", "matched_blocks", "predicted_tokens")
 """Fields of a candidate."""
+_NOBODY: Final = TenantId("")
 
 
 def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
@@ -75,54 +74,7 @@ def _candidate(score: CandidateScore, *, chosen: bool) -> dict[str, object]:
     return {name: getattr(record, name) for name in _SHOWN_TO_TENANTS}
 
 
-class Basis(Struct, frozen=True, kw_only=True):
-    """What a request's decisions rest on besides the fleet: its tenant, and how its prompt is known."""
-
-    tenant: TenantId
-    isolation: Isolation | Literal[""]
-    salt_version: int | None
-    """None where blocks are shared."""
-    rung: str
-    render_failure: str | None
-    block_size: int
-    keys: bytes
-    single: bool
-    """The engine's usage counts the one prompt that was routed by."""
-    reads_cache: bool = True
-    """The engine looks for the prompt in its cache."""
-
-    @classmethod
-    def of(cls, routing_input: RoutingInput) -> Basis:
-        """Take the basis from a routing input; ``keys`` are the prompt's packed block keys."""
-        rule, tenant = isolation(routing_input.model.declared), routing_input.tenant
-        return cls(
-            tenant=tenant.name,
-            isolation=rule,
-            salt_version=None if rule is Isolation.SHARED else tenant.salt_version,
-            rung=routing_input.rendering.rung,
-            render_failure=routing_input.rendering.reason,
-            block_size=routing_input.prompt.block_size,
-            keys=routing_input.prompt.keys,
-            single=routing_input.info.single,
-            reads_cache=routing_input.info.reads_cache,
-        )
-
-
-NO_BASIS: Final = Basis(
-    tenant=TenantId(""),
-    isolation="",
-    salt_version=None,
-    rung="",
-    render_failure=None,
-    block_size=0,
-    keys=b"",
-    single=False,
-)
-"""For a request without a routing input."""
-
-
-@dataclass(slots=True)
-class DecisionTrace:
+class DecisionTrace(Struct):
     """Notes on one request, taken as it proceeds; turned into a record at its end."""
 
     id: str
@@ -144,8 +96,7 @@ class DecisionTrace:
     queued_seconds: float | None = None
     """Seconds that it waited for room; None where it did not."""
     status: int = CLIENT_GONE_STATUS
-    attempts: list[AttemptRecord] = field(default_factory=list)
-    basis: Basis | None = None
+    attempts: list[AttemptRecord] = []
     first: Decision | None = None
     """The first decision that named a worker; ``decision`` may be a later attempt's."""
     continued: Decision | None = None
@@ -154,25 +105,62 @@ class DecisionTrace:
     """Of the first Prefill worker that computed the prompt: its decision, what it counted, and the basis of both."""
     shortfall: ShortfallRecord | None = None
     lost: tuple[LostRecord, ...] = ()
+    handle: HandleOutcome | None = None
+    """What became of a handle for its conversation, in the worker that served it."""
     continuation: str | None = None
     request_id: str | None = None
     """The client's name for the request."""
     span: RequestSpan | None = None
     """None where it is not traced."""
 
+    tenant: TenantId = _NOBODY
+    isolation: Isolation | Literal[""] = ""
+    """"" before the prompt is known, as what follows."""
+    salt_version: int | None = None
+    """None where blocks are shared."""
+    rung: str = ""
+    render_failure: str | None = None
+    block_size: int = 0
+    keys: bytes = b""
+    """The prompt's packed block keys."""
+    single: bool = False
+    """The engine's usage counts the one prompt that was routed by."""
+    reads_cache: bool = True
+    """The engine looks for the prompt in its cache."""
+
     @property
     def answered(self) -> Decision | None:
         """The decision for the worker whose cache the usage reports: of an answer by several workers the first."""
         return self.continued or self.decision
 
-    def leg(self, headers: list[Header], began: float, url: str) -> list[Header]:
+    def aside(self) -> DecisionTrace:
+        """Return a trace of another decision on the same prompt, which gets no record of its own."""
+        return DecisionTrace(
+            self.id,
+            self.at,
+            self.model,
+            self.endpoint,
+            queued_seconds=self.queued_seconds,
+            span=self.span,
+            tenant=self.tenant,
+            isolation=self.isolation,
+            salt_version=self.salt_version,
+            rung=self.rung,
+            render_failure=self.render_failure,
+            block_size=self.block_size,
+            keys=self.keys,
+            single=self.single,
+            reads_cache=self.reads_cache,
+        )
+
+    def attempt_headers(self, headers: list[Header], began: float, url: str) -> list[Header]:
         """Return the headers of an attempt that begins now, and is sent to ``url``."""
         return headers if self.span is None else self.span.leg(headers, began, url)
 
-    def told(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
+    def to_record(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
         """Return the record of that decision with its leading candidates, or with all (``whole``)."""
         scores = decision.scores if whole else decision.leading
-        usage, basis = self.usage or self.cut_short, self.basis or NO_BASIS
+        usage = self.usage or self.cut_short
         return DecisionRecord(
             id=self.id,
             at=self.at,
@@ -193,7 +181,7 @@ class DecisionTrace:
             status=self.status,
             attempts=tuple(self.attempts),
             candidates=tuple(
-                CandidateRecord.of(score, block_size=basis.block_size, chosen=score.id == decision.id)
+                CandidateRecord.of(score, block_size=self.block_size, chosen=score.id == decision.id)
                 for score in scores
             ),
             candidates_left_out=decision.candidates - len(scores),
@@ -202,9 +190,9 @@ class DecisionTrace:
             continuation=self.continuation,
             request_id=self.request_id,
             ended_by=self.ended_by,
-            tenant=basis.tenant,
-            isolation=basis.isolation,
-            salt_version=basis.salt_version,
-            rung=basis.rung,
-            render_failure=basis.render_failure,
+            tenant=self.tenant,
+            isolation=self.isolation,
+            salt_version=self.salt_version,
+            rung=self.rung,
+            render_failure=self.render_failure,
         )

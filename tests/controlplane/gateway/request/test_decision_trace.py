@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.placement.decision_trace import DecisionTrace, decision_body
-from cachefleet_controlplane.gateway.rendering.rendering_result import Rendering
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace, decision_body
+from cachefleet_controlplane.gateway.request.rendered_prompt import Rendering
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateScore, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.later_scores import LaterScores
@@ -26,7 +26,7 @@ def test_a_record_has_few_candidates_and_says_how_many_more_there_were(
     candidates: int, kept: int, left_out: int
 ) -> None:
     decision = decide(Prompt(tokens=9), VIEWS[:candidates], RoutingPolicy.CACHE_AWARE, 1.0)
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).told(decision)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_record(decision)
     assert (len(record.candidates), record.candidates_left_out) == (kept, left_out)
     assert [one.worker for one in record.candidates[:1]] == ([decision.worker] if decision.worker else [])
 
@@ -37,7 +37,7 @@ def test_a_record_asks_for_no_other_scores() -> None:
 
     decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
     decision = replace(decision, scores=LaterScores(20, refuse))
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).told(decision)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_record(decision)
     assert record.candidates_left_out == 20 - LEADING
 
 

@@ -1,0 +1,65 @@
+"""The layer of admission: reads a request's body, finds its model, and counts what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
+from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
+from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
+from cachefleet_controlplane.gateway.request.request import Layer, Request
+from cachefleet_controlplane.wire.headers import permitted_headers
+from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
+
+Parser = Callable[[Request], Callable[[bytes], RequestInfo]]
+"""Returns what parses the body of a request."""
+
+
+class AdmitLayer:
+    """Has requests answered while their clients are there.
+
+    ``counts``: a request counts against its tenant's limit as many times as it has sequences.
+    """
+
+    def __init__(
+        self,
+        bodies: RequestBodies,
+        models: ModelLookup,
+        parser: Parser,
+        answer: Layer,
+        *,
+        clock: Callable[[], float],
+        counts: bool = False,
+    ) -> None:
+        self._bodies = bodies
+        self._models = models
+        self._parser = parser
+        self._answer = answer
+        self._clock = clock
+        self._counts = counts
+
+    async def __call__(self, request: Request) -> None:
+        """Answer a request of an admitted tenant. ApiError 400, 404, 408, 413, 415, 429, 503; ClientGoneError."""
+        arrival = request.arrival
+        with self._bodies.share(request.tenant.name) as share:
+            info = await self._bodies.read(arrival.scope, arrival.receive, share, self._parser(request))
+            answer = self._with_model(request, info)
+            del info  # the next layers decide how much of it is kept, and how long
+            if not await while_present(answer, arrival.receive, arrival.reply, arrival.scope.get(DEPARTURE)):
+                raise ClientGoneError
+
+    async def _with_model(self, request: Request, info: RequestInfo) -> None:
+        scope, trace = request.arrival.scope, request.arrival.trace
+        if trace.span is not None:
+            trace.span.phase("admission", trace.span.arrived, self._clock())
+        if self._counts and (sequences := info.sequences) > 1:
+            admitted_request(scope).count(sequences)
+        info, model = await self._models.of(request, info)
+        trace.model = model.name
+        headers = permitted_headers(scope["headers"], trusted=request.tenant.trusted)
+        answer = self._answer(replace(request, info=info, model=model, headers=headers))
+        del request, info
+        await answer

@@ -1,0 +1,91 @@
+"""The model that a request names, else that of the conversation which it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.conversations.rehydration import PREVIOUS, previous_id
+from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
+from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
+from cachefleet_controlplane.wire.http_exchange import Scope
+from cachefleet_controlplane.wire.json_members import encode, is_null
+from cachefleet_controlplane.workers.views import ServedModel
+
+MODELS_NAMED: Final = 16
+"""Names in the error for an unknown model."""
+
+
+class LastModel(Protocol):
+    """What a client's connection remembers of its last request."""
+
+    model: str
+    """"" before any."""
+
+    def holds(self, response: str) -> bool:
+        """Whether that is the response which it remembers."""
+        ...
+
+
+class ModelLookup:
+    """Finds the models of requests.
+
+    ``histories`` are the stored responses, ``memory_of`` returns what the connection that a scope came by remembers.
+    """
+
+    def __init__(
+        self, fleet: Fleet, histories: Histories | None, memory_of: Callable[[Scope], LastModel | None]
+    ) -> None:
+        self._fleet = fleet
+        self._histories = histories
+        self._memory_of = memory_of
+
+    async def of(self, request: Request, info: RequestInfo) -> tuple[RequestInfo, ServedModel]:
+        """Return what a request's body says (``info``), and its model, which it names then.
+
+        ApiError 400, 404; 503 where the store that knows it cannot be read.
+        """
+        name, arrival = info.model, request.arrival
+        memory = None if arrival is NO_ARRIVAL else self._memory_of(arrival.scope)
+        if not name and len(self._fleet.models()) != 1:
+            name = await self._continued(info, request.tenant, memory)
+            info = replace(info, model=name, fields=info.fields | {"model": Raw(encode(name))})
+        model = find_model(self._fleet, name)
+        if memory is not None:
+            memory.model = model.name
+        return info, model
+
+    async def _continued(self, info: RequestInfo, tenant: TenantRecord, memory: LastModel | None) -> str:
+        """The model of the response that a request continues, else the last one of its connection; "" for neither."""
+        continues = info.endpoint is Endpoint.RESPONSES and not is_null(info.fields, PREVIOUS)
+        previous = previous_id(info) if continues else ""
+        if memory is not None and (not previous or memory.holds(previous)):
+            return memory.model
+        stored = await self._histories.model(tenant.name, previous) if previous and self._histories else ""
+        return stored or ("" if memory is None else memory.model)
+
+
+def find_model(fleet: Fleet, name: str) -> ServedModel:
+    """Return the model that a client names; the only one where it names none. ApiError 400 or 404."""
+    if name and (served := fleet.serving(name)) is not None:
+        return served
+    if not name and len(models := fleet.models()) == 1:
+        return models[0]
+    raise no_such_model(name, fleet.models(adapters=True))
+
+
+def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
+    """404 for a model that there is not, 400 where none is named; with the names of some that there are, as vLLM."""
+    names, more = [served.name for served in models[:MODELS_NAMED]], len(models) - MODELS_NAMED
+    rest = f" and {more} more (GET /v1/models)" if more > 0 else ""
+    valid = f"Valid names: {', '.join(names)}{rest}." if names else "There are no models yet."
+    if not asked:
+        return ApiError(400, f"`model` is required. {valid}", param="model", code="missing_required_parameter")
+    return ApiError(404, f"The model `{asked}` does not exist. {valid}", param="model", code=MODEL_NOT_FOUND)

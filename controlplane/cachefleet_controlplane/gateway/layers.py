@@ -1,0 +1,109 @@
+"""The way of a request through the gateway: layers, each of which has the next one answer it.
+
+Read this first. A client's POST for an answer goes through all of them, from the outside in:
+
+    account    account/        what it cost and what became of it, however it ends
+    admit      admit/          its tenant's limits, its body, its model
+    converse   conversations/  its turn in a conversation
+    know       rendering/      its prompt's length and block keys; the body that a worker is sent
+    retry      attempts/       each attempt is placed (``placement/``) and sent (``upstream/``) anew
+
+Each takes a ``Request`` and replaces it by one that says more. The answer goes to the client event by event from the
+innermost layer, so the outer ones return nothing: what became of it is noted in the request's ``DecisionTrace``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from cachefleet_controlplane.gateway.account.account_layer import AccountLayer
+from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.account.lost_hits import LostHits
+from cachefleet_controlplane.gateway.account.request_account import Record, RequestAccount
+from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
+from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.retry_layer import RetryLayer
+from cachefleet_controlplane.gateway.conversations.converse_layer import ConverseLayer
+from cachefleet_controlplane.gateway.conversations.turns import Turns
+from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
+from cachefleet_controlplane.gateway.rendering.know_layer import KnowLayer
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.request.request import Layer, Request
+from cachefleet_controlplane.gateway.response_resources import CountLayer, parse_count
+from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
+from cachefleet_controlplane.history.cache_history import CacheHistory
+from cachefleet_controlplane.history.recorded_requests import RecordedRequests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts:
+    """What the layers share; ``record`` takes the records of decisions."""
+
+    context: GatewayContext
+    lookup: PromptLookup
+    admission: AdmissionMiddleware
+    record: Record
+    bounds: GatewayBounds
+    turns: Turns | None = None
+    """None where no conversation is kept."""
+    hot: HotObserver | None = None
+    history: CacheHistory = field(default_factory=CacheHistory)
+    recorded: RecordedRequests | None = None
+    wall_clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What answers the requests that have a record or an account of their own."""
+
+    answer: Layer
+    """A request that a worker answers."""
+    route: Layer
+    """``POST /v1/route``."""
+    count: Layer
+    """``POST /v1/responses/input_tokens``."""
+    explain: Explainer
+    bodies: RequestBodies
+
+
+def layers(parts: GatewayParts) -> Layers:
+    """Stack the layers, from the inside out."""
+    context, clock = parts.context, parts.context.clock
+    models = ModelLookup(context.fleet, None if parts.turns is None else parts.turns.histories, memory_of)
+    bodies, account = RequestBodies(parts.bounds), _account(parts)
+    admit = partial(AdmitLayer, bodies, models, clock=clock)
+
+    retry = RetryLayer(context)
+    know = KnowLayer(parts.lookup, _ignore if parts.hot is None else parts.hot.note, retry, clock=clock)
+    converse = ConverseLayer(context.fleet, parts.turns, memory_of, know)
+    answer = AccountLayer(account, admit(parser_of, converse, counts=True), traced=True)
+
+    route = RouteLayer(context, parts.lookup, converse.whole)
+    count = CountLayer(parts.lookup, converse.whole)
+    return Layers(
+        answer,
+        AccountLayer(account, admit(lambda _: parse_dry_run, route)),
+        AccountLayer(account, admit(lambda _: parse_count, count)),
+        Explainer(context, route, models, parts.admission, wall_clock=parts.wall_clock),
+        bodies,
+    )
+
+
+def _account(parts: GatewayParts) -> RequestAccount:
+    lost = LostHits(
+        *(parts.context.fleet, parts.context.metrics, parts.history),
+        salt_version=parts.admission.salt_version,
+        served=parts.hot.served if parts.hot else None,
+        wall=parts.wall_clock,
+    )
+    return RequestAccount(parts.context, parts.record, parts.admission.salt_version, lost, parts.recorded)
+
+
+def _ignore(_: Request) -> None:
+    """Note nothing: hot prefixes are not tracked."""
