@@ -117,6 +117,14 @@ def packed(ids: array[int]) -> memoryview:
     return memoryview(ids).cast("B")
 
 
+def unpacked(ids: bytes) -> array[int]:
+    """Return the ids that ``packed`` packed."""
+    out = array("I", ids)
+    if sys.byteorder == "big":
+        out.byteswap()
+    return out
+
+
 def prefix_hash(ids: Iterable[int]) -> str:
     """Name of a prefix: SHA-256 of its ids, each as four bytes, little-endian."""
     given = ids if isinstance(ids, array) else ids_array(ids)

@@ -32,7 +32,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from cachefleet_core.block_keys import BlockKey, pack_keys, unpack_keys
+from cachefleet_core.block_keys import unpack_keys
 
 MEDIA_TYPE: Final = "application/vnd.cachefleet.prompt-keys"
 KEYS_PATH: Final = "/v1/fleet/keys"
@@ -46,6 +46,7 @@ MAX_BLOCK_SIZE: Final = 65_536
 _WITH_IDS: Final = 1
 _HEADER: Final = struct.Struct("<4sHHI")
 _PROMPT: Final = struct.Struct("<5I")
+_ZERO: Final = bytes(8)
 
 
 @lru_cache
@@ -60,17 +61,6 @@ class PromptKeysError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedPrompt:
-    """One rendered prompt as it is sent: keys as ``pack_keys`` packs them, ids as ``pack_tokens`` does."""
-
-    tokens: int
-    block_size: int
-    boundaries: tuple[int, ...] = ()
-    keys: bytes = b""
-    ids: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class PromptKeys:
     """One rendered prompt."""
 
@@ -78,24 +68,20 @@ class PromptKeys:
     block_size: int
     boundaries: tuple[int, ...] = ()
     """Where a prefix may end, as counts of leading tokens; proposals, to be checked against the next turn's ids."""
-    keys: tuple[BlockKey, ...] = ()
-    ids: tuple[int, ...] = ()
-    """Empty where they were not asked for."""
-
-    def packed(self) -> PackedPrompt:
-        """The prompt as it is sent. OverflowError for numbers that do not fit."""
-        return PackedPrompt(self.tokens, self.block_size, self.boundaries, pack_keys(self.keys), _pack(self.ids))
+    keys: bytes = b""
+    """As ``pack_keys`` packs them."""
+    ids: bytes = b""
+    """As ``pack_tokens`` packs them; empty where they were not asked for."""
 
 
-def encode(prompts: Sequence[PromptKeys | PackedPrompt], *, ids: bool = False) -> bytes:
-    """The document of these prompts, with token ids where ``ids``. OverflowError for numbers that do not fit."""
+def encode(prompts: Sequence[PromptKeys], *, ids: bool = False) -> bytes:
+    """The document of these prompts, with token ids where ``ids``. OverflowError for a boundary that does not fit."""
     parts = [_HEADER.pack(MAGIC, VERSION, _WITH_IDS if ids else 0, len(prompts))]
     for prompt in prompts:
-        packed = prompt.packed() if isinstance(prompt, PromptKeys) else prompt
-        given = packed.ids if ids else b""
-        counts = (len(packed.boundaries), len(packed.keys) // 8, len(given) // 4)
-        parts.append(_PROMPT.pack(packed.tokens, packed.block_size, *counts))
-        parts += [_pack(packed.boundaries), packed.keys, given]
+        written = prompt.ids if ids else b""
+        counts = (len(prompt.boundaries), len(prompt.keys) // 8, len(written) // 4)
+        parts.append(_PROMPT.pack(prompt.tokens, prompt.block_size, *counts))
+        parts += [_pack(prompt.boundaries), prompt.keys, written]
     return b"".join(parts)
 
 
@@ -131,14 +117,8 @@ def _decode_prompt(data: bytes, position: int, *, with_ids: bool) -> tuple[Promp
     end = third + 4 * ids
     if end > len(data):
         raise PromptKeysError("a prompt breaks off")
-    prompt = PromptKeys(
-        tokens,
-        block_size,
-        _boundaries(data[first:second], tokens),
-        _keys(data[second:third]),
-        tuple(_unpack(data[third:end])),
-    )
-    return prompt, end
+    read = _boundaries(data[first:second], tokens), _keys(data[second:third]), data[third:end]
+    return PromptKeys(tokens, block_size, *read), end
 
 
 def _check_counts(tokens: int, block_size: int, *, boundaries: int, keys: int) -> None:
@@ -155,11 +135,10 @@ def _boundaries(data: bytes, tokens: int) -> tuple[int, ...]:
     return found
 
 
-def _keys(data: bytes) -> tuple[BlockKey, ...]:
-    found = tuple(unpack_keys(data))
-    if 0 in found:
+def _keys(data: bytes) -> bytes:
+    if _ZERO in data and 0 in unpack_keys(data):  # zeros may also be of two keys
         raise PromptKeysError("0 is not a block key")
-    return found
+    return data
 
 
 def _pack(values: Iterable[int]) -> bytes:

@@ -6,9 +6,11 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cachefleet_core.prompt_keys import PromptKeys, decode
+from cachefleet_core.block_keys import BlockKey, unpack_keys
+from cachefleet_core.continuation import unpacked
+from cachefleet_core.prompt_keys import decode
 from e2e.engine.vllm import VllmOptions, VllmServer
 
 CONTRACT: Final = "sha256:" + "c" * 64
@@ -21,6 +23,16 @@ WIDE: Final = VllmOptions(
     extra=("--api-server-count=2", "--data-parallel-size=2"),
 )
 """Two API servers before two ranks."""
+
+
+class KeyedPrompt(NamedTuple):
+    """A prompt with its keys and ids as numbers."""
+
+    tokens: int
+    block_size: int
+    boundaries: tuple[int, ...]
+    keys: list[BlockKey]
+    ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,19 @@ def ask_keys(server: VllmServer, body: object, query: str = "", *, headers: dict
     return call(server, "POST", f"/v1/fleet/keys?contract={CONTRACT}{query}", body, headers=headers)
 
 
-def keys_of(server: VllmServer, body: object, query: str = "") -> PromptKeys:
+def keys_of(server: VllmServer, body: object, query: str = "") -> KeyedPrompt:
     """The only prompt of a body, with its ids."""
     answer = ask_keys(server, body, f"&ids=1{query}")
     assert answer.status == 200, answer.content
-    (prompt,) = decode(answer.content)
+    (prompt,) = keyed_prompts(answer.content)
     return prompt
+
+
+def keyed_prompts(document: bytes) -> list[KeyedPrompt]:
+    """The prompts of a document of ``/v1/fleet/keys``."""
+    return [
+        KeyedPrompt(
+            *(each.tokens, each.block_size, each.boundaries), unpack_keys(each.keys), unpacked(each.ids).tolist()
+        )
+        for each in decode(document)
+    ]

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from cachefleet_core.block_keys import BlockKeyer, Namespace
-from cachefleet_core.prompt_keys import MEDIA_TYPE, decode
-from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keys_of
+from cachefleet_core.prompt_keys import MEDIA_TYPE
+from e2e.engine.plugin_client import CONTRACT, ask_keys, call, features, fleet, keyed_prompts, keys_of
 from e2e.engine.versions import OTHERS
 from e2e.engine.vllm import INDEX_KEY, VllmOptions, VllmServer
 
@@ -71,9 +71,9 @@ def test_ids_are_those_that_vllm_renders_and_keys_are_theirs(vllm_server: VllmSe
     (ids,) = rendered(vllm_server, body)
     for _ in range(2):  # the second out of the cache
         found = keys_of(vllm_server, body)
-        assert list(found.ids) == ids
+        assert found.ids == ids
         namespace = Namespace(CONTRACT, body.get("cache_salt", ""))
-        assert list(found.keys) == BlockKeyer(INDEX_KEY, namespace, 32).keys(ids)
+        assert found.keys == BlockKeyer(INDEX_KEY, namespace, 32).keys(ids)
         assert (found.tokens, found.block_size) == (len(ids), 32)
 
 
@@ -81,8 +81,8 @@ def test_ids_are_those_that_vllm_renders_and_keys_are_theirs(vllm_server: VllmSe
 def test_the_answer_is_binary_and_has_ids_only_where_asked_for(vllm_server: VllmServer) -> None:
     answer = ask_keys(vllm_server, BODIES[0])
     assert answer.headers["content-type"] == MEDIA_TYPE
-    (found,) = decode(answer.content)
-    assert found.ids == ()
+    (found,) = keyed_prompts(answer.content)
+    assert found.ids == []
     assert len(answer.content) < 3 * found.tokens, "a fraction of a JSON array of ids"
 
 
@@ -90,14 +90,14 @@ def test_the_answer_is_binary_and_has_ids_only_where_asked_for(vllm_server: Vllm
 def test_adapters_and_block_sizes_are_taken_from_the_query(vllm_server: VllmServer) -> None:
     found = keys_of(vllm_server, BODIES[1], "&lora=mine&block_size=16")
     expected = BlockKeyer(INDEX_KEY, Namespace(CONTRACT, "tenant", "mine"), 16).keys(found.ids)
-    assert (found.block_size, list(found.keys)) == (16, expected)
+    assert (found.block_size, found.keys) == (16, expected)
 
 
 @everywhere
 def test_several_prompts_of_one_body_have_an_entry_each(vllm_server: VllmServer) -> None:
     body = {"prompt": ["The sea is calm. " * 20, "ab"]}
     answer = ask_keys(vllm_server, body, "&ids=1")
-    assert [list(found.ids) for found in decode(answer.content)] == rendered(vllm_server, body)
+    assert [found.ids for found in keyed_prompts(answer.content)] == rendered(vllm_server, body)
 
 
 @everywhere

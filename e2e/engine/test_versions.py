@@ -221,9 +221,9 @@ def test_keys_are_those_of_vllms_own_ids(vllm_server: VllmServer) -> None:
         answer = call(vllm_server, "POST", path, body).json
         ids = (answer[0] if isinstance(answer, list) else answer)["token_ids"]
         found = keys_of(vllm_server, body)
-        assert list(found.ids) == ids
+        assert found.ids == ids
         expected = BlockKeyer(INDEX_KEY, Namespace(CONTRACT, str(body.get("cache_salt", ""))), 32).keys(ids)
-        assert list(found.keys) == expected
+        assert found.keys == expected
     bad = {"messages": TALK, "model": "none"}
     own, ours = call(vllm_server, "POST", "/v1/chat/completions/render", bad), ask_keys(vllm_server, bad)
     assert (ours.status, ours.json) == (own.status, own.json)
@@ -236,7 +236,7 @@ def test_ids_are_the_plain_encoders(vllm_server: VllmServer) -> None:
     for turns in (2, 4, 4):
         (text,) = [tokenizer.apply_chat_template(TALK[:turns], tokenize=False, add_generation_prompt=True)]
         found = keys_of(vllm_server, {"messages": TALK[:turns]})
-        assert list(found.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert found.ids == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert fleet(vllm_server, "/stats")["tokens"]["memoised"] > before
 
 

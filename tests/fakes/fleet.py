@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_tokens
 from cachefleet_core.engine.cache_flush import FlushAsk, Flushed
 from cachefleet_core.engine.held_requests import LATE_MEMBERS, Hold, LateMembers
 from cachefleet_core.engine.left_answers import LEFT_PATH
@@ -135,8 +135,7 @@ class FleetRoutes:
         space = Namespace(hold.contract, body.get("cache_salt") or "")
         keyer = BlockKeyer(key, space, hold.block_size, hold.lookahead)
         starts = tuple(place + 1 for place, token in enumerate(ids) if token == START and place + 1 < len(ids))
-        shown = tuple(ids) if hold.ids else ()
-        prompt = PromptKeys(len(ids), hold.block_size, starts, tuple(keyer.keys(ids)), shown)
+        prompt = PromptKeys(len(ids), hold.block_size, starts, keyer.packed_keys(ids), pack_tokens(ids))
         return encode([prompt], ids=hold.ids)
 
     def _ids(self, api: str, body: dict[str, Any]) -> list[int]:

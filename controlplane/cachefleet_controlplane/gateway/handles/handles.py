@@ -28,7 +28,7 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import Fields
 from cachefleet_controlplane.workers.render_profiles import Profile, RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.continuation import REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix
+from cachefleet_core.continuation import REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix, unpacked
 from cachefleet_core.prompt_keys import KEYS_PATH, TOKEN_HEADER, PromptKeysError, decode
 
 REMEMBERED: Final = 50_000
@@ -127,7 +127,7 @@ class Handles:
         if not opened.succeeded or opened.answer is None:
             return None
         try:
-            return list(decode(opened.answer.body)[0].ids) or None
+            return unpacked(decode(opened.answer.body)[0].ids).tolist() or None
         except (PromptKeysError, IndexError):
             return None
 

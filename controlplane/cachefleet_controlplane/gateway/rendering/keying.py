@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
-from cachefleet_core.block_keys import BlockKeyer, pack_keys
-from cachefleet_core.continuation import ids_array
+from cachefleet_core.block_keys import BlockKeyer
+from cachefleet_core.continuation import ids_array, unpacked
 from cachefleet_core.prompt_keys import PromptKeys
 from cachefleet_core.request_bodies import token_ids
 
@@ -44,8 +44,8 @@ class Keying:
         """Take over keys that a worker computed itself."""
         if not self._keyable(prompt.tokens):
             return Keyed(prompt.tokens)
-        kept = ids_array(prompt.ids) if self.keep_ids and prompt.ids else None
-        return Keyed(prompt.tokens, pack_keys(prompt.keys), prompt.block_size, prompt.boundaries, kept)
+        kept = unpacked(prompt.ids) if self.keep_ids and prompt.ids else None
+        return Keyed(prompt.tokens, prompt.keys, prompt.block_size, prompt.boundaries, kept)
 
     def _keyable(self, tokens: int) -> bool:
         return tokens > 0 and (self.max_tokens is None or tokens <= self.max_tokens)

@@ -14,7 +14,7 @@ import pytest
 
 from cachefleet_core import prompt_keys
 from cachefleet_core.block_identity.media import MediaKeyer, Placed
-from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys, pack_tokens, unpack_keys
 from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import PYTHON, Code, native_code
 from cachefleet_worker.plugin.asgi import HttpError
@@ -88,10 +88,8 @@ async def asked(service: KeyService, **query: str) -> list[prompt_keys.PromptKey
     return prompt_keys.decode(answer.content)
 
 
-def keyed(
-    ids: list[int], block_size: int = 16, *, salt: str = "", lora: str = "", lookahead: int = 0
-) -> tuple[int, ...]:
-    return tuple(BlockKeyer(INDEX_KEY, Namespace(CONTRACT, salt, lora), block_size, lookahead).keys(ids))
+def keyed(ids: list[int], block_size: int = 16, *, salt: str = "", lora: str = "", lookahead: int = 0) -> bytes:
+    return BlockKeyer(INDEX_KEY, Namespace(CONTRACT, salt, lora), block_size, lookahead).packed_keys(ids)
 
 
 async def test_keys_look_ahead_as_the_contract_does(settings: PluginSettings) -> None:
@@ -99,10 +97,10 @@ async def test_keys_look_ahead_as_the_contract_does(settings: PluginSettings) ->
     answers = one(), one(plain=33), Rendered((Prompt(IDS, 100, placed),), "", "")
     made = service(settings, *answers)
     assert (await asked(made, lookahead="1"))[0].keys == keyed(IDS, lookahead=1)
-    assert (await asked(made, lookahead="2"))[0].keys == keyed(IDS[:33], lookahead=2) == keyed(IDS, lookahead=2)[:1]
+    assert (await asked(made, lookahead="2"))[0].keys == keyed(IDS[:33], lookahead=2) == keyed(IDS, lookahead=2)[:8]
     keyer = MediaKeyer(INDEX_KEY, Namespace(CONTRACT), BlockKeyer(INDEX_KEY, Namespace(CONTRACT), 16, 1))
     blocks = [[], [("i", 16)], [("i", 0)], [], [], []]
-    assert (await asked(made, lookahead="1"))[0].keys == tuple(keyer.keys(IDS, blocks))
+    assert (await asked(made, lookahead="1"))[0].keys == pack_keys(keyer.keys(IDS, blocks))
     hold = Hold(length=1, contract=CONTRACT, block_size=16, lookahead=3, model="tiny")
     (found,) = prompt_keys.decode(await made.of_prompt(hold, {"prompt_token_ids": IDS}))
     assert found.keys == keyed(IDS, lookahead=3)
@@ -131,7 +129,7 @@ async def test_held_prompts_have_the_keys_of_their_salt_and_adapter(
     hold = Hold(length=1, contract=CONTRACT, block_size=40, model=model, ids=True)
     document = await made.of_prompt(hold, {"prompt_token_ids": IDS, "cache_salt": salt})
     (found,) = prompt_keys.decode(document)
-    assert (found.block_size, found.tokens, found.ids) == (40, 100, tuple(IDS))
+    assert (found.block_size, found.tokens, found.ids) == (40, 100, pack_tokens(IDS))
     assert found.keys == keyed(IDS, 40, salt=salt or "", lora=lora)
 
 
@@ -144,20 +142,20 @@ async def test_a_held_prompt_without_ids_has_no_keys(settings: PluginSettings) -
 async def test_the_block_size_is_the_engines_or_the_one_asked_for(settings: PluginSettings) -> None:
     made = service(settings, one(), one())
     (own,), (other,) = await asked(made), await asked(made, block_size="40")
-    assert (own.block_size, len(own.keys), own.tokens) == (16, 6, 100)
+    assert (own.block_size, len(own.keys), own.tokens) == (16, 6 * 8, 100)
     assert (other.block_size, other.keys) == (40, keyed(IDS, 40))
 
 
 async def test_ids_come_only_when_asked_for(settings: PluginSettings) -> None:
     made = service(settings, one(), one(), one())
-    assert [(await asked(made, **query))[0].ids for query in ({}, {"ids": "0"})] == [(), ()]
-    assert (await asked(made, ids="1"))[0].ids == tuple(IDS)
+    assert [(await asked(made, **query))[0].ids for query in ({}, {"ids": "0"})] == [b"", b""]
+    assert (await asked(made, ids="1"))[0].ids == pack_tokens(IDS)
 
 
 async def test_several_prompts_have_an_entry_each(settings: PluginSettings) -> None:
     made = service(settings, Rendered((Prompt(IDS, 100), Prompt([1, 2], 2)), "", ""))
     first, second = await asked(made)
-    assert (first.tokens, second.tokens, second.keys) == (100, 2, ())
+    assert (first.tokens, second.tokens, second.keys) == (100, 2, b"")
 
 
 async def test_media_are_part_of_the_keys(settings: PluginSettings) -> None:
@@ -167,15 +165,18 @@ async def test_media_are_part_of_the_keys(settings: PluginSettings) -> None:
     namespace = Namespace(CONTRACT, "s")
     keyer = MediaKeyer(INDEX_KEY, namespace, BlockKeyer(INDEX_KEY, namespace, 16))
     blocks = [[], [("i", 4)], [("i", -12)], [("i", -28), ("j", 2)], [], []]
-    assert found.keys == tuple(keyer.keys(IDS, blocks))
-    assert [a == b for a, b in zip(found.keys, plain.keys, strict=True)] == [True, *[False] * 5]
+    assert found.keys == pack_keys(keyer.keys(IDS, blocks))
+    assert [a == b for a, b in zip(unpack_keys(found.keys), unpack_keys(plain.keys), strict=True)] == [
+        True,
+        *[False] * 5,
+    ]
 
 
 async def test_blocks_from_an_unknown_medium_on_have_no_key(settings: PluginSettings) -> None:
     made = service(settings, one(plain=33), one(plain=0))
     (found,) = await asked(made)
     assert (found.tokens, found.keys) == (100, keyed(IDS[:33]))
-    assert (await asked(made))[0].keys == ()
+    assert (await asked(made))[0].keys == b""
 
 
 async def test_boundaries_are_those_of_the_token_cache(settings: PluginSettings) -> None:

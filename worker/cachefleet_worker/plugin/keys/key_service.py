@@ -19,7 +19,7 @@ from typing import Any, Final
 from cachefleet_core.block_keys import MAX_LOOKAHEAD, Namespace, pack_tokens
 from cachefleet_core.engine.held_requests import Hold
 from cachefleet_core.native import available_code
-from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PackedPrompt, encode
+from cachefleet_core.prompt_keys import MAX_BLOCK_SIZE, MAX_PROMPTS, MEDIA_TYPE, PromptKeys, encode
 from cachefleet_worker.plugin.asgi import HttpError, Response
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.compat import unmet
@@ -186,10 +186,10 @@ class KeyService:
 
     def _keyed(
         self, prompt: Prompt, asked: KeysQuery, namespace: Namespace, *, cache: KeyCache, tokenizer: Any
-    ) -> PackedPrompt:
+    ) -> PromptKeys:
         ids = packed(prompt.ids)
         plain = ids if prompt.plain >= len(ids) else ids[: prompt.plain]
-        return PackedPrompt(
+        return PromptKeys(
             tokens=len(ids),
             block_size=asked.block_size,
             boundaries=tuple(self._boundaries(tokenizer, ids)),
