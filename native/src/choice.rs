@@ -56,7 +56,7 @@ pub struct Choice {
     pub excess: f64,
 }
 
-/// The workers that were scored, in the order of their scores.
+/// Scores of all workers that may be chosen; views and names are indexed by their `candidate`.
 #[derive(Clone, Copy, Debug)]
 pub struct Scored<'a> {
     pub scores: &'a [Score],
@@ -80,29 +80,28 @@ impl Scored<'_> {
         })
     }
 
-    /// Positions of the candidates to keep with a decision: the chosen and the second best one, then those that hold most
-    /// of the prompt, less busy ones first.
+    /// The scores to keep with a decision: of the chosen and the second best candidate, then of those that hold most of
+    /// the prompt, less busy ones first.
     #[must_use]
-    pub fn leading(&self, choice: &Choice) -> Vec<usize> {
-        let best = [Some(choice.first), choice.second];
-        let mut leading: Vec<usize> = best.iter().flatten().map(|score| score.candidate).collect();
-        for place in self.holding_most() {
-            if leading.len() < LEADING && !leading.contains(&place) {
-                leading.push(place);
+    pub fn leading(&self, choice: &Choice) -> Vec<Score> {
+        let mut leading: Vec<Score> = std::iter::once(choice.first).chain(choice.second).collect();
+        for score in self.holding_most() {
+            if leading.len() < LEADING && leading.iter().all(|other| other.candidate != score.candidate) {
+                leading.push(*score);
             }
         }
         leading
     }
 
-    /// Positions of the LEADING candidates that hold most, the best first.
-    fn holding_most(&self) -> Vec<usize> {
-        let rank = |place: &usize| (Reverse(self.scores[*place].matched_blocks), self.views[*place].requests);
-        let mut most: Vec<usize> = Vec::with_capacity(LEADING + 1);
-        for place in 0..self.scores.len() {
-            if most.len() == LEADING && rank(&place) >= rank(&most[LEADING - 1]) {
+    /// The scores of the LEADING candidates that hold most, the best first.
+    fn holding_most(&self) -> Vec<&Score> {
+        let rank = |score: &Score| (Reverse(score.matched_blocks), self.requests(score));
+        let mut most: Vec<&Score> = Vec::with_capacity(LEADING + 1);
+        for score in self.scores {
+            if most.len() == LEADING && rank(score) >= rank(most[LEADING - 1]) {
                 continue;
             }
-            most.insert(most.partition_point(|other| rank(other) <= rank(&place)), place);
+            most.insert(most.partition_point(|other| rank(other) <= rank(score)), score);
             most.truncate(LEADING);
         }
         most

@@ -33,12 +33,21 @@ LEADING: Final = 8
 """Candidates kept with a decision."""
 
 
-def decide(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPolicy, now: float) -> Decision:
-    """ROUTE to a candidate; QUEUE where none has room now; REJECT where there is none, or none can ever have room."""
+def decide(
+    prompt: Prompt,
+    candidates: Sequence[Candidate],
+    policy: RoutingPolicy,
+    now: float,
+    measured: Sequence[Candidate] = (),
+) -> Decision:
+    """ROUTE to a candidate; QUEUE where none has room now; REJECT where there is none, or none can ever have room.
+
+    Throughputs are learnt from those ``measured``, by default the candidates.
+    """
     knowledge = _knowledge(prompt, candidates, policy)
     if not candidates:
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=knowledge, at=now)
-    judged = _judge(prompt, candidates)
+    judged = _judge(prompt, candidates, Throughputs.learn(measured or candidates))
     chosen, reason = _choose(judged, policy, knowledge)
     leading = _leading(judged, chosen, policy=policy, knowledge=knowledge)
     scores = tuple(one.score for one in judged)
@@ -150,8 +159,8 @@ def _knowledge(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingP
     return prompt.knowledge
 
 
-def _judge(prompt: Prompt, candidates: Sequence[Candidate]) -> list[_Judged]:
-    throughputs, needed = Throughputs.learn(candidates), wanted_blocks(prompt)
+def _judge(prompt: Prompt, candidates: Sequence[Candidate], throughputs: Throughputs) -> list[_Judged]:
+    needed = wanted_blocks(prompt)
     return [_Judged(view, score(prompt, view, throughputs.of(view)), could(view, needed=needed)) for view in candidates]
 
 

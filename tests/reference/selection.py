@@ -52,7 +52,10 @@ class ReferenceSelector:
         self, model: str, prompt: Prompt, *, policy: RoutingPolicy, now: float, exclude: frozenset[str], duty: Duty
     ) -> Decision:
         pools = on_duty(self._registry.fleet(model), duty)
-        return decide(prompt, self._candidates(pools, prompt, exclude, now), policy, now)
+        candidates = self._candidates(pools, prompt, exclude, now)
+        preferred = self._candidates(pools, prompt, NO_ONE, now)  # measurements of excluded workers count, too
+        measured = preferred if {one.id for one in candidates} <= {one.id for one in preferred} else ()
+        return decide(prompt, candidates, policy, now, measured)
 
     def _candidates(
         self, pools: Sequence[Pool], prompt: Prompt, exclude: frozenset[str], now: float

@@ -30,7 +30,7 @@ from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, eligible, on_duty
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, on_duty
 from cachefleet_controlplane.selection.selector import Selection, Selector
 from cachefleet_controlplane.selection.text_selector import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
@@ -124,15 +124,20 @@ class Fleet:
         ready = (worker for pool in pools for worker in pool.workers.values() if worker.ready)
         return Counter(why for worker in ready if (why := worker.suspended(now)))
 
-    def renderers(self, model: str, guess: Prompt | None = None) -> list[WorkerEndpoint]:
-        """Ready workers that may render for a model: who will probably serve ``guess``, then least busy first."""
-        now, pools, lacking = self._clock(), self._registry.fleet(model), self._registry.lacking(model)
-        workers = eligible(on_duty(pools, Duty.ANSWER), lacking, now) or eligible(pools, lacking, now)
-        by_endpoint = {worker.endpoint: worker.requests for worker in workers if worker.endpoint}
-        likely = ""
-        if self._texts and guess and len(by_endpoint) > 1:
-            likely = self._texts.likely(guess, Selection(model=model, policy=self.policy, now=now, exclude=lacking))
-        return sorted(by_endpoint, key=lambda endpoint: (endpoint.url != likely, by_endpoint[endpoint], endpoint.name))
+    def renderers(
+        self, model: str, count: int | None = None, *, first: str = "", guess: Prompt | None = None
+    ) -> list[WorkerEndpoint]:
+        """At most ``count`` ready workers that may render for a model.
+
+        The one at the URL ``first``, or else that will probably serve ``guess``; then the least busy first.
+        """
+        now = self._clock()
+        if self._texts is None or guess is None:
+            return self._selector.renderers(model, now).least_busy(count, first=first)
+        table = self._texts.renderers(model, now)
+        if len(table.candidates) > 1:
+            first = self._texts.likely(guess, Selection(model=model, policy=self.policy, now=now))
+        return table.least_busy(count, first=first)
 
     def render_facts(self, model: str) -> RenderFacts:
         """Facts that rendering for a model depends on now."""
@@ -175,7 +180,6 @@ class Fleet:
         """
         now, policy = self._clock(), policy or self.policy
         self._agents.expire(now)
-        exclude |= self._registry.lacking(model)
         selector = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._selector
         selection = Selection(model=model, policy=policy, now=now, exclude=exclude, duty=duty, every=every)
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from operator import attrgetter
 from typing import Final
 
@@ -10,6 +12,7 @@ import cachefleet_native
 
 from cachefleet_controlplane.index.block_index import native_rules
 from cachefleet_controlplane.index.worker_id import WorkerId
+from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.selection.eligibility import NO_ONE, eligible, percents, preference
 from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
@@ -25,8 +28,9 @@ _version = attrgetter("version")
 class CandidateTable:
     """The candidates of a fleet's pools for requests of one adapter, or of none.
 
-    Made again where the pools or the eligible workers change. ``exclude`` are full names or ids of workers that are no
-    candidates. ``weighed``: with what work and evictions cost others, as the pools have learnt.
+    Made again where the pools or the eligible workers change. Workers that lack the adapter ``needed`` are left out, as
+    are those in ``exclude``, by full name or id. ``weighed``: with what work and evictions cost others, as the pools
+    have learnt.
     """
 
     def __init__(
@@ -35,10 +39,11 @@ class CandidateTable:
         now: float,
         adapter: str = "",
         *,
+        needed: str = "",
         exclude: frozenset[str] = NO_ONE,
         weighed: bool = True,
     ) -> None:
-        self._adapter, self.exclude, self._weighed = adapter, exclude, weighed
+        self._adapter, self._needed, self._weighed = adapter, needed, weighed
         self._workers = [worker for pool in pools for worker in pool.workers.values()]
         self._versions = list(map(_version, self._workers))
         self._standings = [worker.standing for worker in self._workers]
@@ -49,11 +54,11 @@ class CandidateTable:
         self.failing: Sequence[Worker] = ()
         """Candidates of which no text is kept until they answer: ``text_selector``."""
         self._followed_at = now
-        self._preferences = [preference(worker, now) for worker in self._workers]
+        self._preferences = [preference(worker, now, needed) for worker in self._workers]
         self._until = [self._due(member, now) for member in range(len(self._workers))]
         self._next = min(self._until, default=float("inf"))
         self._percents = percents(pools)
-        self.candidates = eligible(pools, exclude, now)
+        self.candidates = eligible(pools, exclude, now, needed)
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
         self.native = self._native([pool.key for pool in pools])
         for place, worker in enumerate(self.candidates):
@@ -67,7 +72,7 @@ class CandidateTable:
             return True
         moved, busy = self._changed(versions, now)
         self._versions = versions
-        if any(preference(self._workers[member], now) != self._preferences[member] for member in moved):
+        if any(preference(self._workers[each], now, self._needed) != self._preferences[each] for each in moved):
             return False
         self._update(moved, busy, now)
         return True
@@ -84,6 +89,34 @@ class CandidateTable:
     def places(self, blocks: dict[WorkerId, int]) -> list[tuple[int, int]]:
         """Numbers of blocks by candidate; those of other workers are left out."""
         return [(self._places[worker], count) for worker, count in blocks.items() if worker in self._places]
+
+    def named(self, names: Iterable[str]) -> list[int]:
+        """The candidates with these full names or ids."""
+        return [*{place for name in names for place in self._by_name.get(name, ())}]
+
+    def least_busy(self, count: int | None = None, *, first: str = "") -> list[WorkerEndpoint]:
+        """At most ``count`` endpoints: the one at the URL ``first``, then those with the fewest requests."""
+        count = len(self.candidates) if count is None else count
+        places = [*self._by_url.get(first, ()), *self.native.least_busy(count * self._ranks)]
+        endpoints = (self.candidates[place].endpoint for place in places)
+        return list(dict.fromkeys(endpoint for endpoint in endpoints if endpoint))[:count]
+
+    @cached_property
+    def _ranks(self) -> int:
+        """The most candidates at one endpoint."""
+        return max(Counter(worker.full_name for worker in self.candidates).values(), default=1)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[int]]:
+        places: dict[str, list[int]] = {}
+        for place, worker in enumerate(self.candidates):
+            places.setdefault(worker.full_name, []).append(place)
+            places[worker.id] = [place]
+        return places
+
+    @cached_property
+    def _by_url(self) -> dict[str, list[int]]:
+        return {worker.endpoint.url: [place] for place, worker in enumerate(self.candidates) if worker.endpoint}
 
     def _native(self, pools: Sequence[str]) -> cachefleet_native.Candidates:
         rules = native_rules([worker.rule for worker in self.candidates])

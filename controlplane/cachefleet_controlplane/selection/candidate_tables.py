@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
-from cachefleet_controlplane.selection.eligibility import Duty, on_duty
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, on_duty
 from cachefleet_controlplane.workers.registry import Registry
 
 
@@ -15,16 +15,20 @@ class CandidateTables:
         self.known: dict[tuple[str, str, Duty], CandidateTable] = {}
         self._version = registry.version
 
-    def of(self, model: str, adapter: str, duty: Duty, *, exclude: frozenset[str], now: float) -> CandidateTable:
-        """The up-to-date table; it is kept where it excludes no more than workers that lack the adapter."""
+    def of(self, model: str, adapter: str, duty: Duty, *, now: float) -> CandidateTable:
+        """The up-to-date table; it is kept where it has candidates."""
         if self._version != self._registry.version:
             self.known.clear()
             self._version = self._registry.version
         table = self.known.get((model, adapter, duty))
-        if table is not None and table.exclude == exclude and table.follow(now):
+        if table is not None and table.follow(now):
             return table
-        pools = on_duty(self._registry.fleet(model), duty)
-        table = CandidateTable(pools, now, adapter, exclude=exclude, weighed=self._weighed)
-        if table.candidates and exclude == self._registry.lacking(model):
+        table = self.without(NO_ONE, model, adapter, duty, now=now)
+        if table.candidates:
             self.known[model, adapter, duty] = table
         return table
+
+    def without(self, exclude: frozenset[str], model: str, adapter: str, duty: Duty, *, now: float) -> CandidateTable:
+        """A new table without these workers, which is not kept."""
+        pools, needed = on_duty(self._registry.fleet(model), duty), self._registry.adapter(model)
+        return CandidateTable(pools, now, adapter, needed=needed, exclude=exclude, weighed=self._weighed)

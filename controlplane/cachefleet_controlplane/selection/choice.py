@@ -59,12 +59,16 @@ def decide(
     policy: RoutingPolicy,
     now: float,
     every: bool,
+    excluded: Sequence[int] = (),
 ) -> Decision:
-    """Decide on one of a table's candidates, of which there are some; with ``every`` score kept. IndexDefectError."""
-    choice = _choose(index, table, prompt, cached, policy=policy, now=now, every=every)
+    """Decide on one of a table's candidates, not all of which are ``excluded``; with ``every`` score kept.
+
+    IndexDefectError.
+    """
+    choice = _choose(index, table, prompt, cached, excluded=excluded, policy=policy, now=now, every=every)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
     reason = _reason(choice, prompt, policy)
-    count, workers = len(table.candidates), table.candidates
+    count, workers = len(table.candidates) - len(excluded), table.candidates
     leading = LaterScores(choice.leading_count, partial(_scores, choice.leading, workers))
     scores = LaterScores(count, partial(_scores, choice.scores, workers)) if every else ()
     if verdict_of(reason) is not Verdict.ROUTE:
@@ -102,6 +106,7 @@ def _choose(
     prompt: Prompt,
     cached: CachedBlocks,
     *,
+    excluded: Sequence[int],
     policy: RoutingPolicy,
     now: float,
     every: bool,
@@ -121,6 +126,7 @@ def _choose(
             paid=prompt.paid_seconds,
             paid_tokens=prompt.paid_tokens,
             tokens_each=cached.tokens_each,
+            excluded=excluded,
             every=every,
         )
     except cachefleet_native.InternalError as error:

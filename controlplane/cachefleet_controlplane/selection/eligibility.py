@@ -19,10 +19,16 @@ class Duty(StrEnum):
     """To answer a client."""
     PREFILL = "prefill"
     """To compute a prompt for a worker that will answer."""
+    RENDER = "render"
+    """To render a prompt and compute nothing."""
 
 
 _ROLES: Final[Mapping[Duty, frozenset[Role]]] = MappingProxyType(
-    {Duty.ANSWER: frozenset({Role.BOTH, Role.DECODE}), Duty.PREFILL: frozenset({Role.PREFILL})}
+    {
+        Duty.ANSWER: frozenset({Role.BOTH, Role.DECODE}),
+        Duty.PREFILL: frozenset({Role.PREFILL}),
+        Duty.RENDER: frozenset(Role),
+    }
 )
 
 _Rule = Callable[[Worker, float], bool]
@@ -41,16 +47,19 @@ def on_duty(pools: Sequence[Pool], duty: Duty) -> list[Pool]:
     return [pool for pool in pools if pool.declared.spec.role in _ROLES[duty]]
 
 
-def preference(worker: Worker, now: float) -> tuple[object, ...]:
+def preference(worker: Worker, now: float, adapter: str = "") -> tuple[object, ...]:
     """All properties of a worker that ``eligible`` looks at, and its rule of hits."""
-    return worker.rule, worker.ready, worker.suspended(now), *(rule(worker, now) for rule in _PREFERENCES)
+    lacks = bool(adapter) and worker.adapters.lacks(adapter)
+    return worker.rule, worker.ready, worker.suspended(now), lacks, *(rule(worker, now) for rule in _PREFERENCES)
 
 
-def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float) -> list[Worker]:
-    """Workers that are ready, whose engines serve, and that are not excluded by full name or id; only preferred ones
-    (see _PREFERENCES) where there are any.
+def eligible(pools: Sequence[Pool], exclude: frozenset[str], now: float, adapter: str = "") -> list[Worker]:
+    """Workers that are ready, whose engines serve, no rank of which reports that it lacks ``adapter``, and that are not
+    excluded by full name or id; only preferred ones (see _PREFERENCES) where there are any.
     """
     ready = [one for pool in pools for one in pool.workers.values() if one.serves(now)]
+    if adapter:
+        exclude |= {worker.full_name for worker in ready if worker.adapters.lacks(adapter)}
     if exclude:
         ready = [worker for worker in ready if worker.full_name not in exclude and worker.id not in exclude]
     for kept in range(len(_PREFERENCES), 0, -1):

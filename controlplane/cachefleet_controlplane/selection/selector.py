@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -50,11 +52,35 @@ class Selector:
 
     def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
         chosen, now = selection, selection.now
-        table = self._tables.of(chosen.model, prompt.adapter, chosen.duty, exclude=chosen.exclude, now=now)
+        table, excluded = self._table(prompt.adapter, selection)
         if not table.candidates:
             return unplaced(prompt, Reason.NO_READY_WORKER, policy=chosen.policy, knowledge=Knowledge.LOAD, at=now)
         cached = self._cached(table, prompt, now) if prompt.keys else NOTHING_CACHED
-        return decide(self._native, table, prompt, cached, policy=chosen.policy, now=now, every=chosen.every)
+        return decide(
+            self._native,
+            table,
+            prompt,
+            cached,
+            excluded=excluded,
+            policy=chosen.policy,
+            now=now,
+            every=chosen.every,
+        )
+
+    def _table(self, adapter: str, selection: Selection) -> tuple[CandidateTable, Sequence[int]]:
+        """The candidates, and those of them that are excluded: never all, as others than preferred ones may be left."""
+        model, duty, now = selection.model, selection.duty, selection.now
+        table = self._tables.of(model, adapter, duty, now=now)
+        excluded = table.named(selection.exclude) if selection.exclude else ()
+        if excluded and len(excluded) == len(table.candidates):
+            return self._tables.without(selection.exclude, model, adapter, duty, now=now), ()
+        return table, excluded
+
+    def renderers(self, model: str, now: float) -> CandidateTable:
+        """Workers that may render for a model: those that may answer, where there are any."""
+        adapter = self._registry.adapter(model)
+        table = self._tables.of(model, adapter, Duty.ANSWER, now=now)
+        return table if table.candidates else self._tables.of(model, adapter, Duty.RENDER, now=now)
 
     def _cached(self, table: CandidateTable, prompt: Prompt, now: float) -> CachedBlocks:
         refuted = self._registry.refuted_blocks.bounds(prompt.keys)

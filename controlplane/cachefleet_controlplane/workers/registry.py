@@ -27,9 +27,6 @@ MAX_UNLISTED: Final = 1024
 """Workers, each rank for itself, that announced themselves and that the pool source does not list (yet)."""
 
 
-_NO_ONE: Final[frozenset[str]] = frozenset()
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """Consequences of a new state of the pools."""
@@ -225,13 +222,10 @@ class Registry:
         served = self.serving(model)
         return [] if served is None or served.is_adapter else self.fleet(model)
 
-    def lacking(self, model: str) -> frozenset[str]:
-        """Full names of ready workers that say that they have not the adapter that is asked for."""
+    def adapter(self, model: str) -> str:
+        """The adapter that a model name means; "" where it means none."""
         served = self.serving(model)
-        if served is None or not served.is_adapter:
-            return _NO_ONE
-        ready = [worker for pool in self.fleet(model) for worker in pool.workers.values() if worker.ready]
-        return frozenset(worker.full_name for worker in ready if worker.adapters.lacks(served.upstream))
+        return served.upstream if served and served.is_adapter else ""
 
     def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
         namespace, name = pools[0].fleet

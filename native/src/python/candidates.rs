@@ -106,6 +106,22 @@ impl Candidates {
         self.names.len()
     }
 
+    /// Indices of at most `count` candidates: those with the fewest requests, by name where these are equal.
+    fn least_busy(&self, count: usize) -> Vec<usize> {
+        let board = self.board();
+        let order = |a: &usize, b: &usize| {
+            let requests = |place: &usize| board.views[*place].requests;
+            requests(a).cmp(&requests(b)).then_with(|| self.names[*a].cmp(&self.names[*b]))
+        };
+        let mut places: Vec<usize> = (0..board.views.len()).collect();
+        if count < places.len() {
+            places.select_nth_unstable_by(count, order);
+            places.truncate(count);
+        }
+        places.sort_unstable_by(order);
+        places
+    }
+
     /// Sets a candidate's load: the attributes of a `CandidateView`.
     fn set(&self, candidate: usize, view: View) -> PyResult<()> {
         guard(|| self.board().set(candidate, view))

@@ -173,9 +173,10 @@ impl Index {
     /// `sent` are candidates that were just sent some of its blocks, and how many; `refuted` those of which only the
     /// first blocks are counted on, and how many. `paid` is waiting that has paid for a copy of the first `paid_tokens`
     /// tokens. With `tokens_each` the keys are those of a text's chunks, and the index holds what was sent to whom.
-    /// `every`: all scores are kept.
+    /// `excluded` candidates are not chosen; what they have measured still counts. `every`: all scores are kept.
     #[pyo3(signature = (keys, candidates, *, now, tokens, block_size, needed_blocks, order = "cost", sent = Vec::new(),
-        refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, every = false))]
+        refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, excluded = Vec::new(),
+        every = false))]
     #[expect(clippy::too_many_arguments, reason = "by keyword")]
     fn choose(
         &self,
@@ -191,6 +192,7 @@ impl Index {
         paid: f64,
         paid_tokens: u64,
         tokens_each: Option<f64>,
+        excluded: Vec<usize>,
         every: bool,
     ) -> PyResult<Option<Choice>> {
         if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
@@ -199,16 +201,27 @@ impl Index {
         if !(0.0..f64::INFINITY).contains(&paid) {
             return Err(PyValueError::new_err("paid: must be finite and at least 0"));
         }
-        if sent.iter().chain(&refuted).any(|(place, _)| *place >= candidates.names().len()) {
-            return Err(PyValueError::new_err("sent, refuted: not of these candidates"));
+        let count = candidates.names().len();
+        if sent.iter().chain(&refuted).map(|(place, _)| place).chain(&excluded).any(|place| *place >= count) {
+            return Err(PyValueError::new_err("sent, refuted, excluded: not of these candidates"));
         }
         let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid, paid_tokens };
         let asked = Asked { keys: ints::packed_keys(keys, None)?, tokens_each, sent, refuted };
         let order = read_order(order)?;
         let cached = self.0.with(|state| state.cached(candidates, &asked, &prompt))?;
+        let rows = without(excluded, cached);
         let order = if asked.keys.is_empty() { order.blind() } else { order };
-        guard(|| Ok(candidates.board().choose(candidates.names(), &prompt, &cached, order, now, every)))
+        guard(|| Ok(candidates.board().choose(candidates.names(), &prompt, &rows, order, now, every)))
     }
+}
+
+/// What is cached on each candidate that is not excluded, with its index.
+fn without(excluded: Vec<usize>, cached: Vec<Cached>) -> Vec<(usize, Cached)> {
+    let mut allowed = vec![true; cached.len()];
+    for place in excluded {
+        allowed[place] = false;
+    }
+    cached.into_iter().enumerate().filter(|(place, _)| allowed[*place]).collect()
 }
 
 fn read_order(order: &str) -> PyResult<Order> {
@@ -275,7 +288,7 @@ impl Board {
         &mut self,
         names: &[String],
         prompt: &Prompt,
-        cached: &[Cached],
+        rows: &[(usize, Cached)],
         order: Order,
         now: f64,
         every: bool,
@@ -283,22 +296,24 @@ impl Board {
         self.learn();
         let Self { views, throughputs, scores, .. } = self;
         scores.clear();
-        let rows = views.iter().zip(&*throughputs).zip(cached).enumerate();
-        scores.extend(rows.map(|(place, ((view, rate), cached))| score(prompt, view, rate, place, *cached, now)));
-        let reported = views.iter().zip(cached).any(|(view, cached)| !view.stale(now) || cached.sent > 0);
+        scores.extend(rows.iter().map(|(at, cached)| score(prompt, &views[*at], &throughputs[*at], *at, *cached, now)));
+        let reported = rows.iter().any(|(place, cached)| !views[*place].stale(now) || cached.sent > 0);
         let order = if reported { order } else { order.blind() };
         let scored = Scored { scores, views, names };
         let made = scored.choose(order)?;
-        let keep = |place: usize| Kept { score: scores[place], view: views[place], throughput: throughputs[place] };
-        let first = keep(made.first.candidate);
+        let keep = |score: Score| {
+            let (view, throughput) = (views[score.candidate], throughputs[score.candidate]);
+            Kept { score, view, throughput }
+        };
+        let first = keep(made.first);
         Some(Choice {
             made,
             blind: order != Order::Cost,
-            largest: views.iter().filter_map(|view| view.blocks_total).max().unwrap_or(0),
+            largest: rows.iter().filter_map(|(place, _)| views[*place].blocks_total).max().unwrap_or(0),
             queue_seconds: first.throughput.rate_seconds(first.view.waiting_tokens()),
             now,
             leading: scored.leading(&made).into_iter().map(keep).collect(),
-            all: if every { (0..scores.len()).map(keep).collect() } else { Vec::new() },
+            all: if every { scores.iter().copied().map(keep).collect() } else { Vec::new() },
         })
     }
 }

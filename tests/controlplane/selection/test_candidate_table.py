@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy
 from cachefleet_controlplane.selection.eligibility import Duty
-from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS
+from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS, Worker
 from tests.controlplane.chains import stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
+from tests.controlplane.selection.calls import counted_calls
 from tests.controlplane.selection.test_selector import CHAINS, LONG, NAMES, PROMPTS, assert_alike
 from tests.reference.scoring import LEADING
 from tests.reference.selection import ReferenceSelector
@@ -121,6 +122,30 @@ def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: LiveFleet) 
     table = fleet._selector._tables.known[MODEL, "", Duty.ANSWER]
     assert fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).worker == "demo-1"
     assert fleet._selector._tables.known == {(MODEL, "", Duty.ANSWER): table}
+
+
+def test_an_exclusion_looks_at_no_worker_anew(fleet: LiveFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.route(MODEL, LONG)
+    judged = counted_calls(monkeypatch, Worker, "candidate")
+    decision = fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"}))
+    assert (decision.worker, decision.candidates, decision.predicted_tokens) == ("demo-1", 2, 64)
+    assert {score.worker for score in (*decision.scores, *decision.leading)} == {"demo-0", "demo-1"}
+    assert not judged
+
+
+def test_where_all_preferred_workers_are_excluded_others_are_left(fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    fleet.worker_failed("default/demo/demo-0")
+    others = frozenset({"default/demo/demo-1", worker_id("default/demo", "demo-2")})
+    assert fleet.route(MODEL, LONG, exclude=others).worker == "demo-0"
+    assert_alike(fleet, plain, LONG, exclude=others)
+
+
+def test_what_an_excluded_worker_has_measured_counts(fleet: LiveFleet) -> None:
+    link = fleet.report("demo-2", prefill_tokens_per_second=123.0)
+    for _ in range(2):
+        fleet.receive(link.connection, state(0, prefill_tokens_per_second=123.0))
+    scores = fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).scores
+    assert {(score.worker, score.tokens_per_second) for score in scores} == {("demo-0", 123.0), ("demo-1", 123.0)}
 
 
 class TestRoom:

@@ -134,8 +134,9 @@ def test_numbers_that_none_can_be_are_bounded() -> None:
         ({"paid": float("nan")}, "paid: must be finite and at least 0"),
         ({"paid": -1.0}, "paid: must be finite and at least 0"),
         ({"order": "price"}, "order: one of cost, load, turn"),
-        ({"sent": [(1, 1)]}, "sent, refuted: not of these candidates"),
-        ({"refuted": [(9, 1)]}, "sent, refuted: not of these candidates"),
+        ({"sent": [(1, 1)]}, "sent, refuted, excluded: not of these candidates"),
+        ({"refuted": [(9, 1)]}, "sent, refuted, excluded: not of these candidates"),
+        ({"excluded": [1]}, "sent, refuted, excluded: not of these candidates"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:

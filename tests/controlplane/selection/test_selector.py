@@ -270,6 +270,8 @@ class BoardMachine(RuleBasedStateMachine):
                 assert_alike(self.fleet, self.plain, prompt)
             assert_alike(self.fleet, self.plain, LONG, duty=Duty.PREFILL)
             assert_alike(self.fleet, self.plain, LONG, exclude=frozenset({"default/demo/demo-0"}))
+            both = frozenset({"default/demo/demo-0", "default/demo/demo-1", worker_id("default/demo", "demo-1")})
+            assert_alike(self.fleet, self.plain, LONG, exclude=both)
             assert_alike(self.fleet, self.plain, LONG, policy=RoutingPolicy.LEAST_LOADED)
             assert_alike(self.fleet, self.plain, LONG, policy=RoutingPolicy.ROUND_ROBIN)
 

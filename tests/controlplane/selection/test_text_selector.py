@@ -14,6 +14,7 @@ from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, LiveFleet, fleet_of, pool, view
 from tests.controlplane.frames import state
+from tests.controlplane.selection.calls import counted_calls
 
 
 class TextFleet(LiveFleet):
@@ -158,7 +159,7 @@ def test_an_index_that_cannot_be_told_what_was_sent_costs_no_answer() -> None:
 
 
 def asked_first(fleet: TextFleet, guess: Prompt) -> str:
-    return fleet.renderers(MODEL, guess)[0].name
+    return fleet.renderers(MODEL, 1, guess=guess)[0].name
 
 
 def test_who_will_probably_serve_a_text_is_asked_for_its_keys_first() -> None:
@@ -184,17 +185,11 @@ def test_a_busy_holder_of_a_text_is_asked_after_one_that_would_serve_it() -> Non
 
 
 def test_to_guess_who_will_serve_looks_at_no_worker_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, judged = TextFleet(*(f"w{number:03}" for number in range(100))), list[str]()
+    fleet = TextFleet(*(f"w{number:03}" for number in range(100)))
     fleet.serve(prompt())
-    candidate = Worker.candidate
-
-    def counted(self: Worker, *args: Any, **kwargs: Any) -> Any:
-        judged.append(self.name)
-        return candidate(self, *args, **kwargs)
-
-    monkeypatch.setattr(Worker, "candidate", counted)
-    fleet.renderers(MODEL, prompt())
+    judged = counted_calls(monkeypatch, Worker, "candidate")
+    fleet.renderers(MODEL, 2, guess=prompt())
     assert not judged
     fleet.receive(fleet.links["w000"].connection, state(0))
-    fleet.renderers(MODEL, prompt())
-    assert judged == ["w000"]
+    fleet.renderers(MODEL, 2, guess=prompt())
+    assert [worker.name for worker in judged] == ["w000"]

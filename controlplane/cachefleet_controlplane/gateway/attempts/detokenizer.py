@@ -57,7 +57,7 @@ def detokenizer(
 
     async def text(ids: Sequence[int]) -> str | None:
         body = msgspec.json.encode({"model": model.upstream, "tokens": list(ids)})
-        for worker in fleet.renderers(model.name)[:WORKERS]:
+        for worker in fleet.renderers(model.name, WORKERS):
             headers = [*_JSON, ("authorization", f"Bearer {credentials.of(worker.url)}")]
             opened = await upstream.ask(worker.url, PATH, body, headers=headers, seconds=SECONDS)
             if opened.answer is not None and opened.answer.status == 200:

@@ -89,5 +89,5 @@ async def rendered(
     fleet: Fleet, plain: PlainRenderer, model: ServedModel, endpoint: Endpoint, body: bytes
 ) -> array[int] | None:
     """The ids to which a ready worker of a model renders a body; None where none is there, or tells."""
-    workers = fleet.renderers(model.name)
+    workers = fleet.renderers(model.name, 1)
     return await plain.rendered(workers[0], endpoint, body) if workers else None

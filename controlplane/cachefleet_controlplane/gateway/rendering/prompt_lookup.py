@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.rendering.keying import Keying
+from cachefleet_controlplane.gateway.rendering.render_ladder import MAX_WORKERS
 from cachefleet_controlplane.gateway.rendering.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.rendering.text_keys import NO_TEXT, Text, Texts, TokenEstimates
 from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
@@ -142,14 +143,13 @@ class PromptLookup:
     def _asked(self, request: Request, text: Text, facts: RenderFacts) -> list[WorkerEndpoint]:
         """Whom to ask for keys: first who will probably serve, which holds the request meanwhile."""
         name, continuing = request.model.name, request.continuing
-        if continuing is not None and continuing.only:
-            return [worker for worker in self._fleet.renderers(name) if worker.url == continuing.first]
-        if continuing is not None and continuing.first:
-            return sorted(self._fleet.renderers(name), key=lambda worker: worker.url != continuing.first)
+        if continuing is not None and (continuing.only or continuing.first):
+            workers = self._fleet.renderers(name, MAX_WORKERS, first=continuing.first)
+            return [worker for worker in workers if worker.url == continuing.first] if continuing.only else workers
         if not text.size or not facts.held_at:
-            return self._fleet.renderers(name)
+            return self._fleet.renderers(name, MAX_WORKERS)
         guess = Prompt(text.tokens, block_size=facts.block_size, knowledge=Knowledge.APPROXIMATE, chunks=text.chunks)
-        return self._fleet.renderers(name, guess)
+        return self._fleet.renderers(name, MAX_WORKERS, guess=guess)
 
     @property
     def _blind(self) -> bool:

@@ -83,7 +83,7 @@ class Canaries:
 
     async def _compare_whole(self, by_handle: ByHandle) -> None:
         """Whether the prompt is the one that a plain render makes of the whole body."""
-        workers = self._fleet.renderers(by_handle.model)
+        workers = self._fleet.renderers(by_handle.model, 1)
         ids = await self._plain.rendered(workers[0], by_handle.info.endpoint, by_handle.body) if workers else None
         if ids is None:
             self._metrics.canary(UNKNOWN)
@@ -100,7 +100,7 @@ class Canaries:
             await self._withdraw(request.model.name)
 
     async def _result(self, remembered: Checkpoint, request: Request) -> str:
-        workers = self._fleet.renderers(request.model.name)
+        workers = self._fleet.renderers(request.model.name, 1)
         body = unmarked(request.body)
         ids = await self._plain.rendered(workers[0], request.info.endpoint, body) if workers else None
         if ids is None:
