@@ -48,7 +48,7 @@ EXPECTED: Final = {
     "media": "on",
     "prompts": "on",
     "conversations": "on",
-    "held": "on",
+    "held": "late_members",
     "detokenizer": "on",
     "message_start": "on",
     "left_answers": "on",
