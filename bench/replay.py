@@ -44,7 +44,7 @@ from bench.rows import Row, percentile, row
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
-from cachefleet_core.native import choose
+from cachefleet_core.native import native_code
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay.json"
 IDEAL: Final = "ideal shared cache"
@@ -195,8 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, metavar="N", help="no more than the first N of each trace")
     given = parser.parse_args()
-    code = choose()
-    print(f"index and block keys: {code.name} ({code.reason})")
+    print(f"index and block keys: {native_code().reason}")
     try:
         rows = list(measured(given.requests))
         if rows and given.requests is None:

@@ -1,12 +1,13 @@
 """The control plane: an index of all cached blocks, routing decisions, an OpenAI-compatible gateway and an admin API.
 
-__main__         ``python -m cachefleet_controlplane``: two HTTP servers, signals, drain, exit status
+__main__         ``python -m cachefleet_controlplane``, which ends with one sentence where native code cannot be used
 client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
 exposition       counts that wait until they are read; the format of /metrics, OpenMetrics with exemplars too
 inherited_sockets  listening sockets that outlive this process
 internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
+replica_process  the process of a replica: two HTTP servers, signals, drain, exit status
 replica_bounds   times and sizes that are the same in every installation
 setting_values   what settings may be
 settings         environment variables

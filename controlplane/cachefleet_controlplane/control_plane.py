@@ -59,7 +59,6 @@ from cachefleet_controlplane.wiring import (
     gateway_context,
     gateway_options,
     hot_prefix_parts,
-    native_code_of,
     pool_source,
     prompt_lookup,
     renderer_of,
@@ -69,6 +68,7 @@ from cachefleet_controlplane.wiring import (
     transport_of,
     upstream_of,
 )
+from cachefleet_core.native import native_code
 from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
@@ -84,7 +84,7 @@ class ControlPlane:
     """One replica, as an async context manager; within it ``gateway`` and ``internal`` may be served.
 
     The constructor raises OSError or ValueError where the fleet key cannot be read, and SettingsError where a
-    certificate or native code cannot.
+    certificate cannot.
     """
 
     def __init__(self, settings: Settings, bounds: ReplicaBounds | None = None) -> None:
@@ -99,7 +99,7 @@ class ControlPlane:
         self._cluster_marker = cluster_marker_of(settings)
         database = database_of(settings, self._cluster_marker)
         self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
-        self.code = native_code_of()
+        self.code = native_code()
         self.completions = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
         self.fleet = self._fleet(fleet_key)

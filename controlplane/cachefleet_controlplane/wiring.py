@@ -61,7 +61,7 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector
-from cachefleet_core.native import Code, NativeError, choose
+from cachefleet_core.native import Code
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 
@@ -212,14 +212,6 @@ def _needed(value: T | None) -> T:
     if value is None:
         raise ValueError("a setting that this mode needs is missing")
     return value
-
-
-def native_code_of() -> Code:
-    """The native keyer and digest. SettingsError where the native module cannot be used."""
-    try:
-        return choose("native")
-    except NativeError as error:
-        raise SettingsError([f"the control plane needs native code: {error}"]) from error
 
 
 def transport_of(settings: Settings, metrics: Metrics) -> Completions:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from random import Random
 
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
-from cachefleet_core.digest import Digest
 from cachefleet_core.report_frames import Removed, Stored
+from tests.reference.digest import Digest
 
 
 def chain(seed: int, length: int) -> list[BlockKey]:

@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.pools.source import FilePoolSource
 from cachefleet_controlplane.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.replica_process import serve
 from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine

@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.replica_process import serve
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_operator.certificates.certificate import Certificate

@@ -1,30 +1,28 @@
-"""The native digest against its twin."""
+"""The native digest against the reference."""
 
 from __future__ import annotations
 
 import random
 
+import cachefleet_native
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_core.block_keys import Tier, pack_keys
-from cachefleet_core.digest import Digest
-
-pytest.importorskip("cachefleet_native")
-import cachefleet_native
+from tests.reference.digest import Digest
 
 KEYS = st.lists(st.integers(1, 2**64 - 1), unique=True, max_size=60)
 
 
 @given(KEYS, st.sampled_from(Tier), st.randoms(use_true_random=False))
-def test_it_is_the_twins(keys: list[int], tier: Tier, chance: random.Random) -> None:
-    native, twin = cachefleet_native.Digest(), Digest()
+def test_it_is_that_of_the_reference(keys: list[int], tier: Tier, chance: random.Random) -> None:
+    native, reference = cachefleet_native.Digest(), Digest()
     gone = keys[: chance.randrange(len(keys) + 1)]
-    for digest in (native, twin):
+    for digest in (native, reference):
         digest.add(keys, tier)
         digest.remove(gone, tier)
-    assert native.value == twin.value
+    assert native.value == reference.value
 
 
 @given(KEYS)

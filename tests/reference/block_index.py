@@ -10,9 +10,9 @@ from cachefleet_controlplane.index.block_index import IndexFullError, IndexStats
 from cachefleet_controlplane.index.frame_ingest import delta_operations, snapshot_chains
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
-from cachefleet_core.digest import Digest
 from cachefleet_core.hit_rule import HitRule, hit_blocks, window_key
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
+from tests.reference.digest import Digest
 
 Block = tuple[int, Tier]
 

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import cachefleet_native
+
 from cachefleet_core.block_keys import NO_PARENT, pack_keys
-from cachefleet_core.digest import Digest
 from cachefleet_core.report_frames import Operation, Removed, Stored
 
 BLANK: Final = 0
@@ -38,7 +39,7 @@ class SimulatedBlocks:
         self._blank = blocks
         self._idle: OrderedDict[Block, None] = OrderedDict()
         self._cached: dict[int, list[Block]] = {}
-        self._digest = Digest()
+        self._digest = cachefleet_native.Digest()
         self.digest = self._digest.value
         """Of the keys held at the last ``take``, as a report has it."""
         self.held = 0

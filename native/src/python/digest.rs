@@ -7,7 +7,7 @@ use crate::digest::digest;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Native `cachefleet_core.digest.Digest`: the caller adds each element once and removes only elements that are in.
+/// The digest of `cachefleet_core.digest`: the caller adds each element once and removes only elements that are in.
 #[pyclass(frozen, module = "cachefleet_native")]
 #[derive(Default)]
 pub struct Digest(AtomicU64);

@@ -28,8 +28,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from cachefleet_controlplane.__main__ import servers
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.replica_process import servers
 from tests.controlplane.gateway.harness import MODEL, WORKER_KEY
 from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.test_control_plane import settings as plane_settings

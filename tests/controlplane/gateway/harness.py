@@ -53,7 +53,6 @@ from cachefleet_controlplane.transport.native_server import NativeServer, Server
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, prompt_lookup, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.digest import Digest
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_core.report_frames import Hello, Phase, Snapshot, State, Stored
@@ -62,6 +61,7 @@ from tests.controlplane.frames import sent
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_time
+from tests.reference.digest import Digest
 
 MODEL = "fake"
 BLOCK_SIZE = 16

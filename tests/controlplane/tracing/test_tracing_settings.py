@@ -79,5 +79,5 @@ def test_a_ratio_is_from_0_to_1(ratio: str) -> None:
 
 def test_nothing_of_opentelemetry_is_imported_while_traces_are_off() -> None:
     loaded = "any(name.startswith('opentelemetry') for name in sys.modules)"
-    code = f"import sys, cachefleet_controlplane.__main__; sys.exit({loaded})"
+    code = f"import sys, cachefleet_controlplane.replica_process; sys.exit({loaded})"
     subprocess.run([sys.executable, "-c", code], check=True)

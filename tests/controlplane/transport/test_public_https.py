@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.__main__ import serve
 from cachefleet_controlplane.control_plane import ControlPlane
+from cachefleet_controlplane.replica_process import serve
 from cachefleet_controlplane.settings import SettingsError
 from cachefleet_core.tls_names import PRIVATE_KEY
 from cachefleet_local.fleet.ports import take_ports

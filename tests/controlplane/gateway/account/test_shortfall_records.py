@@ -28,7 +28,6 @@ from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingP
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.digest import Digest
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Removed, Snapshot, State, Stored
@@ -53,6 +52,7 @@ from tests.controlplane.gateway.tenancies import CHAT, directory
 from tests.controlplane.waiting import until, value
 from tests.reference.candidate import Candidate
 from tests.reference.choice import decide
+from tests.reference.digest import Digest
 
 CACHE_AWARE = RoutingPolicy.CACHE_AWARE
 DESCRIBED: dict[str, Any] = {

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.gateway.rendering.text_keys import CHUNK_BYTES, KEY_BYTES, chunk_keys, visible
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_core.block_keys import BlockKeyer
-from cachefleet_core.native import choose, lacking
+from cachefleet_core.native import native_code
 
 SECRET = b"s" * 32
 
 
-KEYERS = (None, BlockKeyer, *(() if lacking() else (choose("native").keyer,)))
+KEYERS = (None, BlockKeyer, native_code().keyer)
 
 
 def keys(

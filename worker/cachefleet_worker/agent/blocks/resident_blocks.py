@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 
 from cachefleet_core.block_keys import BlockKey, Tier
 from cachefleet_core.hit_rule import CacheGroup, HitRule
-from cachefleet_core.native import native_code
+from cachefleet_core.native import empty_digest
 from cachefleet_core.report_frames import Operation, Stored
 from cachefleet_worker.agent.blocks.block_events import (
     AllBlocksCleared,
@@ -75,7 +75,7 @@ class Residents:
         self._scope = scope
         self._owners: dict[BlockKey, EngineHash] = {}
         self._sums: defaultdict[int, Checksum] = defaultdict(Checksum)
-        self._digest, self._changes = native_code().digest(), Changes()
+        self._digest, self._changes = empty_digest(), Changes()
         self._lower, self._drafted = LowerMedia(), False
         self.held = 0
         """Number of distinct (key, tier) held."""
