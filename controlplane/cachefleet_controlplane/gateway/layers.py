@@ -19,23 +19,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from cachefleet_controlplane.gateway.account.account_layer import AccountLayer
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
-from cachefleet_controlplane.gateway.account.request_account import Record, RequestAccount
+from cachefleet_controlplane.gateway.account.request_account import AccountLayer, Record, RequestAccount
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.attempts.exchange import exchange
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.attempts.retry_layer import RetryLayer
 from cachefleet_controlplane.gateway.conversations.converse_layer import ConverseLayer
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
-from cachefleet_controlplane.gateway.rendering.know_layer import KnowLayer
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import KnowLayer, PromptLookup
 from cachefleet_controlplane.gateway.request.request import Layer, Request
-from cachefleet_controlplane.gateway.response_resources import CountLayer, parse_count
+from cachefleet_controlplane.gateway.response_resources import count, parse_count
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
@@ -79,17 +77,16 @@ def layers(parts: GatewayParts) -> Layers:
     bodies, account = RequestBodies(parts.bounds), _account(parts)
     admit = partial(AdmitLayer, bodies, models, clock=clock)
 
-    retry = RetryLayer(context)
+    retry = partial(exchange, context)
     know = KnowLayer(parts.lookup, _ignore if parts.hot is None else parts.hot.note, retry, clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know)
     answer = AccountLayer(account, admit(parser_of, converse, counts=True), traced=True)
 
     route = RouteLayer(context, parts.lookup, converse.whole)
-    count = CountLayer(parts.lookup, converse.whole)
     return Layers(
         answer,
         AccountLayer(account, admit(lambda _: parse_dry_run, route)),
-        AccountLayer(account, admit(lambda _: parse_count, count)),
+        AccountLayer(account, admit(lambda _: parse_count, partial(count, parts.lookup, converse.whole))),
         Explainer(context, route, models, parts.admission, wall_clock=parts.wall_clock),
         bodies,
     )

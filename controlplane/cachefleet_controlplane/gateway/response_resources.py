@@ -69,18 +69,10 @@ def parse_count(body: bytes) -> RequestInfo:
     return parse(body, Endpoint.RESPONSES)
 
 
-class CountLayer:
-    """Counts the tokens of a response's input; ``whole`` adds the stored conversation that it continues."""
-
-    def __init__(self, lookup: PromptLookup, whole: Callable[[Request], Awaitable[Request]]) -> None:
-        self._lookup = lookup
-        self._whole = whole
-
-    async def __call__(self, request: Request) -> None:
-        """Answer a client. ApiError 400, 503."""
-        reply = request.arrival.reply
-        request = await self._lookup.complete(await self._whole(request))
-        await reply.whole(200, [JSON], counted(request.rendering))
+async def count(lookup: PromptLookup, whole: Callable[[Request], Awaitable[Request]], request: Request) -> None:
+    """Answer with the count of a response's input; ``whole`` adds the stored conversation. ApiError 400, 503."""
+    request = await lookup.complete(await whole(request))
+    await request.arrival.reply.whole(200, [JSON], counted(request.rendering))
 
 
 class StoredResponses:

@@ -1,7 +1,6 @@
 """Accounts for requests as they end: record, usage, metrics, spans, tokens lost from the cache.
 
-account_layer      the entry: the outermost layer of a request
-request_account    accounts for a request however it ends
+request_account    the entry, the outermost layer: accounts for a request however it ends
 hot_observer       feeds the tracker of hot prefixes with placed requests
 left_answers       what was made of whole answers whose clients left, by the engine's count
 lost_hits          tokens not served from cache by cause

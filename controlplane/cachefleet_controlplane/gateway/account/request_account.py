@@ -1,22 +1,21 @@
-"""Accounts for requests as they end: metrics, the tenant's usage, the decision's record."""
+"""The outermost layer: accounts for requests as they end, in metrics, the tenant's usage, the decision's record."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from cachefleet_controlplane.gateway.account.left_answers import LeftAnswers
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.request_spans import failed, request_spans
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, find_surplus, take_evidence
-from cachefleet_controlplane.gateway.admit.tenant_admission import ARRIVED, AdmittedRequest
+from cachefleet_controlplane.gateway.admit.tenant_admission import ARRIVED, AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.request.request import Arrival
+from cachefleet_controlplane.gateway.request.request import Arrival, Layer, Request
 from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import Decision
@@ -46,29 +45,25 @@ def ended_by(attempts: Sequence[AttemptRecord], error: BaseException | None) -> 
     return EndedBy.WORKER if last in ENDS else None
 
 
-class AccountedRequest:
-    """A request that is accounted for when it ends, however: a context manager."""
+class AccountLayer:
+    """Accounts for the requests that ``answer`` answers; ``traced``: also as spans, where traces are on."""
 
-    __slots__ = ("_account", "_admitted", "_reply", "_trace")
-
-    def __init__(self, account: RequestAccount, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
+    def __init__(self, account: RequestAccount, answer: Layer, *, traced: bool = False) -> None:
         self._account = account
-        self._trace = trace
-        self._reply = reply
-        self._admitted = admitted
+        self._answer = answer
+        self._traced = traced
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
-            self._trace.status = error.status if isinstance(error, ApiError) else 500
-        elif isinstance(error, asyncio.CancelledError) and self._account.stopped:
-            self._trace.status = restarting().status
-        self._trace.ended_by = ended_by(self._trace.attempts, error)
-        self._account.settle(self._trace, self._reply, self._admitted)
+    async def __call__(self, request: Request) -> None:
+        """Answer a request that has just come. ApiError as ``answer``."""
+        arrival = request.arrival
+        if self._traced:
+            self._account.begin_span(arrival)
+        try:
+            await self._answer(request)
+        except BaseException as error:
+            self._account.ended(arrival, error)
+            raise
+        self._account.ended(arrival, None)
 
 
 class RequestAccount:
@@ -91,11 +86,6 @@ class RequestAccount:
         self._recorded = recorded
         self._left = LeftAnswers(context.upstream, context.credentials)
 
-    @property
-    def stopped(self) -> bool:
-        """The replica stops, and ends the answers under way."""
-        return self._context.under_way.stopped
-
     def begin_span(self, arrival: Arrival) -> None:
         """Decide whether a request is traced, and have its workers continue the trace; to be called first."""
         trace, scope, began = arrival.trace, arrival.scope, arrival.began
@@ -107,13 +97,17 @@ class RequestAccount:
                 server=scope.get("server"),
             )
 
-    def of(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> AccountedRequest:
-        """Account for a request however it ends, with the status that its client gets."""
-        return AccountedRequest(self, trace, reply, admitted)
-
-    def settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
-        """Account for a request that has ended; a moment later, where its worker is asked what was made."""
-        settle = partial(self._settle, trace, reply, admitted)
+    def ended(self, arrival: Arrival, error: BaseException | None) -> None:
+        """Account for a request that ``error`` has ended, if any; a moment later, where its worker is asked what was
+        made.
+        """
+        trace = arrival.trace
+        if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
+            trace.status = error.status if isinstance(error, ApiError) else 500
+        elif isinstance(error, asyncio.CancelledError) and self._context.under_way.stopped:
+            trace.status = restarting().status
+        trace.ended_by = ended_by(trace.attempts, error)
+        settle = partial(self._settle, trace, arrival.reply, admitted_request(arrival.scope))
         if not self._left.later(trace, settle):
             settle()
 

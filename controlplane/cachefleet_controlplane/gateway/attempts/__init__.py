@@ -5,8 +5,7 @@ attempt_failures     what a client is told where no attempt gave an answer
 attempt_plan         threshold, prefill and body of the next attempt
 detokenizer          text of token ids by workers, and where characters end
 gateway_context      what the exchanges of all requests share
-exchange             one request from its placement to its last byte; sends as word to go on, by handle, or whole
-retry_layer          the entry: the innermost layer of a request
+exchange             the entry, the innermost layer: has workers answer one request, and relays what they send
 prefill              an attempt to have a Prefill worker compute the prompt
 retry_loop           attempts for one duty: choose, wait, send, as the table says
 resume               resumes an interrupted answer on another worker

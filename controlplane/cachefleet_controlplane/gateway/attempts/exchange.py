@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import cachefleet_native
 from msgspec.structs import replace
@@ -261,6 +261,14 @@ class Exchange(RetryLoop):
         if not info.stream and chosen.url in self._context.fleet.render_facts(model.name).left_at:
             self._trace.left_at = chosen.url
             self._trace.most_tokens = (model.max_model_len or LONGEST) * max(1, info.prompts) * max(1, info.choices)
+
+
+def exchange(context: GatewayContext, request: Request) -> Coroutine[Any, Any, None]:
+    """Answer a request whose prompt is known, whatever happens, except when it is cancelled: the innermost layer."""
+    request, trace = context.affinity.applied(request), request.arrival.trace
+    if request.turn is not None:
+        request = request.turn.placed(request, lambda: trace.decision)
+    return Exchange(context, request).run()  # which decides how much of the request is kept, and how long
 
 
 def _prefilled(opened: AttemptResult) -> bool:

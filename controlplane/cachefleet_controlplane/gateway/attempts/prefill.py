@@ -23,7 +23,7 @@ from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import unmarked
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
-from cachefleet_controlplane.routing.decision import Decision, Reason
+from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import upstream_headers
@@ -121,15 +121,6 @@ class PrefillAttempt(RetryLoop):
         if answer is not None and answer.status == 200 and self._placement.inflight is not None:
             self._placement.inflight.first_token()
         return self._opened.outcome
-
-    async def _other(self, action: Action) -> None:
-        """Nothing goes to the client: the last action tells the result."""
-
-    def _fatal(self) -> None:
-        """The request's own loop notes it."""
-
-    def _produced(self, chosen: Decision) -> bool:  # noqa: ARG002 # as RetryLoop has it
-        return False
 
     def _result(self, action: Action) -> Outcome:
         answer = self._opened.answer

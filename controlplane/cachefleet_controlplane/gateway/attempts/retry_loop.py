@@ -51,13 +51,7 @@ class RetryLoop(ABC):
         self._exposed = exposed
         self._trace, self._began = arrival.trace, arrival.began
         self._progress = begun()
-        self._placement = WorkerChoice(
-            *(context.fleet, context.queue, request),
-            trace=decisions,
-            arrived=arrival.began,
-            clock=context.clock,
-            plan=plan,
-        )
+        self._placement = WorkerChoice(context, request, decisions, plan)
         self._attempt_began = 0.0
         self._threshold: float | None = None
         """The hit threshold that the attempt is sent with; None: the gateway sets none."""
@@ -90,13 +84,12 @@ class RetryLoop(ABC):
     async def _send(self) -> Outcome:
         """Send an attempt to the worker chosen."""
 
-    @abstractmethod
-    def _other(self, action: Action) -> Act:
+    async def _other(self, action: Action) -> Outcome | None:  # noqa: ARG002 # nothing goes to a client
         """Carry out any other action of the table; None after the last one."""
+        return None
 
-    @abstractmethod
-    def _fatal(self) -> None:
-        """The request may be sent to no worker, since it ends engines."""
+    def _fatal(self) -> None:  # noqa: B027 # a loop that answers a client has something to note
+        """Note that the request may be sent to no worker, since it ends engines."""
 
     def _begin(self, chosen: Decision) -> list[Header]:
         """Begin an attempt; return the client's headers for it."""
@@ -121,9 +114,9 @@ class RetryLoop(ABC):
         died = await self._exposed.lost(chosen, began=self._attempt_began, produced=produced)
         return Outcome.DIED if died and state is State.WAITING else outcome
 
-    @abstractmethod
-    def _produced(self, chosen: Decision) -> bool:
+    def _produced(self, chosen: Decision) -> bool:  # noqa: ARG002 # a prompt is computed, no token produced
         """Whether the worker will have produced tokens that are not here."""
+        return False
 
     def _step(self, outcome: Outcome) -> Action:
         before, self._outcome = self._progress, outcome

@@ -7,13 +7,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.attempts.attempt_plan import AS_ASKED, AttemptMode
+from cachefleet_controlplane.gateway.attempts.attempt_plan import AttemptMode
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.attempts.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.attempts.stalled_attempts import UnansweredAttempt
 from cachefleet_controlplane.gateway.placement.placement_decision import decide
 from cachefleet_controlplane.gateway.placement.refusals import refusal
-from cachefleet_controlplane.gateway.placement.request_queue import Queue
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.upstream.outcome import Outcome
@@ -26,30 +25,24 @@ from cachefleet_core.pool.worker_spec import Role
 
 
 class WorkerChoice:
-    """The choice of a worker for one request, which came at ``arrived`` on ``clock``; its decisions go into ``trace``.
+    """The choice of a worker for one request; its decisions go into ``trace``.
 
     ``chosen`` is the last decision that names a worker, ``inflight`` what is in flight there until ``free`` is called.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
-        queue: Queue,
+        context: GatewayContext,
         request: Request,
-        *,
         trace: DecisionTrace,
-        arrived: float,
-        clock: Callable[[], float],
-        plan: Callable[[Decision, Progress], AttemptMode] = lambda *_: AS_ASKED,
+        plan: Callable[[Decision, Progress], AttemptMode],
     ) -> None:
         """``plan`` returns how an attempt would be sent to the worker decided on."""
-        self._fleet = fleet
-        self._queue = queue
+        self._fleet, self._queue, self._clock = context.fleet, context.queue, context.clock
         self.request = request
         """What is decided on; replaced to ask for the rest of an answer."""
         self._trace = trace
-        self._arrived = arrived
-        self._clock = clock
+        self._arrived = request.arrival.began
         self._line = request.line
         self._plan = plan
         self._prefilled: Reason | None = None

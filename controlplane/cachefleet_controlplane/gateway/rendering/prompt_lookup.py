@@ -1,4 +1,4 @@
-"""Completes requests with what decisions rest on: salt, body for workers, the prompt's length and block keys."""
+"""The layer of knowledge: completes requests with salt, body for workers, the prompt's length and block keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cachefleet_controlplane.gateway.request.rendered_prompt import (
     Rendering,
     Rung,
 )
-from cachefleet_controlplane.gateway.request.request import Request
+from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits, with_mark
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import WorkerEndpoint
@@ -188,6 +188,37 @@ class PromptLookup:
             most = self._fleet.most_blocks(model.name)
             prompt = replace(prompt, prompts=info.prompts, choices=info.choices, most_blocks=most)
         return prompt
+
+
+class KnowLayer:
+    """Has requests answered whose prompts are looked up; ``note`` is called with each."""
+
+    def __init__(
+        self, lookup: PromptLookup, note: Callable[[Request], None], answer: Layer, *, clock: Callable[[], float]
+    ) -> None:
+        self._lookup = lookup
+        self._note = note
+        self._answer = answer
+        self._clock = clock
+
+    async def __call__(self, request: Request) -> None:
+        """Answer a request whose input is whole. ApiError for a reference to token ids that nobody keeps."""
+        trace = request.arrival.trace
+        request = await self._lookup.complete(request)
+        continuing, held = request.continuing, request.rendering.held_answer
+        request.describe(trace)
+        if trace.span is not None:
+            trace.span.phase("render", (now := self._clock()) - request.render_seconds, now)
+        try:
+            self._note(request)
+            answer = self._answer(request)
+            del request  # the next layer decides how much of it is kept, and how long
+            await answer
+        finally:
+            if held is not None:
+                held.drop()
+            if continuing is not None:
+                trace.handle = continuing.ended(trace.decision.url if trace.decision else "")
 
 
 def routing_prompt(

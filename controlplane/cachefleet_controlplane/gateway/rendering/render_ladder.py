@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -91,32 +92,29 @@ class Try(msgspec.Struct, frozen=True):
 
 def ladder(
     workers: Sequence[WorkerEndpoint],
-    memory: RungMemory,
     *,
     info: RequestInfo,
-    now: float,
     facts: RenderFacts = NO_FACTS,
     dedicated: Sequence[WorkerEndpoint] = (),
-) -> list[Try]:
-    """Return the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers.
+) -> Iterator[Try]:
+    """Yield the tries in order: dedicated renderers; keys, then render routes of workers, best first; tokenizers.
 
-    Only workers' keys take media into account.
+    Only workers' keys take media into account. Most requests need the first try alone, so the others are made late.
     """
     first = workers[:MAX_WORKERS]
     render, query = f"{info.endpoint}/render", f"?{facts.keys_query}"
     keyed = bool(facts.contract) and info.endpoint in _APIS
+    keys = (_asked(worker, info, query) for worker in first if keyed and worker.url in _at(facts, info))
     if info.bypass is not None:
-        tries = [_asked(one, info, query) for one in first if keyed and one.url in _at(facts, info)]
-        return [one for one in tries if memory.open(*one.slot, now=now)]
+        return keys
     special = partial(Try, dedicated=True, model=facts.model)
-    tries = [
-        *(special(one, Rung.KEYS, KEYS_PATH, query) for one in dedicated if keyed and not _APIS[info.endpoint]),
-        *(special(one, Rung.RENDER, render) for one in dedicated),
-        *(_asked(one, info, query) for one in first if keyed and one.url in _at(facts, info)),
-        *(Try(one, Rung.RENDER, render) for one in first),
-        *(Try(one, Rung.TOKENIZE, TOKENIZE_PATH) for one in first if tokenizable(info)),
-    ]
-    return [one for one in tries if memory.open(*one.slot, now=now)]
+    return chain(
+        (special(each, Rung.KEYS, KEYS_PATH, query) for each in dedicated if keyed and not _APIS[info.endpoint]),
+        (special(each, Rung.RENDER, render) for each in dedicated),
+        keys,
+        (Try(worker, Rung.RENDER, render) for worker in first),
+        (Try(worker, Rung.TOKENIZE, TOKENIZE_PATH) for worker in first if tokenizable(info)),
+    )
 
 
 def _at(facts: RenderFacts, info: RequestInfo) -> frozenset[str]:

@@ -22,7 +22,6 @@ from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.rendering.hold import hold_headers, is_not_held, may_be_held
 from cachefleet_controlplane.gateway.rendering.keying import Keying
 from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.rendering.render_ladder import (
@@ -52,8 +51,9 @@ from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
+from cachefleet_controlplane.wire.headers import upstream_headers
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
-from cachefleet_core.engine.held_requests import HOLD_HEADER
+from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
 
@@ -160,8 +160,8 @@ class Renderer:
         began = self._clock()
         only = continuing is not None and continuing.only
         dedicated = [] if facts.adapter or info.bypass is not None else self._dedicated.next(began)
-        last = Rendering(reason=_before(info, [*dedicated, *workers]))
-        for attempt in ladder(workers, self._memory, info=info, now=began, facts=facts, dedicated=dedicated):
+        last: Rendering | None = None
+        for attempt in ladder(workers, info=info, facts=facts, dedicated=dedicated):
             left = began + self._timeout_seconds - self._clock()
             if left <= 0 or not self._open(attempt) or (only and (attempt.rung is not Rung.KEYS or attempt.dedicated)):
                 continue
@@ -177,6 +177,8 @@ class Renderer:
             self._note(attempt, opened, last)
             if last.prompt.tokens or _final(attempt, last.reason):
                 break
+        if last is None:
+            last = Rendering(reason=_unasked(info, [*dedicated, *workers]))
         if last.reason is not None:
             self._failures.labels(last.reason).inc()
         return last
@@ -228,20 +230,21 @@ class Renderer:
     ) -> AttemptResult | None:
         """Send a worker the request itself, to render and hold it; None where it is to be asked for keys alone."""
         url = attempt.worker.url
-        announced = may_be_held(attempt, facts) and self._memory.open(url, HOLD_HEADER, now=self._clock())
-        if request is None or not announced:
+        if request is None or not attempt.by_plugin or url not in facts.held_at:
+            return None
+        if not self._memory.open(url, HOLD_HEADER, now=self._clock()):
             return None
         key = self._credentials.of(url)
         kept_headers = [] if continuing is None else continuing.headers(url)
 
         async def send(body: bytes) -> AttemptResult:
-            headers = [*hold_headers(request, body, facts, key=key, ids=ids), *kept_headers]
+            headers = [*_hold_headers(request, body, facts, key=key, ids=ids), *kept_headers]
             return await self._upstream.hold(
                 url, request.info.endpoint, body, headers=headers, seconds=seconds, beside=request.client
             )
 
         opened = await (send(request.body) if continuing is None else continuing.send(url, request.body, send))
-        if is_not_held(opened):  # what it has announced holds until its engine is started anew
+        if _is_not_held(opened):  # what it has announced holds until its engine is started anew
             self._memory.leave_out(url, HOLD_HEADER, until=self._clock() + ABSENT_SECONDS)
             return None
         return opened
@@ -268,12 +271,31 @@ def _with_request(rendering: Rendering, opened: AttemptResult, attempt: Try, fac
     return rendering
 
 
+def _hold_headers(request: Request, body: bytes, facts: RenderFacts, *, key: str, ids: bool) -> list[tuple[str, str]]:
+    """Headers of a request that is to be held; ``body`` is what is sent of it, ``ids``: ids are wanted."""
+    hold = Hold(
+        length=len(body),
+        contract=facts.contract,
+        block_size=facts.block_size,
+        lookahead=facts.lookahead,
+        model=request.model.upstream,
+        ids=ids,
+    )
+    return [*upstream_headers(request.headers, key=key), (HOLD_HEADER, hold.header())]
+
+
+def _is_not_held(opened: AttemptResult) -> bool:
+    """Whether a worker says that it holds requests no more."""
+    answer = opened.answer
+    return answer is not None and answer.status == 501 and NOT_HELD.encode() in answer.body
+
+
 def _final(attempt: Try, reason: object) -> bool:
     """Whether to ask no other, who would say the same; that a request is invalid only a worker can tell."""
     return reason is RenderFailure.MULTIMODAL or (reason is RenderFailure.REFUSED and not attempt.dedicated)
 
 
-def _before(info: RequestInfo, asked: Sequence[WorkerEndpoint]) -> RenderFailure:
+def _unasked(info: RequestInfo, asked: Sequence[WorkerEndpoint]) -> RenderFailure:
     """The reason for no ids where nobody could be asked."""
     if not asked:
         return RenderFailure.NO_WORKER

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
@@ -135,23 +136,8 @@ class DecisionTrace(Struct):
 
     def aside(self) -> DecisionTrace:
         """Return a trace of another decision on the same prompt, which gets no record of its own."""
-        return DecisionTrace(
-            self.id,
-            self.at,
-            self.model,
-            self.endpoint,
-            queued_seconds=self.queued_seconds,
-            span=self.span,
-            tenant=self.tenant,
-            isolation=self.isolation,
-            salt_version=self.salt_version,
-            rung=self.rung,
-            render_failure=self.render_failure,
-            block_size=self.block_size,
-            keys=self.keys,
-            single=self.single,
-            reads_cache=self.reads_cache,
-        )
+        answers = {"decision": None, "usage": None, "first": None, "continued": None, "prefill": None}
+        return replace(self, attempts=[], ttft_seconds=None, **answers)
 
     def attempt_headers(self, headers: list[Header], began: float, url: str) -> list[Header]:
         """Return the headers of an attempt that begins now, and is sent to ``url``."""

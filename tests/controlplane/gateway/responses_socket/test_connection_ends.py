@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from cachefleet_controlplane.gateway.attempts.retry_layer import RetryLayer
+from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import MAX_REFUSED, MAX_WAITING, SocketLimits
 from tests.controlplane.gateway.attempts.test_failover import serving
 from tests.controlplane.gateway.harness import Front, engine, front
@@ -199,7 +199,7 @@ async def test_a_defect_in_one_request_fails_this_request_only(monkeypatch: pyte
             def fail(*_: Any, **__: Any) -> None:
                 raise ZeroDivisionError
 
-            broken.setattr(RetryLayer, "__call__", fail)
+            broken.setattr(Exchange, "run", fail)
             last = await ask(socket, create())
         assert (last["status"], last["error"]["code"]) == (500, "500")
         assert await respond(socket)
