@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Final
 
 import cachefleet_native
@@ -60,6 +61,8 @@ class CandidateTable:
         self._percents = percents(pools)
         self.candidates = eligible(pools, exclude, now, needed)
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
+        self._recent: dict[int, Worker] = {}
+        """Candidates to which prompts were sent of which blocks may be expected."""
         self.native = self._native([pool.key for pool in pools])
         for place, worker in enumerate(self.candidates):
             self._set(place, worker, now)
@@ -79,11 +82,11 @@ class CandidateTable:
 
     def sent(self, keys: bytes, now: float) -> list[tuple[int, int]]:
         """Candidates that were just sent a prefix of this prompt, and how many blocks of it."""
+        self._recent = {place: worker for place, worker in self._recent.items() if worker.inflight_requests.recent}
         return [
             (place, blocks)
-            for place, worker in enumerate(self.candidates)
-            if worker.inflight_requests.recent
-            and (blocks := worker.inflight_requests.match(keys, now, whole=bool(worker.rule.windows)))
+            for place, worker in self._recent.items()
+            if (blocks := worker.inflight_requests.match(keys, now, whole=bool(worker.rule.windows)))
         ]
 
     def places(self, blocks: dict[WorkerId, int]) -> list[tuple[int, int]]:
@@ -127,9 +130,7 @@ class CandidateTable:
         """Members whose standing has changed or may have, and others of these ``versions`` that have changed."""
         due = [member for member, until in enumerate(self._until) if now >= until] if now >= self._next else []
         moved, busy = dict.fromkeys(due), list[int]()
-        for member, (version, before) in enumerate(zip(versions, self._versions, strict=True)):
-            if version == before:
-                continue
+        for member in compress(range(len(versions)), map(ne, versions, self._versions)):
             if (standing := self._workers[member].standing) != self._standings[member]:
                 self._standings[member], moved[member] = standing, None
                 self.changes += 1
@@ -158,6 +159,8 @@ class CandidateTable:
         worth = worker.worth if self._weighed else UNLEARNT
         view = worker.candidate(self._adapter, now, percent=self._percents[worker.pool], worth=worth)
         self.native.set(place, view)
+        if worker.inflight_requests.recent:
+            self._recent[place] = worker
 
     def _set_in_flight(self, place: int, worker: Worker, now: float) -> None:
         own, load = worker.inflight_requests, worker.known_load(now)
@@ -171,6 +174,8 @@ class CandidateTable:
             requests=(load.others_requests if load else 0) + own.sequences,
             last_used=worker.last_used,
         )
+        if own.recent:
+            self._recent[place] = worker
 
     def _due(self, member: int, now: float) -> float:
         """When time alone may change what decisions see of this worker, less EARLY_SECONDS."""
