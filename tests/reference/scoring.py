@@ -23,7 +23,7 @@ from cachefleet_controlplane.routing.decision import (
 )
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks, wanted_blocks
-from cachefleet_controlplane.routing.told_reason import told_reason
+from cachefleet_controlplane.routing.specific_reason import specific_reason
 from tests.reference.candidate import Candidate
 from tests.reference.cost import cost_of
 from tests.reference.throughput import Throughput, Throughputs
@@ -58,7 +58,7 @@ def decide(
     prefix, excess = _excess(chosen, judged) if knowledge is Knowledge.EXACT else (0, 0.0)
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=told_reason(reason, prompt, predicted=chosen.score.predicted_tokens),
+        reason=specific_reason(reason, prompt, predicted=chosen.score.predicted_tokens),
         policy=policy,
         knowledge=knowledge,
         worker=chosen.view.worker,

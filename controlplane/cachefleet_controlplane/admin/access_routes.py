@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin import tenant_schemas
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.access_marker import ClosedReason
@@ -16,23 +16,23 @@ def access_routes(service: TenantService) -> APIRouter:
     router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/access")
 
     @router.get("", summary="Whether requests without an API key are served")
-    async def access() -> told.Access:
+    async def access() -> tenant_schemas.Access:
         return shown_access(service.tenants.directory)
 
     @router.post("/open", summary="Serve requests without an API key again", responses=refusals(409))
-    async def admit_all() -> told.Access:
+    async def admit_all() -> tenant_schemas.Access:
         await service.admit_all()
         return shown_access(service.tenants.directory)
 
     return router
 
 
-def shown_access(directory: Directory) -> told.Access:
+def shown_access(directory: Directory) -> tenant_schemas.Access:
     """The access that a directory gives to requests without a key, as the API shows it."""
     if directory.open:
-        return told.Access(open=True, reason=told.AccessReason.OPEN)
+        return tenant_schemas.Access(open=True, reason=tenant_schemas.AccessReason.OPEN)
     if directory.keys:
-        return told.Access(open=False, reason=told.AccessReason.KEYS)
+        return tenant_schemas.Access(open=False, reason=tenant_schemas.AccessReason.KEYS)
     if directory.closed is not ClosedReason.NO:
-        return told.Access(open=False, reason=told.AccessReason(directory.closed))
-    return told.Access(open=False, reason=told.AccessReason.REQUIRED)
+        return tenant_schemas.Access(open=False, reason=tenant_schemas.AccessReason(directory.closed))
+    return tenant_schemas.Access(open=False, reason=tenant_schemas.AccessReason.REQUIRED)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from cachefleet_controlplane.admin import problem_responses, schemas
 from cachefleet_controlplane.admin.access_routes import access_routes
-from cachefleet_controlplane.admin.admin_openapi import ERRORS, answers, refusals, told
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, answers, refusals, with_problems
 from cachefleet_controlplane.admin.answers.entity_tags import (
     CHANGED,
     UNCHANGED,
@@ -189,6 +189,6 @@ def _meta_routes(app: FastAPI) -> APIRouter:
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:
-        return JSONResponse(told(app.openapi()))
+        return JSONResponse(with_problems(app.openapi()))
 
     return router

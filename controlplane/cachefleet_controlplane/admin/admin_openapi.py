@@ -31,7 +31,7 @@ _PUBLISHED: Final = {
 
 
 def refusals(*statuses: int) -> Responses:
-    """Error statuses of a route; ``told`` fills in what they hold.
+    """Error statuses of a route; ``with_problems`` fills in what they hold.
 
     FastAPI would build a model given here for each status of each route: a tenth of a second at every start.
     """
@@ -47,7 +47,7 @@ def answers(document: type[msgspec.Struct]) -> Responses:
     return {200: {"content": {"application/json": {"schema": {"$ref": _REF.format(model=document.__name__)}}}}}
 
 
-def told(document: Mapping[str, Any]) -> dict[str, Any]:
+def with_problems(document: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's document with problem JSON as the content of all errors."""
     paths = {
         path: {method: _operation(operation, method, path) for method, operation in operations.items()}

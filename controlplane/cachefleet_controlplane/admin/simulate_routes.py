@@ -59,7 +59,7 @@ class SimulationSource(Schema):
     """Tokens of one block of the trace."""
 
     @model_validator(mode="after")
-    def _one(self) -> SimulationSource:
+    def _exactly_one(self) -> SimulationSource:
         if (self.recorded is None) == (self.trace is None):
             raise ValueError("give recorded or trace: one of them")
         return self

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Path, Response
 
-from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin import tenant_schemas
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.answers.entity_tags import (
     CHANGED,
@@ -37,7 +37,7 @@ _NOT_FOUND: Final = refusals(404)
 _CONFLICT: Final = refusals(409)
 _BOTH: Final = _NOT_FOUND | _CONFLICT
 _LATER: Final[dict[int | str, dict[str, Any]]] = {
-    202: {"model": told.RevokedKey, "description": "In force here, and written once the store takes it"}
+    202: {"model": tenant_schemas.RevokedKey, "description": "In force here, and written once the store takes it"}
 }
 
 
@@ -45,30 +45,32 @@ def tenant_routes(service: TenantService) -> APIRouter:
     """The routes under ``/tenants``."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
-    @router.get("/tenants", summary="Tenants", response_model=told.TenantList, responses=UNCHANGED)
+    @router.get("/tenants", summary="Tenants", response_model=tenant_schemas.TenantList, responses=UNCHANGED)
     async def tenants(
         response: Response, after: After = None, limit: ManyLimit = MOST, if_none_match: IfNoneMatch = None
-    ) -> told.TenantList | Response:
+    ) -> tenant_schemas.TenantList | Response:
         found = sorted(await service.all(), key=lambda tenant: tenant.name)  # databases sort by their own rules
         shown, following = page(found, lambda tenant: tenant.name, after=after, limit=limit)
-        document = told.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
+        document = tenant_schemas.TenantList(items=tuple(map(shown_tenant, shown)), next=following)
         return tagged(document, response, if_none_match)
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
-    async def create(wanted: told.NewTenant, response: Response) -> told.Tenant:
+    async def create(wanted: tenant_schemas.NewTenant, response: Response) -> tenant_schemas.Tenant:
         fields = wanted.model_dump() | {"name": TenantId(wanted.name)}
         made = shown_tenant(await service.create(TenantRecord(**fields)))
         response.headers["location"] = f"/admin/v1/tenants/{quote(wanted.name, safe='')}"
         return made
 
-    @router.get(_ONE, summary="One tenant", response_model=told.Tenant, responses=_NOT_FOUND | UNCHANGED)
-    async def one(tenant: Name, response: Response, if_none_match: IfNoneMatch = None) -> told.Tenant | Response:
-        return tagged(shown_tenant(await service.one(TenantId(tenant))), response, if_none_match)
+    @router.get(_ONE, summary="One tenant", response_model=tenant_schemas.Tenant, responses=_NOT_FOUND | UNCHANGED)
+    async def read_tenant(
+        tenant: Name, response: Response, if_none_match: IfNoneMatch = None
+    ) -> tenant_schemas.Tenant | Response:
+        return tagged(shown_tenant(await service.tenant(TenantId(tenant))), response, if_none_match)
 
     @router.patch(_ONE, summary="Change a tenant", responses=_BOTH | CHANGED)
     async def change(
-        tenant: Name, wanted: told.TenantChange, response: Response, if_match: IfMatch = None
-    ) -> told.Tenant:
+        tenant: Name, wanted: tenant_schemas.TenantChange, response: Response, if_match: IfMatch = None
+    ) -> tenant_schemas.Tenant:
         fields = wanted.model_dump(exclude_unset=True)
         changed = shown_tenant(await service.change(TenantId(tenant), fields, expecting(if_match, shown_tenant)))
         response.headers["etag"] = entity_tag(changed)
@@ -86,45 +88,45 @@ def key_routes(service: TenantService) -> APIRouter:
     router = APIRouter(tags=["tenants"], responses=ERRORS, prefix="/tenants/{tenant}/keys")
 
     @router.get("", summary="A tenant's keys", responses=_NOT_FOUND)
-    async def keys(tenant: Name) -> told.KeyList:
+    async def keys(tenant: Name) -> tenant_schemas.KeyList:
         now = service.wall_clock()
-        return told.KeyList(items=tuple(shown_key(key, now) for key in await service.keys(TenantId(tenant))))
+        return tenant_schemas.KeyList(items=tuple(shown_key(key, now) for key in await service.keys(TenantId(tenant))))
 
     @router.post("", summary="Make a key, which is told this once", status_code=201, responses=_BOTH)
-    async def create(tenant: Name, wanted: told.NewKey, response: Response) -> told.CreatedKey:
+    async def create(tenant: Name, wanted: tenant_schemas.NewKey, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
-        return _told_once(await service.new_key(TenantId(tenant), expires), response)
+        return _created_key(await service.new_key(TenantId(tenant), expires), response)
 
     @router.post("/rotate", summary="Make a key, and let the tenant's others end", status_code=201, responses=_BOTH)
-    async def rotate(tenant: Name, wanted: told.Rotation, response: Response) -> told.CreatedKey:
+    async def rotate(tenant: Name, wanted: tenant_schemas.Rotation, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
         made = await service.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
-        return _told_once(made, response)
+        return _created_key(made, response)
 
     @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH | _LATER)
-    async def revoke(tenant: Name, key_id: KeyId, response: Response) -> told.RevokedKey:
+    async def revoke(tenant: Name, key_id: KeyId, response: Response) -> tenant_schemas.RevokedKey:
         record, stored = await service.revoke(TenantId(tenant), key_id)
         response.status_code = 200 if stored else 202
-        return told.RevokedKey.model_validate(_key_fields(record, service.wall_clock()) | {"stored": stored})
+        return tenant_schemas.RevokedKey.model_validate(_key_fields(record, service.wall_clock()) | {"stored": stored})
 
     return router
 
 
-def shown_tenant(tenant: TenantRecord) -> told.Tenant:
+def shown_tenant(tenant: TenantRecord) -> tenant_schemas.Tenant:
     """A tenant as the API shows it."""
-    return told.Tenant.model_validate(asdict(tenant) | {"created": _time(tenant.created)})
+    return tenant_schemas.Tenant.model_validate(asdict(tenant) | {"created": _time(tenant.created)})
 
 
-def shown_key(key: KeyRecord, now: float) -> told.Key:
+def shown_key(key: KeyRecord, now: float) -> tenant_schemas.Key:
     """A key without its hash, with its state at ``now`` (Unix seconds)."""
-    return told.Key.model_validate(_key_fields(key, now))
+    return tenant_schemas.Key.model_validate(_key_fields(key, now))
 
 
-def _told_once(made: tuple[KeyRecord, str], response: Response) -> told.CreatedKey:
+def _created_key(made: tuple[KeyRecord, str], response: Response) -> tenant_schemas.CreatedKey:
     record, key = made
     response.headers["cache-control"] = "no-store"
     response.headers["location"] = f"/admin/v1/tenants/{quote(record.tenant, safe='')}/keys/{record.id}"
-    return told.CreatedKey.model_validate(_key_fields(record, record.created) | {"key": key})
+    return tenant_schemas.CreatedKey.model_validate(_key_fields(record, record.created) | {"key": key})
 
 
 def _key_fields(key: KeyRecord, now: float) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class TenantService:
         """All tenants by name."""
         return await self.tenants.ask(self.repository.tenants)
 
-    async def one(self, name: TenantId) -> TenantRecord:
+    async def tenant(self, name: TenantId) -> TenantRecord:
         """One tenant. TenantNotFoundError."""
         return await self.tenants.ask(lambda: self.repository.tenant(name))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 from pydantic import AwareDatetime
 
-from cachefleet_controlplane.admin import tenant_schemas as told
+from cachefleet_controlplane.admin import tenant_schemas
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import UsageLog
@@ -43,7 +43,7 @@ def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
     """The route ``GET /usage``; ``wall_clock`` is Unix time in seconds."""
     router = APIRouter(tags=["tenants"], responses=ERRORS)
 
-    @router.get("/usage", summary="What tenants used", response_model=told.UsageList, responses=_IN_CSV)
+    @router.get("/usage", summary="What tenants used", response_model=tenant_schemas.UsageList, responses=_IN_CSV)
     async def used(
         start: From = None,
         to: To = None,
@@ -55,14 +55,18 @@ def usage_routes(usage: UsageLog, wall_clock: Callable[[], float]) -> APIRouter:
         only = None if tenant is None else TenantId(tenant)
         found = await usage.between(first, end, tenant=only, limit=limit + 1)
         rows, truncated = [shown(record) for record in found[:limit]], len(found) > limit
-        return _csv(rows, truncated=truncated) if CSV in accept else told.UsageList(items=rows, truncated=truncated)
+        return (
+            _csv(rows, truncated=truncated)
+            if CSV in accept
+            else tenant_schemas.UsageList(items=rows, truncated=truncated)
+        )
 
     return router
 
 
-def shown(record: UsageRecord) -> told.Usage:
+def shown(record: UsageRecord) -> tenant_schemas.Usage:
     """A usage record as the API shows it; computed tokens are prompt tokens that were not cached."""
-    return told.Usage(
+    return tenant_schemas.Usage(
         hour=datetime.fromtimestamp(record.hour, UTC),
         tenant=record.tenant,
         model=record.model,
@@ -85,9 +89,9 @@ def _span(start: datetime | None, to: datetime | None, now: float) -> tuple[int,
     return int(first.timestamp()), int(end.timestamp())
 
 
-def _csv(rows: Sequence[told.Usage], *, truncated: bool) -> Response:
+def _csv(rows: Sequence[tenant_schemas.Usage], *, truncated: bool) -> Response:
     text = io.StringIO()
-    names = [field.alias or name for name, field in told.Usage.model_fields.items()]
+    names = [field.alias or name for name, field in tenant_schemas.Usage.model_fields.items()]
     writer = csv.DictWriter(text, names)
     writer.writeheader()
     writer.writerows(row.model_dump(mode="json", by_alias=True) for row in rows)

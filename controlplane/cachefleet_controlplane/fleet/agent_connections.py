@@ -89,8 +89,8 @@ class AgentConnections:
         worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
         events = self._step(worker, ConnectionOpened(connection.number, hello), now)
-        if pool.told is not None:
-            connection.link.send(pool.told)
+        if pool.policy_with_shares is not None:
+            connection.link.send(pool.policy_with_shares)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
             connection.warmed_epoch = hello.epoch
             connection.link.send(pool.warm)
@@ -135,7 +135,7 @@ class AgentConnections:
 
     def announce_policy(self, pool: Pool) -> None:
         """Send a pool's policy to all its connected workers."""
-        self._announce(pool, pool.told)
+        self._announce(pool, pool.policy_with_shares)
 
     def announce_warm(self, pool: Pool) -> None:
         """Send a pool's standing Warm to all its connected workers."""

@@ -38,12 +38,12 @@ class StartupReadiness:
         if self._over or self._began is None:
             return []
         ready = [one for one in workers() if one.ready]
-        names = sorted({f"{one.pool}/{one.name}" for one in ready if not _known(one)})
+        names = sorted({f"{one.pool}/{one.name}" for one in ready if not _reported(one)})
         late = self._clock() - self._began >= self._seconds and any(one.vouched for one in ready)
         self._over = not names or late
         return [] if self._over else names[:MAX_SHOWN]
 
 
-def _known(worker: WorkerFacts) -> bool:
+def _reported(worker: WorkerFacts) -> bool:
     """Its agent is connected, and has reported its blocks and load."""
     return worker.connected and worker.stream == StreamState.LIVE and worker.load is not None

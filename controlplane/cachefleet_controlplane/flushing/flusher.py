@@ -123,11 +123,11 @@ class Flusher:
         models = models_meant(scope, self._parts.fleet.models(), asked)
         workers = self._parts.fleet.view().workers
         found = targets(scope, models, workers, digests=lambda: self._digests(scope.tenant), dry_run=dry_run)
-        told = await asyncio.gather(*(self._flush(target, asyncio.get_running_loop().time()) for target in found))
-        _check_prompt(scope, told)
+        flushes = await asyncio.gather(*(self._flush(target, asyncio.get_running_loop().time()) for target in found))
+        _check_prompt(scope, flushes)
         if not dry_run:
-            self._count(told)
-        return list(told)
+            self._count(flushes)
+        return list(flushes)
 
     def _digests(self, tenant: str | None) -> tuple[str, ...]:
         """Of a tenant's salts: the present one and those that it had before."""
@@ -149,13 +149,13 @@ class Flusher:
             opened = await self._parts.upstream.ask(target.url, FLUSH_PATH, body, headers=headers, seconds=left)
         return read(target, opened)
 
-    def _count(self, told: Sequence[WorkerFlush]) -> None:
-        for one in told:
+    def _count(self, flushes: Sequence[WorkerFlush]) -> None:
+        for one in flushes:
             self._flushed.labels(one.pool).inc(one.blocks)
             if one.error:
                 self._failed.labels(one.pool).inc()
-        blocks, failed = sum(one.blocks for one in told), sum(bool(one.error) for one in told)
-        logger.info("cached blocks flushed", extra={"blocks": blocks, "workers": len(told), "failed": failed})
+        blocks, failed = sum(one.blocks for one in flushes), sum(bool(one.error) for one in flushes)
+        logger.info("cached blocks flushed", extra={"blocks": blocks, "workers": len(flushes), "failed": failed})
 
 
 def read(target: Target, opened: AttemptResult) -> WorkerFlush:
@@ -166,7 +166,7 @@ def read(target: Target, opened: AttemptResult) -> WorkerFlush:
             ranks = _answer.decode(opened.answer.body).ranks.values()
             return _summed(target, list(ranks))
     absent = NO_PLUGIN if status in _NO_ROUTE else ""
-    error = absent or _WORDS.get(opened.outcome) or _told(opened) or f"status {status}"
+    error = absent or _WORDS.get(opened.outcome) or _error_message(opened) or f"status {status}"
     return WorkerFlush(worker=target.worker, pool=target.pool, error=error, status=status)
 
 
@@ -175,7 +175,7 @@ def _summed(target: Target, ranks: Sequence[Flushed]) -> WorkerFlush:
     return WorkerFlush(worker=target.worker, pool=target.pool, blocks=blocks, tokens=tokens, busy=busy)
 
 
-def _told(opened: AttemptResult) -> str:
+def _error_message(opened: AttemptResult) -> str:
     """The message of an error answer, by the plugin or by vLLM; "" for none."""
     if opened.answer is None:
         return ""
@@ -184,8 +184,8 @@ def _told(opened: AttemptResult) -> str:
     return ""
 
 
-def _check_prompt(scope: Scope, told: Sequence[WorkerFlush]) -> None:
+def _check_prompt(scope: Scope, flushes: Sequence[WorkerFlush]) -> None:
     """ApiError 422 where every worker that was asked finds fault with the prompt."""
-    asked = [one for one in told if one.status]
+    asked = [one for one in flushes if one.status]
     if scope.prompt is not None and asked and all(one.status in _FAULTS_OF_PROMPT for one in asked):
         raise ApiError(422, asked[0].error, param="scope.prompt")

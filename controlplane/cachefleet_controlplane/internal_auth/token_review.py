@@ -168,12 +168,12 @@ class TokenReviewAuthorizer:
         """For all namespaces, it must be allowed in each that is served."""
         spaces = [asked.namespace] if asked.namespace else self._namespaces
         for namespace in spaces:
-            access = await self._may_there(token, identity, replace(asked, namespace=namespace))
+            access = await self._may_in_namespace(token, identity, replace(asked, namespace=namespace))
             if access is not Authorization.ALLOWED:
                 return access
         return Authorization.ALLOWED
 
-    async def _may_there(self, token: str, identity: Identity, asked: Asked) -> Authorization:
+    async def _may_in_namespace(self, token: str, identity: Identity, asked: Asked) -> Authorization:
         key = (_digest(token), asked)
         if (known := self._answers.get(key)) is not None:
             return known

@@ -12,7 +12,7 @@ lost_tokens       why prompt tokens were not served from cache: tokens by cause,
 prompt_blocks     blocks of a prompt: those it needs, and those a hit can have
 reason_texts      reasons and causes as sentences
 reservations      blocks that requests in flight will fill on one worker
+specific_reason   the reason of a decision, more specific where the prompt says more than its scores
 throughput        prefill rate and batch assumed where nobody has measured them
-told_reason       the reason of a decision as it is told
 worth             what work and evictions on a worker cost others
 """

@@ -15,7 +15,7 @@ Again = Callable[[frozenset[str]], Decision]
 """Decides once more, with these workers excluded as well."""
 
 
-def leaning(decision: Decision, worker: str, again: Again) -> Decision:
+def prefer_if_tied(decision: Decision, worker: str, again: Again) -> Decision:
     """The decision for ``worker`` where that is as good as ``decision``, which has all scores; else ``decision``."""
     if decision.verdict is not Verdict.ROUTE or decision.full_name == worker:
         return decision

@@ -42,7 +42,7 @@ class BlockReservations:
 
     def take(self, keys: bytes, *, blocks: int, held: int) -> Reservation:
         """Reserve ``blocks``; others may share those of ``keys``, of which the first ``held`` are there already."""
-        there = min(max(held, self._known(keys)), len(keys) // KEY_BYTES, blocks) if keys else 0
+        there = min(max(held, self._longest_shared(keys)), len(keys) // KEY_BYTES, blocks) if keys else 0
         reservation = Reservation(keys[: KEY_BYTES * there], blocks - there)
         self._alone += reservation.alone
         self._insert(reservation.chain)
@@ -52,7 +52,7 @@ class BlockReservations:
         """All of ``keys``, as given to ``take``, are in the cache now: others may share them."""
         if not keys:
             return
-        new = len(keys) // KEY_BYTES - self._known(keys)
+        new = len(keys) // KEY_BYTES - self._longest_shared(keys)
         self._remove(reservation.chain)
         reservation.chain, reservation.alone = keys, reservation.alone - new
         self._alone -= new
@@ -63,7 +63,7 @@ class BlockReservations:
         self._alone -= reservation.alone
         self._remove(reservation.chain)
 
-    def _known(self, keys: bytes) -> int:
+    def _longest_shared(self, keys: bytes) -> int:
         """The longest prefix, in blocks, that ``keys`` share with any chain."""
         place = bisect_left(self._chains, keys)
         return max((shared_blocks(keys, self._chains[i]) for i in (place - 1, place) if self._has(i)), default=0)

@@ -12,20 +12,20 @@ class CandidateTables:
 
     def __init__(self, registry: Registry, *, weighed: bool = True) -> None:
         self._registry, self._weighed = registry, weighed
-        self.known: dict[tuple[str, str, Duty], CandidateTable] = {}
+        self.kept: dict[tuple[str, str, Duty], CandidateTable] = {}
         self._version = registry.version
 
     def of(self, model: str, adapter: str, duty: Duty, *, now: float) -> CandidateTable:
         """The up-to-date table; it is kept where it has candidates."""
         if self._version != self._registry.version:
-            self.known.clear()
+            self.kept.clear()
             self._version = self._registry.version
-        table = self.known.get((model, adapter, duty))
+        table = self.kept.get((model, adapter, duty))
         if table is not None and table.follow(now):
             return table
         table = self.without(NO_ONE, model, adapter, duty, now=now)
         if table.candidates:
-            self.known[model, adapter, duty] = table
+            self.kept[model, adapter, duty] = table
         return table
 
     def without(self, exclude: frozenset[str], model: str, adapter: str, duty: Duty, *, now: float) -> CandidateTable:

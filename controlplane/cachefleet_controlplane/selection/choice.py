@@ -24,7 +24,7 @@ from cachefleet_controlplane.routing.decision import (
 )
 from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.prompt_blocks import wanted_blocks
-from cachefleet_controlplane.routing.told_reason import told_reason
+from cachefleet_controlplane.routing.specific_reason import specific_reason
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.workers.worker import Worker
 
@@ -140,7 +140,7 @@ def _reason(choice: cachefleet_native.Choice, prompt: Prompt, policy: RoutingPol
     reason = _REASONS[choice.reason]
     if policy is RoutingPolicy.LEAST_LOADED and reason is Reason.LOAD_ONLY:
         return Reason.LEAST_LOADED
-    return told_reason(reason, prompt, predicted=choice.predicted_tokens)
+    return specific_reason(reason, prompt, predicted=choice.predicted_tokens)
 
 
 def _scores(

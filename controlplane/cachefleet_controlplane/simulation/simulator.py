@@ -184,7 +184,7 @@ class Simulator:
         process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         try:
             async with asyncio.timeout(self._seconds):
-                answer, said = await _told(process, job)
+                answer, said = await _output(process, job)
         except TimeoutError as error:
             raise _too_large(f"{self._seconds:g} s") from error
         finally:
@@ -202,7 +202,7 @@ class Simulator:
         return msgspec.msgpack.decode(answer, type=list[Figures])
 
 
-async def _told(process: Process, job: Job) -> tuple[bytes, bytes]:
+async def _output(process: Process, job: Job) -> tuple[bytes, bytes]:
     """What a process writes to its standard output and error once it has its job."""
     if process.stdin is None:
         raise RuntimeError("the process has no standard input")

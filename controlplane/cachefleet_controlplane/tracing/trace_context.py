@@ -28,7 +28,7 @@ class TraceContext:
         return TRACEPARENT, f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}".encode()
 
 
-def given_context(headers: Iterable[Header]) -> TraceContext | None:
+def incoming_context(headers: Iterable[Header]) -> TraceContext | None:
     """Return the context that a client sends; None without one, or where it is not valid."""
     given = [value for name, value in headers if name == TRACEPARENT]
     return parse(given[0]) if len(given) == 1 else None

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from cachefleet_controlplane.exposition import EXEMPLAR
 from cachefleet_controlplane.tracing.request_span import RequestSpan
 from cachefleet_controlplane.tracing.span import Span
-from cachefleet_controlplane.tracing.trace_context import TraceContext, continued, given_context
+from cachefleet_controlplane.tracing.trace_context import TraceContext, continued, incoming_context
 from cachefleet_controlplane.wire.headers import Header
 
 _TRACE_BITS: Final = 128
@@ -47,7 +47,7 @@ class Tracer:
 
         Workers of a request that is not traced are told so, or each might begin a trace of its own.
         """
-        parent = given_context(headers)
+        parent = incoming_context(headers)
         trace_id = self._id(_TRACE_BITS) if parent is None else parent.trace_id
         if not self._sampler(trace_id, parent):
             EXEMPLAR.set(None)  # a pipelined request's task begins in the context of the one before

@@ -27,7 +27,7 @@ class CacheShares:
         self._tenants = tenants
         self._names: dict[str, TenantId] | None = None
 
-    def told(self, shares: CacheShareSpec) -> tuple[SaltShare, ...]:
+    def salt_shares(self, shares: CacheShareSpec) -> tuple[SaltShare, ...]:
         """The shares of tenants that have one of their own."""
         return tuple(SaltShare(salt=self._digest(TenantId(one.name)), share=one.share) for one in shares.tenants)
 

@@ -53,8 +53,8 @@ class Pool:
         return self.declared.metadata.namespace, self.declared.spec.model.name
 
     @property
-    def told(self) -> Policy | None:
-        """The policy as workers are told it, with tenants' shares."""
+    def policy_with_shares(self) -> Policy | None:
+        """The policy that workers are sent, with tenants' shares."""
         if self.policy is None or self.tenant_shares is None:
             return self.policy
         return msgspec.structs.replace(self.policy, tenant_shares=self.tenant_shares)

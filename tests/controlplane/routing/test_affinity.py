@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cachefleet_controlplane.routing.affinity import leaning
+from cachefleet_controlplane.routing.affinity import prefer_if_tied
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision, Knowledge, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.store.decision_records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE
@@ -46,7 +46,7 @@ def leant(decision: Decision, other: Decision | None = None) -> Decision:
         assert PREFERRED not in others
         return other or decided(1, score(1))
 
-    return leaning(decision, PREFERRED, again)
+    return prefer_if_tied(decision, PREFERRED, again)
 
 
 def test_a18_among_equals_it_is_the_one_preferred() -> None:

@@ -92,16 +92,16 @@ def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
 def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
     selector = fleet._selector
     fleet.route(MODEL, LONG)
-    table = selector._tables.known[MODEL, "", Duty.ANSWER]
+    table = selector._tables.kept[MODEL, "", Duty.ANSWER]
     fleet.now += 4
     fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
     fleet.now += 4
     assert fleet.route("nobody", LONG).worker == ""
     assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
-    assert selector._tables.known == {(MODEL, "", Duty.ANSWER): table}
+    assert selector._tables.kept == {(MODEL, "", Duty.ANSWER): table}
     fleet.worker_failed("default/demo/demo-2")
     fleet.route(MODEL, LONG)
-    assert selector._tables.known[MODEL, "", Duty.ANSWER] is not table
+    assert selector._tables.kept[MODEL, "", Duty.ANSWER] is not table
 
 
 def test_room_is_that_of_now(fleet: LiveFleet, plain: ReferenceSelector) -> None:
@@ -119,9 +119,9 @@ def test_room_is_that_of_now(fleet: LiveFleet, plain: ReferenceSelector) -> None
 
 def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: LiveFleet) -> None:
     fleet.route(MODEL, LONG)
-    table = fleet._selector._tables.known[MODEL, "", Duty.ANSWER]
+    table = fleet._selector._tables.kept[MODEL, "", Duty.ANSWER]
     assert fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).worker == "demo-1"
-    assert fleet._selector._tables.known == {(MODEL, "", Duty.ANSWER): table}
+    assert fleet._selector._tables.kept == {(MODEL, "", Duty.ANSWER): table}
 
 
 def test_an_exclusion_looks_at_no_worker_anew(fleet: LiveFleet, monkeypatch: pytest.MonkeyPatch) -> None:

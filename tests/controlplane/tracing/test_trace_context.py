@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.tracing.trace_context import TraceContext, continued, given_context, parse
+from cachefleet_controlplane.tracing.trace_context import TraceContext, continued, incoming_context, parse
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = TraceContext(int(TRACE, 16), int(SPAN, 16), sampled=True)
@@ -59,9 +59,9 @@ def test_anything_can_be_read(sent: bytes) -> None:
 
 
 def test_two_of_them_are_none() -> None:
-    assert given_context([CONTEXT.header()]) == CONTEXT
-    assert given_context([CONTEXT.header()] * 2) is None
-    assert given_context([(b"tracestate", b"a=1")]) is None
+    assert incoming_context([CONTEXT.header()]) == CONTEXT
+    assert incoming_context([CONTEXT.header()] * 2) is None
+    assert incoming_context([(b"tracestate", b"a=1")]) is None
 
 
 def test_a_state_goes_with_its_parent_alone() -> None:

@@ -32,9 +32,9 @@ def entity_tag(document: Schema | msgspec.Struct) -> str:
         whole = msgspec.json.decode(msgspec.json.encode(document))
     else:
         whole = document.model_dump(mode="json", by_alias=True)
-    told = _steady(whole)
-    digest = hashlib.sha256(repr(told).encode()).hexdigest()[:32]
-    return f'"{digest}"' if told == whole else f'W/"{digest}"'
+    steady = _steady(whole)
+    digest = hashlib.sha256(repr(steady).encode()).hexdigest()[:32]
+    return f'"{digest}"' if steady == whole else f'W/"{digest}"'
 
 
 def tagged(document: T, response: Response, if_none_match: str | None) -> T | Response:

@@ -32,7 +32,7 @@ def decision_routes(decisions: DecisionLog) -> APIRouter:
         return Response(await listed(page, rest), media_type="application/json")
 
     @router.get("/decisions/{decision_id}", summary="Why this worker, and what the cache did", responses=refusals(404))
-    async def one(decision_id: Annotated[str, Path(max_length=64)]) -> Decision:
+    async def read_decision(decision_id: Annotated[str, Path(max_length=64)]) -> Decision:
         record = await decisions.get(decision_id)
         if record is None:
             raise HTTPException(404, "no such decision; old ones are forgotten")

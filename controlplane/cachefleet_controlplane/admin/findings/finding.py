@@ -56,7 +56,7 @@ class Fault(Generic[T]):
     docs: str
 
 
-def found(groups: Iterable[Iterable[Fault[T]]], thing: T, subject: str) -> Iterator[Finding]:
+def faults(groups: Iterable[Iterable[Fault[T]]], thing: T, subject: str) -> Iterator[Finding]:
     """Of each group the first fault that the thing has."""
     for group in groups:
         if fault := next((one for one in group if one.present(thing)), None):

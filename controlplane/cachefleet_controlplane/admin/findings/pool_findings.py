@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, faults, operations, troubleshooting
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 
 APART: Final = 0.05
@@ -15,7 +15,7 @@ APART: Final = 0.05
 def pool_findings(pools: tuple[PoolFacts, ...]) -> Iterator[Finding]:
     """The findings of each pool."""
     for pool in pools:
-        yield from found(_GROUPS, pool, f"pool {pool.key}")
+        yield from faults(_GROUPS, pool, f"pool {pool.key}")
         yield from _name_findings(pool)
 
 
@@ -35,11 +35,11 @@ def _name_findings(pool: PoolFacts) -> Iterator[Finding]:
 
 
 def _hit_words(pool: PoolFacts) -> str:
-    found = pool.hit_ratio
-    words = f"of {found.tokens:,} prompt tokens in {found.window_seconds:,.0f} s {found.value or 0:.1%}"
-    words = f"{words} came from cache, the objective is {found.objective or 0:.1%}"
-    counted = found.counted
-    if not found.by_answers or counted is None or abs(counted - (found.value or 0)) < APART:
+    ratio = pool.hit_ratio
+    words = f"of {ratio.tokens:,} prompt tokens in {ratio.window_seconds:,.0f} s {ratio.value or 0:.1%}"
+    words = f"{words} came from cache, the objective is {ratio.objective or 0:.1%}"
+    counted = ratio.counted
+    if not ratio.by_answers or counted is None or abs(counted - (ratio.value or 0)) < APART:
         return words
     return f"{words}; the engines' own counters say {counted:.1%}"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, faults, operations, troubleshooting
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import IndexStatus
@@ -36,16 +36,16 @@ class ServiceState:
 def service_findings(state: ServiceState) -> Iterator[Finding]:
     """The findings of one replica, beside those of its fleet and index."""
     for subject, groups in _SERVICE.items():
-        yield from found(groups, state, subject)
+        yield from faults(groups, state, subject)
     for pool in state.unread_pools:
-        yield from found(_UNREAD_POOL, pool, f"pool {pool}")
+        yield from faults(_UNREAD_POOL, pool, f"pool {pool}")
     for request in state.fatal_requests:
-        yield from found(_FATAL_REQUEST, request, f"request {request.subject.decision}")
+        yield from faults(_FATAL_REQUEST, request, f"request {request.subject.decision}")
 
 
 def index_findings(index: IndexStatus) -> Iterator[Finding]:
     """What the index has refused since the replica started."""
-    yield from found(_INDEX, index, "index")
+    yield from faults(_INDEX, index, "index")
 
 
 _STORE: Final = troubleshooting("the-store-is-down")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, found, operations, troubleshooting
+from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, faults, operations, troubleshooting
 from cachefleet_core.engine.suspensions import Suspension, suspension_words
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference
@@ -16,7 +16,7 @@ def worker_findings(workers: tuple[WorkerFacts, ...]) -> Iterator[Finding]:
     """The findings of each worker that the source of pools lists."""
     for worker in workers:
         if worker.listed:
-            yield from found(_GROUPS, worker, f"worker {worker.id}")
+            yield from faults(_GROUPS, worker, f"worker {worker.id}")
             yield from _warm_findings(worker)
             yield from _adapter_findings(worker)
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.request.request import Request
-from cachefleet_controlplane.routing.affinity import leaning
+from cachefleet_controlplane.routing.affinity import prefer_if_tied
 from cachefleet_controlplane.routing.decision import Decision
 
 
@@ -17,7 +17,7 @@ def decide(fleet: Fleet, request: Request, *, exclude: frozenset[str] = frozense
     decision = fleet.route(name, request.prompt, exclude=exclude, duty=request.duty, every=every)
     if not leans:
         return decision
-    return leaning(decision, request.preferred, partial(_without, fleet, request, exclude))
+    return prefer_if_tied(decision, request.preferred, partial(_without, fleet, request, exclude))
 
 
 def _without(fleet: Fleet, request: Request, exclude: frozenset[str], others: frozenset[str]) -> Decision:

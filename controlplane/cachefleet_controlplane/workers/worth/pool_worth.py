@@ -36,7 +36,7 @@ class PoolWorth:
     _tokens: float = 0.0
     _work: float = 0.0
     _squares: float = 0.0
-    _told: float = -math.inf
+    _refreshed_at: float = -math.inf
 
     def reported(self, queries: int, hits: int, now: float) -> None:
         """A worker's engine has looked up so many tokens, and found so many, since its last report.
@@ -57,11 +57,11 @@ class PoolWorth:
 
     def due(self, now: float) -> bool:
         """Whether it is time to tell decisions."""
-        return now - self._told >= REFRESH_SECONDS
+        return now - self._refreshed_at >= REFRESH_SECONDS
 
     def tell(self, workers: int, now: float) -> Worth:
         """What is known now of a pool of which so many workers report."""
-        self._told = now
+        self._refreshed_at = now
         return self.worth(workers)
 
     def worth(self, workers: int) -> Worth:

@@ -1,12 +1,12 @@
-"""The reason of a decision as it is told."""
+"""The reason of a decision, more specific where the prompt says more than its scores."""
 
 from __future__ import annotations
 
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, Reason
 
 
-def told_reason(reason: Reason, prompt: Prompt, *, predicted: int) -> Reason:
-    """The reason as it is told.
+def specific_reason(reason: Reason, prompt: Prompt, *, predicted: int) -> Reason:
+    """The most specific reason that applies.
 
     Load decided on a prompt shorter than a block since nothing of it can be cached. A longest prefix of which no token
     is ``predicted`` by the chosen worker's reports is one in flight; an estimate tells no reports from what was sent.
