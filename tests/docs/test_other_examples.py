@@ -155,6 +155,21 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+SHORT: Final = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|rs))(?:::\w+)?`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_files_that_a_page_names_in_short_are_there(page: Path) -> None:
+    assert [name for name in SHORT.findall(page.read_text()) if name not in _ends_of_paths()] == []
+
+
+@cache
+def _ends_of_paths() -> frozenset[str]:
+    """Every source file's name, alone and with some or all of its folders."""
+    files = (file.relative_to(ROOT).parts for folder in FOLDERS for file in (ROOT / folder).rglob("*.[pr][ys]"))
+    return frozenset("/".join(parts[start:]) for parts in files for start in range(len(parts)))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_to_pages_and_their_sections_lead_somewhere(page: Path) -> None:
     for target, section in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
