@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Final
 
 from bench.profile_parts import LOOP, Place, part_of
-from cachefleet_controlplane.replica_process import main
+from cachefleet_controlplane.wiring.replica_process import main
 
 INTERVAL_NANOSECONDS: Final = 1_000_000
 _THREAD_CPU_CLOCK: Final = 3

@@ -2,19 +2,12 @@
 
 __main__         ``python -m cachefleet_controlplane``, which ends with one sentence where native code cannot be used
 client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
-control_plane    one replica: two ASGI applications, their tasks, /metrics, /healthz and /readyz
 exposition       counts that wait until they are read; the format of /metrics, OpenMetrics with exemplars too
 inherited_sockets  listening sockets that outlive this process
 internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
-replica_process  the process of a replica: two HTTP servers, signals, drain, exit status
-replica_bounds   times and sizes that are the same in every installation
-setting_values   what settings may be
-settings         environment variables
 timed_bodies     middleware of the internal port that ends requests whose body is slow
-tls              TLS of the ports, and how workers are verified
 websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
-wiring           builds the parts of a replica from the settings
 admin/           admin API under /admin/v1
 console/         pages for people under /console, made of the admin API's answers
 internal_auth/   who may report and who may use the admin API
@@ -34,5 +27,6 @@ tenants/         tenants, API keys and limits
 tracing/         OpenTelemetry: which requests are traced, their spans, W3C context
 transport/       HTTP by native code, on threads of its own
 wire/            HTTP exchanges, headers, error bodies, JSON members
+wiring/          builds a replica from its settings, part by part
 workers/         pools and workers with their load and in-flight requests
 """

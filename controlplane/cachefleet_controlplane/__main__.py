@@ -16,7 +16,7 @@ def main() -> int:
     if problem := lacking():
         logs.refuse([f"the control plane needs native code: {problem}"])
         return 2
-    from cachefleet_controlplane import replica_process  # noqa: PLC0415 - imports native code
+    from cachefleet_controlplane.wiring import replica_process  # noqa: PLC0415 - imports native code
 
     return replica_process.main()
 

@@ -20,7 +20,7 @@ from tests.chart.matrix import MATRIX
 from tests.controlplane import waiting
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.tenants.test_tenancy import admin, ask, new_tenant
-from tests.controlplane.test_control_plane import BOUNDS, Plane, running
+from tests.controlplane.wiring.test_control_plane import BOUNDS, Plane, running
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.cluster

@@ -18,7 +18,7 @@ from cachefleet_controlplane.store.database import Database
 from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.fleet.test_worker_churn import fleet
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, POOL, WORKER_KEY, engine
-from tests.controlplane.test_control_plane import Plane
+from tests.controlplane.wiring.test_control_plane import Plane
 from tests.fakes.big_fleet import BigFleet
 from tests.fakes.engine import FakeEngine
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from tests.controlplane.gateway.harness import MODEL, engine
-from tests.controlplane.test_control_plane import Plane, running
+from tests.controlplane.wiring.test_control_plane import Plane, running
 from tests.fakes.engine import FakeEngine
 
 CHAT: Final = "/v1/chat/completions"

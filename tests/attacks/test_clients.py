@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.target import CHAT, Target, attacked
-from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import BOUNDS
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n".encode()
 Writers = list[asyncio.StreamWriter]

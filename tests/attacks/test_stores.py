@@ -17,8 +17,8 @@ from sqlalchemy import Engine, event
 from cachefleet_controlplane.tenants import directory
 from tests.attacks.target import Target, attacked
 from tests.controlplane.store.postgresql import PostgreSQL
-from tests.controlplane.test_control_plane import BOUNDS
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import BOUNDS
 
 QUICK = replace(BOUNDS, tenants_poll_seconds=0.2)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.settings import Settings
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.metrics import Metrics as OperatorMetrics

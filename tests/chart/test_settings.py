@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from pydantic_settings import BaseSettings
 
-from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
 from cachefleet_controlplane.tracing.tracing_settings import tracing_settings
+from cachefleet_controlplane.wiring.settings import Settings as ControlPlaneSettings
 from cachefleet_operator.settings import Settings as OperatorSettings
 from tests.chart.helm import Object, template
 from tests.chart.matrix import MATRIX

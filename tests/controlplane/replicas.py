@@ -18,7 +18,7 @@ import aiohttp
 
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, Worker, chat
-from tests.controlplane.test_control_plane import POOL_FILE
+from tests.controlplane.wiring.test_control_plane import POOL_FILE
 
 
 @dataclass

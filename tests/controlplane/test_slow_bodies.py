@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.replica_bounds import ReplicaBounds
-from cachefleet_controlplane.replica_process import servers
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.replica_process import servers
 from tests.controlplane.gateway.harness import engine
-from tests.controlplane.test_control_plane import settings
+from tests.controlplane.wiring.test_control_plane import settings
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

@@ -22,7 +22,7 @@ DRAWN: Final[Mapping[str, str]] = {
     "README.md OpenAI / Anthropic": "a drawing",
     "docs/architecture.md kubectl / helm": "a drawing",
     "docs/architecture.md local/": "a drawing; import-linter holds the layers",
-    "docs/architecture.md control_plane.py": "a drawing; import-linter holds the layers",
+    "docs/architecture.md wiring/": "a drawing; import-linter holds the layers",
     "docs/budget.md ": "a formula: tests/core/test_budget.py",
     "docs/console.md Console": "what `cachefleet up` prints: tests/local",
     "docs/decisions.md cost =": "a formula: tests/controlplane/routing",

@@ -30,7 +30,7 @@ from tests.attacks.target import ADMIN, Target
 from tests.controlplane.conftest import migrated_once, postgresql
 from tests.controlplane.gateway.conversations.talk import keyed
 from tests.controlplane.gateway.harness import MODEL, POOL, WORKER_KEY, Front, engine
-from tests.controlplane.test_control_plane import running
+from tests.controlplane.wiring.test_control_plane import running
 from tests.docs.examples import ROOT, Block, blocks, program
 
 __all__ = ["migrated_once", "postgresql"]

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
+from cachefleet_controlplane.wiring.settings import Settings as ControlPlaneSettings
 from cachefleet_core.environment.removed_variables import REMOVED
 from cachefleet_core.pool import policy
 from cachefleet_core.pool.spec import PoolSpec

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from cachefleet_controlplane.settings import Settings as ControlPlaneSettings
+from cachefleet_controlplane.wiring.settings import Settings as ControlPlaneSettings
 from cachefleet_operator.settings import Settings as OperatorSettings
 from cachefleet_worker.agent.settings import AgentBounds, AgentSettings
 from cachefleet_worker.plugin.settings import READERS, PluginSettings

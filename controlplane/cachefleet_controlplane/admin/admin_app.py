@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Final, Protocol
 
 import msgspec
@@ -75,42 +76,39 @@ class AdminFleet(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminParts:
+    """What the admin API shows and changes; without a part its routes are left out.
+
+    ``state`` is what this replica knows of itself, for findings.
+    """
+
+    fleet: AdminFleet
+    decisions: DecisionLog
+    service: TenantService
+    usage: UsageLog
+    explain: Explain
+    flush: Flush | None = None
+    simulate: Simulate | None = None
+    certifier: Certifier | None = None
+    state: Callable[[], ServiceState] = ServiceState
+    history: HistorySource | None = None
+    audit: AuditLog | None = None
+
+
 def admin_app(
-    fleet: AdminFleet,
-    decisions: DecisionLog,
+    parts: AdminParts,
     *,
-    service: TenantService,
-    usage: UsageLog,
-    explain: Explain,
-    flush: Flush | None = None,
-    simulate: Simulate | None = None,
-    certifier: Certifier | None = None,
-    state: Callable[[], ServiceState] = ServiceState,
-    history: HistorySource | None = None,
     authorize: AdminAuthorizer,
     user_of: Callable[[str], str] = lambda _: "",
-    audit: AuditLog | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> FastAPI:
     """Make the application to be mounted at ``PATH``; every path under it asks ``authorize`` first.
 
-    ``state`` is what this replica knows of itself, for findings; ``user_of`` gives the user of a token that was just
-    judged, for the audit log.
+    ``user_of`` gives the user of a token that was just judged, for the audit log.
     """
     app = FastAPI(title="Cachefleet admin API", version="v1", openapi_url=None, docs_url=None, redoc_url=None)
-    of_keys = (key_routes(service), access_routes(service))
-    of_tenants = (tenant_routes(service), *of_keys, usage_routes(usage, service.wall_clock))
-    found = findings_routes(lambda: findings(fleet.view(), state()))
-    streams = (stream_routes(decisions.feed), export_routes(decisions))  # first: a decision's id may be any word
-    of_decisions = (*streams, decision_routes(decisions), explain_routes(explain))
-    of_fleet = (_fleet_routes(fleet), found, *of_decisions, _routing_routes(fleet))
-    of_conversations = () if certifier is None else (certificate_routes(certifier),)
-    of_simulation = () if simulate is None else (simulate_routes(simulate),)
-    of_caches = (*of_simulation, *(() if flush is None else (flush_routes(flush),)))
-    of_history = () if history is None else (history_routes(history),)
-    of_audit = () if audit is None else (audit_routes(audit),)
-    of_the_past = (*of_history, *of_audit)
-    for router in (*of_fleet, *of_caches, *of_the_past, *of_tenants, *of_conversations, _meta_routes(app)):
+    for router in (*_routers(parts), _meta_routes(app)):
         app.router.routes.extend(router.routes)  # include_router would build each route a second time
     app.add_exception_handler(StarletteHTTPException, problem_responses.http_problem)
     app.add_exception_handler(RequestValidationError, problem_responses.invalid_problem)
@@ -121,9 +119,28 @@ def admin_app(
     app.add_exception_handler(Exception, problem_responses.unexpected_problem)
     app.add_middleware(BodyBound, max_bytes=max_bytes)
     app.add_middleware(Guard, authorize=authorize, user_of=user_of)
-    if audit is not None:  # the middleware added last runs first
-        app.add_middleware(Audited, audit=audit, wall_clock=service.wall_clock)
+    if parts.audit is not None:  # the middleware added last runs first
+        app.add_middleware(Audited, audit=parts.audit, wall_clock=parts.service.wall_clock)
     return app
+
+
+def _routers(parts: AdminParts) -> Iterator[APIRouter]:
+    fleet, decisions, service = parts.fleet, parts.decisions, parts.service
+    yield from (_fleet_routes(fleet), findings_routes(lambda: findings(fleet.view(), parts.state())))
+    yield from (stream_routes(decisions.feed), export_routes(decisions))  # first: a decision's id may be any word
+    yield from (decision_routes(decisions), explain_routes(parts.explain), _routing_routes(fleet))
+    if parts.simulate is not None:
+        yield simulate_routes(parts.simulate)
+    if parts.flush is not None:
+        yield flush_routes(parts.flush)
+    if parts.history is not None:
+        yield history_routes(parts.history)
+    if parts.audit is not None:
+        yield audit_routes(parts.audit)
+    yield from (tenant_routes(service), key_routes(service), access_routes(service))
+    yield usage_routes(parts.usage, service.wall_clock)
+    if parts.certifier is not None:
+        yield certificate_routes(parts.certifier)
 
 
 # The handlers are coroutines, so that they run in the event loop that owns the fleet.

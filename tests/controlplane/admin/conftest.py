@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
 from cachefleet_controlplane.admin.history.history_routes import HistorySource
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.history.cache_history import CacheHistory
@@ -169,8 +169,9 @@ def app(  # noqa: PLR0917 - fixtures
 ) -> FastAPI:
     source = HistorySource(history, prefixes, clock=lambda: NOW)
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
+    parts = AdminParts(fleet=fleet, decisions=decisions, **given)
     user_of = "user of {}".format
-    return admin_app(fleet, decisions, authorize=doorkeeper, user_of=user_of, max_bytes=2048, **given)
+    return admin_app(parts, authorize=doorkeeper, user_of=user_of, max_bytes=2048)
 
 
 @pytest.fixture

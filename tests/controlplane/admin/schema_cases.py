@@ -28,11 +28,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.replica_process import servers
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.replica_process import servers
 from tests.controlplane.gateway.harness import MODEL, WORKER_KEY
-from tests.controlplane.test_control_plane import BOUNDS
-from tests.controlplane.test_control_plane import settings as plane_settings
+from tests.controlplane.wiring.test_control_plane import BOUNDS
+from tests.controlplane.wiring.test_control_plane import settings as plane_settings
 from tests.fakes.engine import FakeEngine, Handler
 from tests.fakes.failures import bad_request
 from tests.fakes.routes import refuse

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from cachefleet_controlplane.admin.admin_app import PATH, AdminFleet, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminFleet, AdminParts, admin_app
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
@@ -36,9 +36,8 @@ def admin_over(database: Database, *, fleet: AdminFleet | None = None, **more: A
         "service": TenantService(tenants, repository, HASH_KEY, wall_clock=lambda: NOW),
         "usage": UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW),
         "explain": Oracle(),
-        "authorize": Doorkeeper(),
     }
-    return admin_app(fleet or Still(), **(given | more))
+    return admin_app(AdminParts(fleet=fleet or Still(), **(given | more)), authorize=Doorkeeper())
 
 
 def mounted(admin: ASGIApp, *more: Mount) -> Starlette:

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
 from cachefleet_controlplane.flushing.flush_scope import Scope
 from cachefleet_controlplane.flushing.flusher import WorkerFlush
 from cachefleet_controlplane.store.audit_log import AuditLog
@@ -54,7 +54,7 @@ async def http(  # noqa: PLR0917 - fixtures
     audit: AuditLog,
 ) -> AsyncIterator[httpx.AsyncClient]:
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "audit": audit}
-    app = admin_app(fleet, decisions, flush=flushing, authorize=doorkeeper, **given)
+    app = admin_app(AdminParts(fleet=fleet, decisions=decisions, flush=flushing, **given), authorize=doorkeeper)
     transport = httpx.ASGITransport(app=Starlette(routes=[Mount(PATH, app)]), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://internal{PATH}") as client:
         client.headers["authorization"] = f"Bearer {TOKEN}"

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cachefleet_controlplane.admin import simulate_routes
-from cachefleet_controlplane.admin.admin_app import PATH, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import Figures
@@ -86,7 +86,7 @@ def served(  # noqa: PLR0917 - fixtures
     fleet: Any, decisions: Any, service: Any, usage: Any, oracle: Any, doorkeeper: Any, simulating: Simulating
 ) -> FastAPI:
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle}
-    return admin_app(fleet, decisions, simulate=simulating, authorize=doorkeeper, **given)
+    return admin_app(AdminParts(fleet=fleet, decisions=decisions, simulate=simulating, **given), authorize=doorkeeper)
 
 
 @pytest.fixture

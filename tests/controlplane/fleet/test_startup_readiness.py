@@ -14,8 +14,8 @@ from tests.controlplane.fleets import FakeLink, LiveFleet, pool, view
 from tests.controlplane.frames import hello, sent, snapshot, state
 from tests.controlplane.gateway.harness import engine
 from tests.controlplane.hot_prefixes.test_new_worker_warmup import agent, worker_settings
-from tests.controlplane.test_control_plane import running
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import running
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

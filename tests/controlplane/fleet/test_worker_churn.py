@@ -16,8 +16,8 @@ from cachefleet_worker.agent.agent import Agent
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, engine
 from tests.controlplane.hot_prefixes.test_new_worker_warmup import agent, worker_settings
 from tests.controlplane.replicas import Traffic
-from tests.controlplane.test_control_plane import Plane, running
 from tests.controlplane.waiting import until, value
+from tests.controlplane.wiring.test_control_plane import Plane, running
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("hurried")

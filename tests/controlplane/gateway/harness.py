@@ -22,7 +22,6 @@ from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
-from cachefleet_controlplane.gateway.conversations.conversation_parts import rendered
 from cachefleet_controlplane.gateway.conversations.turns import Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
@@ -51,7 +50,8 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
-from cachefleet_controlplane.wiring import GatewayOptions, gateway_context, prompt_lookup, renderer_of
+from cachefleet_controlplane.wiring.conversation_parts import rendered
+from cachefleet_controlplane.wiring.gateway_parts import GatewayOptions, gateway_context, prompt_lookup, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools

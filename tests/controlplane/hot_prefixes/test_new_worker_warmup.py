@@ -32,8 +32,8 @@ from cachefleet_worker.agent.wiring import running as running_agent
 from tests.controlplane.fleets import LiveFleet, pool, view
 from tests.controlplane.frames import hello, state
 from tests.controlplane.gateway.harness import FLEET_KEY, INDEX_KEY, POOL, SALT, WORKER_KEY, engine
-from tests.controlplane.test_control_plane import Plane, running
 from tests.controlplane.waiting import until, value
+from tests.controlplane.wiring.test_control_plane import Plane, running
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("hurried")

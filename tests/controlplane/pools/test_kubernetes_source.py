@@ -288,5 +288,5 @@ def test_pauses_double_to_their_bound_and_are_never_below_a_second() -> None:
 
 
 def test_without_a_cluster_the_client_library_is_not_imported() -> None:
-    code = "import sys, cachefleet_controlplane.control_plane; sys.exit('kubernetes' in sys.modules)"
+    code = "import sys, cachefleet_controlplane.wiring.control_plane; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp
 
 from tests.controlplane.gateway.harness import chat, engine
-from tests.controlplane.test_control_plane import BOUNDS, Plane, running
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import BOUNDS, Plane, running
 
 QUICK = replace(BOUNDS, tenants_poll_seconds=0.05)
 

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.settings import SettingsError
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettings, TracingSettingsError, tracing_settings
-from cachefleet_controlplane.wiring import tracer_of
+from cachefleet_controlplane.wiring.replica_tracer import tracer_of
+from cachefleet_controlplane.wiring.settings import SettingsError
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -79,5 +79,5 @@ def test_a_ratio_is_from_0_to_1(ratio: str) -> None:
 
 def test_nothing_of_opentelemetry_is_imported_while_traces_are_off() -> None:
     loaded = "any(name.startswith('opentelemetry') for name in sys.modules)"
-    code = f"import sys, cachefleet_controlplane.replica_process; sys.exit({loaded})"
+    code = f"import sys, cachefleet_controlplane.wiring.replica_process; sys.exit({loaded})"
     subprocess.run([sys.executable, "-c", code], check=True)

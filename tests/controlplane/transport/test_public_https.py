@@ -10,16 +10,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.replica_process import serve
-from cachefleet_controlplane.settings import SettingsError
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.replica_process import serve
+from cachefleet_controlplane.wiring.settings import SettingsError
 from cachefleet_core.tls_names import PRIVATE_KEY
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import MODEL, chat, engine
-from tests.controlplane.test_control_plane import BOUNDS, settings
 from tests.controlplane.transport.http2_client import http2
 from tests.controlplane.transport.tls_side import NAME, Secured, pair, trusting
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import BOUNDS, settings
 from tests.fakes.secret_volume import SecretVolume
 
 

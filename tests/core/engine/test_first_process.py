@@ -25,7 +25,7 @@ from cachefleet_core.engine.first_process import OPTIONS, PROGRAM, under_first_p
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
 from tests.controlplane.gateway.harness import FLEET_KEY
-from tests.controlplane.test_control_plane import POOL_FILE
+from tests.controlplane.wiring.test_control_plane import POOL_FILE
 
 ROOT: Final = Path(__file__).parents[3]
 TERM: Final = 1 << (signal.SIGTERM - 1)

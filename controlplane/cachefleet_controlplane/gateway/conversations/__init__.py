@@ -2,7 +2,6 @@
 
 checkpoint             what is kept of a finished turn
 converse_layer         the entry: begins the turn of a request, and counts what became of it
-conversation_parts     builds all of it from the settings
 conversation_metrics   Prometheus metrics of continued conversations
 encryption             stored conversations under a key for each tenant
 retention              what the pools of a model allow to keep

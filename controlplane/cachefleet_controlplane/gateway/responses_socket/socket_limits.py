@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
-from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 
 IDLE_SECONDS: Final = 600.0
@@ -31,12 +30,3 @@ class SocketLimits:
     memory_bytes: int = 8 * 1024 * 1024
     all_memory_bytes: int = 256 * 1024 * 1024
     send_seconds: float = SEND_SECONDS
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The limits that the settings name."""
-        return cls(
-            connections=settings.websocket_connections,
-            memory_bytes=settings.continuation_history_bytes,
-            all_memory_bytes=settings.buffer_bytes,
-        )

@@ -19,7 +19,6 @@ from cachefleet_controlplane.gateway.conversations.certification.plain_render im
 from cachefleet_controlplane.gateway.conversations.checkpoint import Owner
 from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.conversation_parts import rendered
 from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.conversations.response_histories import Histories
 from cachefleet_controlplane.gateway.conversations.sessions import Head, name_digest
@@ -31,6 +30,7 @@ from cachefleet_controlplane.gateway.rendering.renderer import Renderer
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.wiring.conversation_parts import rendered
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from tests.controlplane.gateway.harness import MODEL, chat, engine
-from tests.controlplane.test_control_plane import POOL_FILE, Plane, running
+from tests.controlplane.wiring.test_control_plane import POOL_FILE, Plane, running
 
 STORED = POOL_FILE.replace("  engine:", "  continuation: {storeHistory: true}\n  engine:")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
-from cachefleet_controlplane.settings import Settings, SettingsError
 from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError
 from cachefleet_core.tls_names import AUTHORITIES
 from cachefleet_runtime.tls import TrustedAuthorities
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cachefleet_controlplane.settings import Settings, SettingsError, load
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError, load
 from cachefleet_core.environment.removed_variables import REMOVED
 
 REQUIRED = {

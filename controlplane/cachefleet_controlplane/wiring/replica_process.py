@@ -22,11 +22,11 @@ import uvloop
 from prometheus_client import disable_created_metrics
 
 from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
-from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
-from cachefleet_controlplane.settings import Settings, SettingsError, load
 from cachefleet_controlplane.transport.listening_sockets import NeverListenedError
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError, load
 from cachefleet_core.environment.removed_variables import removed_lines
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 from cachefleet_runtime import logs

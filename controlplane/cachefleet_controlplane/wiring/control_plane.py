@@ -11,65 +11,43 @@ from types import TracebackType
 from typing import Final, Self
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route, WebSocketRoute
 
-from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
-from cachefleet_controlplane.admin.admin_app import admin_app
+from cachefleet_controlplane.admin.admin_app import AdminParts
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.history.history_routes import HistorySource
-from cachefleet_controlplane.admin.problem_responses import http_problem
-from cachefleet_controlplane.console.console_app import Console
-from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
-from cachefleet_controlplane.gateway.conversations.conversation_parts import conversation_parts
 from cachefleet_controlplane.gateway.layers import GatewayParts
-from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.history.cache_history import CacheHistory
-from cachefleet_controlplane.history.recorded_requests import RecordedRequests
-from cachefleet_controlplane.history.sampler import Sampler
-from cachefleet_controlplane.index.block_index import BlockIndex
-from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
-from cachefleet_controlplane.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.tenants.directory import Directory
-from cachefleet_controlplane.timed_bodies import TimedBodies
-from cachefleet_controlplane.tls import tls_parts
-from cachefleet_controlplane.wiring import (
-    Authority,
-    audit_log,
-    authority,
-    cluster_marker_of,
-    database_of,
+from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
+from cachefleet_controlplane.wiring.fleet_parts import fleet_of
+from cachefleet_controlplane.wiring.gateway_parts import (
     gateway_bounds,
     gateway_context,
     gateway_options,
-    hot_prefix_parts,
-    pool_source,
     prompt_lookup,
     renderer_of,
-    simulator_of,
-    tenant_parts,
-    tracer_of,
-    transport_of,
-    upstream_of,
+    socket_limits,
 )
+from cachefleet_controlplane.wiring.history_parts import history_parts
+from cachefleet_controlplane.wiring.hot_prefix_parts import hot_prefix_parts
+from cachefleet_controlplane.wiring.internal_app import InternalApp, internal_app
+from cachefleet_controlplane.wiring.native_parts import transport_of, upstream_of
+from cachefleet_controlplane.wiring.pool_parts import Authority, authority, pool_source
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.replica_tracer import tracer_of
+from cachefleet_controlplane.wiring.settings import Settings
+from cachefleet_controlplane.wiring.store_parts import store_parts
+from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
+from cachefleet_controlplane.wiring.tls import tls_parts
 from cachefleet_core.native import native_code
-from cachefleet_core.report_frames import PATH as REPORTS_PATH
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
 from cachefleet_runtime.tasks import restarting
@@ -96,27 +74,21 @@ class ControlPlane:
         self._leaving = False
         self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
-        self._cluster_marker = cluster_marker_of(settings)
-        database = database_of(settings, self._cluster_marker)
-        self.tenancy = tenant_parts(settings, self.bounds, fleet_key, database, self.metrics)
+        store = store_parts(settings, self.metrics)
+        self._cluster_marker, self.decisions, self.audit = store.cluster_marker, store.decisions, store.audit
+        self.tenancy = tenant_parts(settings, self.bounds, fleet_key, store.database, self.metrics)
         self.code = native_code()
         self.completions = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
-        self.fleet = self._fleet(fleet_key)
-        self.tenancy.tenants.on_change(self.fleet.update_tenants)
-        self.metrics.collect_from(FleetCollector(self.fleet.view))
-        repository = SqlDecisions(database, max_rows=settings.decisions_max_rows)
-        self.decisions = DecisionLog(repository, metrics=self.metrics)
-        self.history = CacheHistory()
-        self.recorded = RecordedRequests(settings.recorded_request_bytes)
-        self.audit = audit_log(settings, database, self.metrics)
+        self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
+        self.history = history_parts(settings, self.fleet)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
         self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.completions)
         self.conversations = conversation_parts(
             settings,
             fleet_key,
-            database,
+            store.database,
             fleet=self.fleet,
             upstream=self._upstream,
             credentials=self._credentials,
@@ -124,20 +96,6 @@ class ControlPlane:
             store_seconds=self.bounds.store_seconds,
         )
         self.gateway = self._gateway(fleet_key.salt_key)
-
-    def _fleet(self, fleet_key: FleetKey) -> Fleet:
-        settings = self._settings
-        return Fleet(
-            BlockIndex(),
-            index_key=fleet_key.index_key,
-            salt_key=fleet_key.salt_key,
-            salt_version=self.tenancy.tenants.salt_version,
-            tenants=self.tenancy.tenants.names,
-            keyer=self.code.keyer,
-            texts=None if settings.knowledge == "load" else BlockIndex(),
-            policy=RoutingPolicy(settings.policy),
-            name_rules=settings.name_rules,
-        )
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
@@ -153,7 +111,7 @@ class ControlPlane:
             unseen=self.conversations.unseen,
         )
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
-        self._sampler = Sampler(self.history, self.fleet.view, self.fleet.models, context.queue.waiting)
+        self._sampler = self.history.sampler(self.fleet, context.queue.waiting)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, lookup, tenants, salt_key=salt_key, metrics=self.metrics)
         parts = GatewayParts(
@@ -164,10 +122,10 @@ class ControlPlane:
             bounds=gateway_bounds(settings, self.bounds),
             turns=self.conversations.turns,
             hot=self.hot.observer,
-            history=self.history,
-            recorded=self.recorded,
+            history=self.history.cache,
+            recorded=self.history.recorded,
         )
-        return Gateway(parts, sockets=SocketLimits.of(settings), ready=lambda: self.readiness()[0])
+        return Gateway(parts, sockets=socket_limits(settings), ready=lambda: self.readiness()[0])
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()
@@ -193,7 +151,8 @@ class ControlPlane:
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
         poll = self.bounds.pool_file_poll_seconds
         self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced, poll_seconds=poll)
-        self.internal = self._internal(allowed)
+        internal = self._internal(allowed)
+        self.internal, self.console = internal.app, internal.console
         if self.tracer is not None:
             self._resources.push_async_callback(self.tracer.close)
         await self._resources.enter_async_context(self.completions)
@@ -215,40 +174,27 @@ class ControlPlane:
         self._resources.push_async_callback(api.close)
         return api
 
-    def _internal(self, authority: Authority) -> Starlette:
-        settings = self._settings
-        reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)
-        admin = admin_app(
-            self.fleet,
-            self.decisions,
+    def _internal(self, authority: Authority) -> InternalApp:
+        parts = AdminParts(
+            fleet=self.fleet,
+            decisions=self.decisions,
             service=self.tenancy.service,
             usage=self.tenancy.usage,
             explain=self.gateway.explain,
             flush=self.flush,
-            simulate=simulator_of(settings, self.fleet, self.recorded),
+            simulate=self.history.simulator,
             certifier=self.conversations.examiner,
             state=self._service_state,
-            history=HistorySource(self.history, self.hot.shown),
-            authorize=authority.admin,
-            user_of=authority.user_of,
+            history=HistorySource(self.history.cache, self.hot.shown),
             audit=self.audit,
-            max_bytes=self.bounds.admin_bytes,
         )
-        self.console = Console(self.fleet, admin=admin, authorize=authority.admin)
-        seconds, stall_seconds = settings.request_body_seconds, self.bounds.stall_seconds
-        return Starlette(
-            middleware=[Middleware(TimedBodies, seconds=seconds, stall_seconds=stall_seconds)],
-            routes=[
-                WebSocketRoute(REPORTS_PATH, reports),
-                Route(REPORTS_PATH, reports),
-                Mount(ADMIN_PATH, admin),
-                Mount(Console.path, self.console),
-                Route("/metrics", metrics_endpoint(self.metrics.registry)),
-                Route("/healthz", healthz),
-                Route("/readyz", self._readyz),
-            ],
-            # Also for paths under the mount that no pattern matches, such as those with a line break.
-            exception_handlers={HTTPException: http_problem},
+        reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)
+        body_seconds = self._settings.request_body_seconds
+        return internal_app(
+            *(parts, reports, authority, self.metrics),
+            readyz=self._readyz,
+            body_seconds=body_seconds,
+            bounds=self.bounds,
         )
 
     def withdraw(self) -> None:

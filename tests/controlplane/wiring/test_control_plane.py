@@ -17,12 +17,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.control_plane import ControlPlane
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.pools.source import FilePoolSource
-from cachefleet_controlplane.replica_bounds import ReplicaBounds
-from cachefleet_controlplane.replica_process import serve
-from cachefleet_controlplane.settings import Settings, SettingsError
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.replica_process import serve
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, POOL, chat, engine
 from tests.controlplane.waiting import until
@@ -359,7 +359,7 @@ async def test_certificates_that_cannot_be_used_are_told_by_their_setting(tmp_pa
 async def test_what_an_answer_cost_is_in_the_last_hour(tmp_path: Path) -> None:
     async with engine() as worker, running(tmp_path, worker) as made:
         assert (await made.chat())[0] == 200
-        await until(lambda: bool(made.plane.history.steps(POOL, time.time())))
+        await until(lambda: bool(made.plane.history.cache.steps(POOL, time.time())))
         made.plane._sampler.sample()
         told = {}
         for path in ("history", "lost-hits", "prefixes"):

@@ -7,8 +7,8 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.kubernetes_source import KubePoolSource
-from cachefleet_controlplane.settings import Settings
-from cachefleet_controlplane.wiring import pool_source
+from cachefleet_controlplane.wiring.pool_parts import pool_source
+from cachefleet_controlplane.wiring.settings import Settings
 
 
 @pytest.mark.parametrize("tls", [False, True])

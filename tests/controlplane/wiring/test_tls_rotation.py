@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cachefleet_controlplane.control_plane import ControlPlane
-from cachefleet_controlplane.replica_process import serve
+from cachefleet_controlplane.wiring.control_plane import ControlPlane
+from cachefleet_controlplane.wiring.replica_process import serve
 from cachefleet_core.tls_names import AUTHORITIES, CERTIFICATE, worker_server_name
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_operator.certificates.certificate import Certificate
@@ -37,9 +37,9 @@ from cachefleet_worker.agent.settings import AgentSettings
 from cachefleet_worker.agent.wiring import running as running_agent
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, WORKER_KEY, chat, engine
 from tests.controlplane.gateway.harness import pool as declared_pool
-from tests.controlplane.test_control_plane import BOUNDS
-from tests.controlplane.test_control_plane import settings as plane_settings
 from tests.controlplane.waiting import until
+from tests.controlplane.wiring.test_control_plane import BOUNDS
+from tests.controlplane.wiring.test_control_plane import settings as plane_settings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.secret_volume import SecretVolume
 from tests.operator.store import Store

@@ -24,8 +24,8 @@ from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.upstream.client import Upstream
 from cachefleet_controlplane.gateway.upstream.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.settings import Settings
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import FleetKey
 

@@ -1,0 +1,140 @@
+"""Builds the gateway: its bounds, what attempts share, and what completes requests."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
+from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
+from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
+from cachefleet_controlplane.gateway.handles.handles import Handles
+from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
+from cachefleet_controlplane.gateway.placement.key_affinity import KeyAffinity
+from cachefleet_controlplane.gateway.placement.request_queue import Queue
+from cachefleet_controlplane.gateway.rendering.dedicated_renderers import Renderers
+from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.rendering.render_cache import RenderCache
+from cachefleet_controlplane.gateway.rendering.renderer import Renderer
+from cachefleet_controlplane.gateway.rendering.text_keys import Texts
+from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
+from cachefleet_controlplane.gateway.upstream.answers.system_fingerprints import Fingerprints
+from cachefleet_controlplane.gateway.upstream.client import Upstream
+from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.settings import Settings
+from cachefleet_core.native import Code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What may differ between gateways: bounds, caches, and the most that is learnt of prompts."""
+
+    render_seconds: float = 30.0
+    renderer_urls: Sequence[str] = ()
+    queue_requests: int = 8
+    max_attempts: int = 3
+    knowledge: Knowledge = Knowledge.EXACT
+    render_cache: RenderCache | None = None
+    texts: Texts | None = None
+    clock: Callable[[], float] = time.monotonic
+    tracer: Tracer | None = None
+
+
+def gateway_bounds(settings: Settings, bounds: ReplicaBounds) -> GatewayBounds:
+    """Of bodies and answers."""
+    return GatewayBounds(
+        body_bytes=settings.request_max_bytes,
+        body_seconds=settings.request_body_seconds,
+        requests=settings.upstream_connections,
+        buffered_bytes=settings.buffer_bytes,
+        stall_seconds=bounds.stall_seconds,
+    )
+
+
+def socket_limits(settings: Settings) -> SocketLimits:
+    """Of clients' WebSocket connections."""
+    return SocketLimits(
+        connections=settings.websocket_connections,
+        memory_bytes=settings.continuation_history_bytes,
+        all_memory_bytes=settings.buffer_bytes,
+    )
+
+
+def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) -> GatewayOptions:
+    """What the gateway learns of prompts, and its bounds; ``code`` computes the keys of texts."""
+    return GatewayOptions(
+        render_seconds=settings.render_timeout_seconds,
+        renderer_urls=settings.renderer_urls,
+        queue_requests=settings.queue_requests,
+        max_attempts=settings.max_attempts,
+        knowledge=Knowledge(settings.knowledge),
+        render_cache=RenderCache(),
+        texts=Texts(secrets.token_bytes(32), keyer=code.keyer),
+        tracer=tracer,
+    )
+
+
+def gateway_context(
+    fleet: Fleet, upstream: Upstream, credentials: Credentials, metrics: Metrics, options: GatewayOptions
+) -> GatewayContext:
+    """What the attempts of a request share: fleet, HTTP client, credentials, metrics and the queue for room."""
+    queue = Queue(places=options.queue_requests, metrics=metrics, clock=options.clock)
+    fleet.listen(queue.wake)
+    return GatewayContext(
+        fleet=fleet,
+        upstream=upstream,
+        credentials=credentials,
+        metrics=metrics,
+        fingerprints=Fingerprints(),
+        queue=queue,
+        stalled=StalledAttempts(fleet.troubles, clock=options.clock),
+        deaths=EngineDeaths(upstream.ended, fleet.serves, metrics, clock=options.clock),
+        under_way=AnswersUnderWay(),
+        affinity=KeyAffinity(),
+        max_attempts=options.max_attempts,
+        tracer=options.tracer,
+        clock=options.clock,
+    )
+
+
+def renderer_of(context: GatewayContext, options: GatewayOptions) -> Renderer:
+    """The client that asks renderers and workers for a prompt's token ids or block keys."""
+    return Renderer(
+        context.upstream,
+        context.credentials,
+        metrics=context.metrics,
+        timeout_seconds=options.render_seconds,
+        cache=options.render_cache,
+        dedicated=Renderers(options.renderer_urls),
+    )
+
+
+def prompt_lookup(
+    context: GatewayContext,
+    renderer: Renderer,
+    options: GatewayOptions,
+    *,
+    salt_key: bytes,
+    handles: Handles | None = None,
+    unseen: UnseenText | None = None,
+) -> PromptLookup:
+    """What completes requests: salt, body for workers, token count and block keys."""
+    return PromptLookup(
+        context.fleet,
+        renderer,
+        salt_key=salt_key,
+        texts=options.texts,
+        knowledge=options.knowledge,
+        handles=handles,
+        unseen=unseen,
+        clock=options.clock,
+    )

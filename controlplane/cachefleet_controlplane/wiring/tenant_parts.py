@@ -1,0 +1,53 @@
+"""Builds what knows, admits, counts and changes tenants."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from cachefleet_controlplane.admin.tenant_service import PRIVATE, TenantService
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
+from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.settings import Settings
+from cachefleet_core.tenancy import FleetKey
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantParts:
+    """The parts of tenants; run ``tenants`` and ``usage`` as tasks, which must end before the store closes."""
+
+    tenants: Tenants
+    usage: UsageLog
+    admission: AdmissionMiddleware
+    service: TenantService
+
+
+def tenant_parts(
+    settings: Settings, bounds: ReplicaBounds, fleet_key: FleetKey, database: Database, metrics: Metrics
+) -> TenantParts:
+    """Build the directory of tenants, the usage log, the admission middleware and the admin API's service."""
+    if settings.private_store:
+        logger.warning("tenants cannot be changed: %s", PRIVATE)
+    repository = SqlTenants(database)
+    tenants = Tenants(
+        repository,
+        metrics=metrics,
+        poll_seconds=bounds.tenants_poll_seconds,
+        required=settings.api_keys == "required",
+    )
+    usage_bounds = UsageBounds(days=settings.usage_days)
+    usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=usage_bounds)
+    hash_key = fleet_key.api_key_hash_key
+    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
+    service = TenantService(
+        tenants, repository, hash_key, private=settings.private_store, ephemeral=settings.store_ends_with_pod
+    )
+    return TenantParts(tenants, usage, admission, service)
