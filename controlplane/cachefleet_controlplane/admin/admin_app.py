@@ -1,32 +1,19 @@
-"""The admin API under ``/admin/v1``: the application, and routes for fleet, decisions and routing policy."""
+"""The admin API under ``/admin/v1``: the application of all its routes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from typing import Final
 
-import msgspec
-from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Response
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from cachefleet_controlplane.admin import problem_responses, schemas
+from cachefleet_controlplane.admin import problem_responses
 from cachefleet_controlplane.admin.access_routes import access_routes
-from cachefleet_controlplane.admin.admin_openapi import ERRORS, answers, refusals, with_problems
-from cachefleet_controlplane.admin.answers.entity_tags import (
-    CHANGED,
-    UNCHANGED,
-    IfMatch,
-    IfNoneMatch,
-    encoded,
-    encoded_tagged,
-    entity_tag,
-    expecting,
-    tagged,
-)
-from cachefleet_controlplane.admin.answers.pages import After, ManyLimit, page
+from cachefleet_controlplane.admin.admin_openapi import ERRORS, with_problems
 from cachefleet_controlplane.admin.audit.audit_middleware import Audited
 from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
@@ -38,6 +25,7 @@ from cachefleet_controlplane.admin.explain_routes import Explain, explain_routes
 from cachefleet_controlplane.admin.findings.findings import findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.findings_routes import findings_routes
+from cachefleet_controlplane.admin.fleet_routes import AdminFleet, fleet_routes, routing_routes
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
 from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes
@@ -45,35 +33,16 @@ from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_route
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
 from cachefleet_controlplane.internal_auth.authorizer import AdminAuthorizer
-from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.usage_log import UsageLog
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.views import FleetView, IdleCacheList
-from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
-from cachefleet_core.fleet_status.worker_facts import WorkerList
 
 PATH = "/admin/v1"
 MAX_BYTES: Final = 1024 * 1024
 """The longest body on the internal port."""
-
-Name = Annotated[str, Path(min_length=1, max_length=253)]
-Filter = Annotated[str | None, Query(min_length=1, max_length=512)]
-_POOL = "/pools/{namespace}/{name}"
-_FOUND_OR_NOT = refusals(404) | UNCHANGED
-
-
-class AdminFleet(Protocol):
-    """What the admin API needs of ``fleet.Fleet``."""
-
-    policy: RoutingPolicy
-
-    def view(self) -> FleetView:
-        """All pools and workers at this time."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +95,9 @@ def admin_app(
 
 def _routers(parts: AdminParts) -> Iterator[APIRouter]:
     fleet, decisions, service = parts.fleet, parts.decisions, parts.service
-    yield from (_fleet_routes(fleet), findings_routes(lambda: findings(fleet.view(), parts.state())))
+    yield from (fleet_routes(fleet), findings_routes(lambda: findings(fleet.view(), parts.state())))
     yield from (stream_routes(decisions.feed), export_routes(decisions))  # first: a decision's id may be any word
-    yield from (decision_routes(decisions), explain_routes(parts.explain), _routing_routes(fleet))
+    yield from (decision_routes(decisions), explain_routes(parts.explain), routing_routes(fleet))
     if parts.simulate is not None:
         yield simulate_routes(parts.simulate)
     if parts.flush is not None:
@@ -141,64 +110,6 @@ def _routers(parts: AdminParts) -> Iterator[APIRouter]:
     yield usage_routes(parts.usage, service.wall_clock)
     if parts.certifier is not None:
         yield certificate_routes(parts.certifier)
-
-
-# The handlers are coroutines, so that they run in the event loop that owns the fleet.
-
-
-def _fleet_routes(fleet: AdminFleet) -> APIRouter:
-    router = APIRouter(tags=["fleet"], responses=ERRORS)
-
-    @router.get("/pools", summary="All pools", responses=answers(PoolList) | UNCHANGED)
-    async def pools(if_none_match: IfNoneMatch = None) -> Response:
-        return encoded_tagged(PoolList(items=fleet.view().pools), if_none_match)
-
-    @router.get(_POOL, summary="One pool and its workers", responses=answers(PoolDetail) | _FOUND_OR_NOT)
-    async def pool(namespace: Name, name: Name, if_none_match: IfNoneMatch = None) -> Response:
-        view, key = fleet.view(), f"{namespace}/{name}"
-        facts = next((pool for pool in view.pools if pool.key == key), None)
-        if facts is None:
-            raise HTTPException(404, f"no pool {key}")
-        members = tuple(worker for worker in view.workers if worker.pool == key)
-        return encoded_tagged(PoolDetail(**msgspec.structs.asdict(facts), members=members), if_none_match)
-
-    @router.get(
-        "/workers",
-        summary="Workers: load, held blocks, cache value, freshness, differences",
-        responses=answers(WorkerList),
-    )
-    async def workers(pool: Filter = None, after: After = None, limit: ManyLimit = 1000) -> Response:
-        among = [worker for worker in fleet.view().workers if pool is None or worker.pool == pool]
-        shown, following = page(among, lambda worker: worker.id, after=after, limit=limit)
-        return encoded(WorkerList(items=tuple(shown), total=len(among), next=following))
-
-    @router.get(
-        "/idle-cache",
-        summary="What tenants have of the idle caches",
-        tags=["tenants"],
-        responses=answers(IdleCacheList),
-    )
-    async def idle_cache(pool: Filter = None) -> Response:
-        return encoded(IdleCacheList(tuple(each for each in fleet.view().tenants if pool in {None, each.pool})))
-
-    return router
-
-
-def _routing_routes(fleet: AdminFleet) -> APIRouter:
-    router = APIRouter(tags=["routing"], responses=ERRORS)
-
-    @router.get("/routing", summary="The routing policy in force", response_model=schemas.Routing, responses=UNCHANGED)
-    async def routing(response: Response, if_none_match: IfNoneMatch = None) -> schemas.Routing | Response:
-        return tagged(schemas.Routing(policy=fleet.policy), response, if_none_match)
-
-    @router.put("/routing", summary="Change the routing policy of this replica, until it restarts", responses=CHANGED)
-    async def route_by(wanted: schemas.Routing, response: Response, if_match: IfMatch = None) -> schemas.Routing:
-        expecting(if_match, lambda policy: schemas.Routing(policy=policy))(fleet.policy)
-        fleet.policy = wanted.policy
-        response.headers["etag"] = entity_tag(wanted)
-        return wanted
-
-    return router
 
 
 def _meta_routes(app: FastAPI) -> APIRouter:

@@ -67,6 +67,16 @@ _RESYNCS: Final = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AgentSocket:
+    """An agent's accepted WebSocket, its bearer token, and its address for the log."""
+
+    token: str
+    address: str
+    receive: Receive
+    send: Send
+
+
 class ReportSession:
     """Reads frames until the agent disconnects, is silent too long, or violates the protocol."""
 
@@ -76,25 +86,18 @@ class ReportSession:
         authorize: Callable[[str, Hello], Awaitable[Reporter | None]],
         metrics: ReportMetrics,
         *,
+        agent: AgentSocket,
         limits: ReportLimits,
-        token: str,
-        address: str,
         log: PeerLog,
-        receive: Receive,
-        send: Send,
         new_workers: NewWorkerWarmUp | None = None,
     ) -> None:
-        """``address`` is the agent's, for ``log``."""
-        self._address = address
+        self._agent = agent
         self._log = log
         self._new_workers = new_workers
         self._fleet = fleet
         self._authorize = authorize
         self._metrics = metrics
         self._limits = limits
-        self._token = token
-        self._receive = receive
-        self._send = send
         self._outbox = Outbox(limits.outbox_frames)
         self._who = ""
         self._reporter = Reporter()
@@ -118,11 +121,11 @@ class ReportSession:
     async def _say(self, farewell: ConnectionClose) -> None:
         self._metrics.report_rejected(farewell.code)
         extra = {"worker": self._who, "code": farewell.code, "reason": farewell.reason}
-        if (omitted := self._log.omitted(self._address, farewell.code)) is not None:
+        if (omitted := self._log.omitted(self._agent.address, farewell.code)) is not None:
             logger.warning("agent's connection closed", extra=extra | {"omitted": omitted})
         reason = farewell.reason.encode()[:_MAX_REASON].decode(errors="ignore")
         try:
-            await self._send({"type": "websocket.close", "code": CLOSE_CODES[farewell.code], "reason": reason})
+            await self._agent.send({"type": "websocket.close", "code": CLOSE_CODES[farewell.code], "reason": reason})
         except (RuntimeError, OSError):
             logger.debug("agent was gone before it could be told", extra=extra)
 
@@ -130,7 +133,7 @@ class ReportSession:
         while True:
             frame = await self._outbox.take()
             try:
-                await self._send({"type": "websocket.send", "bytes": frame})
+                await self._agent.send({"type": "websocket.send", "bytes": frame})
             except (RuntimeError, OSError):
                 return  # the connection is gone; the reader ends as well
 
@@ -174,7 +177,7 @@ class ReportSession:
     async def _allow(self, hello: Hello) -> None:
         try:
             async with asyncio.timeout(self._limits.authorize_seconds):
-                reporter = await self._authorize(self._token, hello)
+                reporter = await self._authorize(self._agent.token, hello)
         except (AccessUnavailableError, TimeoutError):
             raise RefusedError("not_ready", "nobody could say whose token this is") from None
         if reporter is None:
@@ -207,7 +210,7 @@ class ReportSession:
         extra = {"worker": self._who, "epoch": first.epoch}
         if _is_listed(connection):
             logger.info("agent connected", extra=extra)
-        elif (omitted := self._log.omitted(self._address, "unlisted")) is not None:
+        elif (omitted := self._log.omitted(self._agent.address, "unlisted")) is not None:
             logger.info("agent connected whose worker no pool lists", extra=extra | {"omitted": omitted})
 
     def _take(self, connection: Connection, data: bytes) -> None:
@@ -239,7 +242,7 @@ class ReportSession:
             raise RefusedError("busy", f"more than {MAX_RANKS} ranks on one connection that its pool does not declare")
         self._left_out.add(rank)
         self._metrics.report_rejected("undeclared")
-        if (omitted := self._log.omitted(self._address, "undeclared")) is not None:
+        if (omitted := self._log.omitted(self._agent.address, "undeclared")) is not None:
             logger.warning("a rank's reports are left out: %s", why, extra={"worker": self._who, "omitted": omitted})
 
     def _warm(self, connection: Connection, state: State) -> None:
@@ -251,7 +254,7 @@ class ReportSession:
             self._outbox.send(warm)
 
     async def _frame(self, limit: int) -> bytes | None:
-        message: Message = await self._receive()
+        message: Message = await self._agent.receive()
         if message["type"] != "websocket.receive":
             if message.get("code") == TOO_BIG:
                 raise FrameError("frame is too large for the connection")

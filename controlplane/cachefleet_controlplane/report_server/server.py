@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization, Reporter, bearer
-from cachefleet_controlplane.report_server.connection import ReportSession
+from cachefleet_controlplane.report_server.connection import AgentSocket, ReportSession
 from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
@@ -98,7 +98,8 @@ class ReportsServer:
             await _deny(denial, send)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
-        await self._serve(token, (scope.get("client") or ("",))[0], receive, send)
+        address = (scope.get("client") or ("",))[0]
+        await self._serve(AgentSocket(token, address, receive, send))
 
     async def _checked(self, token: str) -> _Denial | None:
         """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""
@@ -117,17 +118,14 @@ class ReportsServer:
             self.handshakes -= 1
         return _DENIALS.get(access)
 
-    async def _serve(self, token: str, address: str, receive: Receive, send: Send) -> None:
+    async def _serve(self, agent: AgentSocket) -> None:
         session = ReportSession(
             self._fleet,
             self._authorizer.reports,
             self._metrics,
+            agent=agent,
             limits=self._limits,
-            token=token,
-            address=address,
             log=self._log,
-            receive=receive,
-            send=send,
             new_workers=self._new_workers,
         )
         self.connections += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_core import report_frames
@@ -65,15 +66,26 @@ ENVIRONMENT: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class EngineAddresses:
+    """Where an engine serves HTTP, and the ZMQ endpoints of its KV events.
+
+    vLLM binds an events endpoint that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always
+    binds its replay endpoint.
+    """
+
+    host: str
+    port: int
+    events: str
+    replay: str
+
+
 def engine_arguments(
     spec: PoolSpec,
+    addresses: EngineAddresses,
     *,
     model_path: str,
     adapter_paths: Mapping[str, str] | None = None,
-    host: str,
-    port: int,
-    events_endpoint: str,
-    replay_endpoint: str,
     chat_template: str | None = None,
     plugin: bool = False,
     version: str = "",
@@ -86,21 +98,20 @@ def engine_arguments(
     the sources themselves), ``chat_template`` a file; ``plugin``: cachefleet is installed
     beside vLLM and bounds the idle cache at run time; ``version`` is vLLM's, "" where it is unknown;
     ``shutdown_seconds`` is how long requests may end after SIGTERM; ``tls_folder`` holds the certificate, "" for none.
-    vLLM binds an events endpoint that is a wildcard, an IPv6 form or no TCP, and connects to any other; it always
-    binds its replay endpoint. No credential is among these, which every user of a machine can read: set VLLM_API_KEY.
+    No credential is among these, which every user of a machine can read: set VLLM_API_KEY.
 
     ValueError where the pool leaves no memory for a KV cache; ``budget.plan_budget`` says so beforehand.
     """
     return [
         *_served(spec, model_path=model_path, chat_template=chat_template),
         *_adapters(spec, adapter_paths or {}),
-        *("--host", host, "--port", str(port)),
+        *("--host", addresses.host, "--port", str(addresses.port)),
         *_sizes(spec),
         *_caching(spec, plugin=plugin),
         *scale_out(version),
         "--enable-prompt-tokens-details",
         *("--disable-access-log-for-endpoints", ",".join(UNLOGGED_PATHS)),
-        *("--kv-events-config", _events(events_endpoint, replay_endpoint)),
+        *("--kv-events-config", _events(addresses)),
         *_transfer(spec),
         *_media(spec),
         *(["--enforce-eager", *_in_process(spec)] if spec.device.is_cpu else []),
@@ -258,13 +269,13 @@ def tls_arguments(folder: str) -> list[str]:
     return [*files, "--enable-ssl-refresh"]
 
 
-def _events(events_endpoint: str, replay_endpoint: str) -> str:
+def _events(addresses: EngineAddresses) -> str:
     return _json(
         {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
-            "endpoint": events_endpoint,
-            "replay_endpoint": replay_endpoint,
+            "endpoint": addresses.events,
+            "replay_endpoint": addresses.replay,
             "buffer_steps": REPLAY_BATCHES,
         }
     )

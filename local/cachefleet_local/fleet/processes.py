@@ -14,7 +14,12 @@ from typing import Final
 
 import msgspec
 
-from cachefleet_core.engine.engine_arguments import engine_arguments, engine_environment, loads_while_running
+from cachefleet_core.engine.engine_arguments import (
+    EngineAddresses,
+    engine_arguments,
+    engine_environment,
+    loads_while_running,
+)
 from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -177,14 +182,13 @@ def _control_plane(place: Place) -> ProcessSpec:
 
 def _engine(worker: WorkerPlan, pool: PrefixCachePool, place: Place, *, key: FleetKey) -> ProcessSpec:
     spec = pool.spec
+    events, replay = _socket(place, worker, "events"), _socket(place, worker, "replay")
+    addresses = EngineAddresses(LOOPBACK, _port(worker.engine_url), events, replay)
     arguments = engine_arguments(
         spec,
+        addresses,
         model_path=place.models[spec.model.source],
         adapter_paths=place.models,
-        host=LOOPBACK,
-        port=_port(worker.engine_url),
-        events_endpoint=_socket(place, worker, "events"),
-        replay_endpoint=_socket(place, worker, "replay"),
         plugin=place.plugin,
         version=place.engine_version,
     )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_core.engine.engine_arguments import PLUGIN, asked_version, engine_arguments, engine_environment
+from cachefleet_core.engine.engine_arguments import (
+    PLUGIN,
+    EngineAddresses,
+    asked_version,
+    engine_arguments,
+    engine_environment,
+)
 from cachefleet_core.engine.first_process import under_first_process
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
@@ -76,11 +82,13 @@ def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
 def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
     return engine_arguments(
         spec,
+        EngineAddresses(
+            host="0.0.0.0",  # noqa: S104  # the gateway comes from outside the pod; the engine asks for its key
+            port=ENGINE_PORT,
+            events=EVENTS_ENDPOINT,
+            replay=REPLAY_ENDPOINT,
+        ),
         model_path=spec.model.source,
-        host="0.0.0.0",  # noqa: S104  # the gateway comes from outside the pod; the engine asks for its key
-        port=ENGINE_PORT,
-        events_endpoint=EVENTS_ENDPOINT,
-        replay_endpoint=REPLAY_ENDPOINT,
         chat_template=CHAT_TEMPLATE if spec.model.chat_template else None,
         plugin=True,
         version=asked_version(spec),

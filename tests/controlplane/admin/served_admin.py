@@ -12,7 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from cachefleet_controlplane.admin.admin_app import PATH, AdminFleet, AdminParts, admin_app
+from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
+from cachefleet_controlplane.admin.fleet_routes import AdminFleet
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database

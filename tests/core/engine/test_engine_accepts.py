@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine.engine_arguments import IN_PROCESS, engine_arguments, engine_environment
+from cachefleet_core.engine.engine_arguments import IN_PROCESS, EngineAddresses, engine_arguments, engine_environment
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS
 from cachefleet_core.pool.spec import read_pool
 from tests.core.engine.vllm_parser import read_by_vllm
@@ -55,11 +55,8 @@ def parsed() -> dict[str, Any]:
     lines = [
         engine_arguments(
             read_pool(merged(VALID, {"spec": patch})).spec,
+            EngineAddresses("127.0.0.1", 8000, events="ipc:///run/events", replay="ipc:///run/replay"),
             model_path="/models/qwen",
-            host="127.0.0.1",
-            port=8000,
-            events_endpoint="ipc:///run/events",
-            replay_endpoint="ipc:///run/replay",
         )
         for patch in (GPU, CPU)
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core.engine.engine_arguments import (
+    EngineAddresses,
     asked_version,
     engine_arguments,
     engine_environment,
@@ -31,11 +32,8 @@ def pool(**patch: Any) -> PrefixCachePool:
 def arguments(*, chat_template: str | None = None, plugin: bool = False, version: str = "", **patch: Any) -> list[str]:
     return engine_arguments(
         pool(**patch).spec,
+        EngineAddresses("0.0.0.0", 8000, events="ipc:///run/events", replay="ipc:///run/replay"),
         model_path="/models/qwen",
-        host="0.0.0.0",
-        port=8000,
-        events_endpoint="ipc:///run/events",
-        replay_endpoint="ipc:///run/replay",
         chat_template=chat_template,
         plugin=plugin,
         version=version,
@@ -316,11 +314,8 @@ def test_a_pool_may_name_the_version_itself(engine: dict[str, Any], version: str
 def test_an_engine_that_lets_requests_end_is_told_how_long() -> None:
     given = engine_arguments(
         pool(engine={"extraArgs": ["--x"]}).spec,
+        EngineAddresses("h", 1, events="e", replay="r"),
         model_path="m",
-        host="h",
-        port=1,
-        events_endpoint="e",
-        replay_endpoint="r",
         shutdown_seconds=30,
     )
     assert given[-3:] == ["--shutdown-timeout", "30", "--x"]
