@@ -13,7 +13,7 @@ from typing import Final
 SERVER: Final = "HTTP server: accept, head, write"
 BODY: Final = "body and parse"
 TENANT: Final = "tenant and limits"
-INPUT: Final = "rendering input"
+INPUT: Final = "what is known of the prompt"
 DECISION: Final = "decision"
 LEDGER: Final = "in-flight ledger"
 ATTEMPTS: Final = "attempts"
@@ -44,33 +44,32 @@ _RULES: Final = tuple(
         (rf"{_C}fleet\.fleet:Fleet\.(begin|_changed|served).*", LEDGER),
         (rf"{_C}workers\.registry:Registry\.(sent|_learn).*", LEDGER),
         (rf"{_C}workers\.worker:Worker\.(use|served|_answered|room).*", LEDGER),
-        (rf"{_G}placement\.request_queue:.*", LEDGER),
-        (rf"{_G}attempts\.worker_choice:WorkerChoice\.(free|_chosen)", LEDGER),
-        (rf"{_G}attempts\.exchange:Exchange\.(_pump|_relay)", RELAY),
-        (rf"{_G}attempts\.resume:Resumption\.(relayed|breaks|outcome|stopped|survives)", RELAY),
-        (rf"{_G}attempts\.stalled_attempts:StalledAttempts\.(heard|_heard)", RELAY),
+        (rf"{_G}place\.request_queue:.*", LEDGER),
+        (rf"{_G}retry\.worker_choice:WorkerChoice\.(free|_chosen)", LEDGER),
+        (rf"{_G}retry\.exchange:Exchange\.(_pump|_relay)", RELAY),
+        (rf"{_G}retry\.resume:Resumption\.(relayed|breaks|outcome|stopped|survives)", RELAY),
+        (rf"{_G}retry\.stalled_attempts:StalledAttempts\.(heard|_heard)", RELAY),
         (rf"{_G}request\.decision_trace:.*", RECORD),
         (rf"{_C}wire\.http_exchange:(_?read.*|_check_length)", BODY),
         # What a worker is sent and answers.
-        (r"(aiohttp|yarl|multidict|aiosignal|frozenlist|aiohappyeyeballs|propcache)\b.*", UPSTREAM),
-        (rf"{_G}upstream\.answers\..*", RELAY),
-        (rf"{_G}upstream\.worker_answer:AnswerStream\.more", RELAY),
+        (rf"{_G}send\.answers\..*", RELAY),
+        (rf"{_G}send\.worker_answer:AnswerStream\.more", RELAY),
         (r"cachefleet_runtime\.sse:.*", RELAY),
-        (rf"{_G}attempts\.(stream_join|stop_strings):.*", RELAY),
-        (rf"{_G}upstream\..*", UPSTREAM),
+        (rf"{_G}retry\.(stream_join|stop_strings):.*", RELAY),
+        (rf"{_G}send\..*", UPSTREAM),
         (rf"{_C}wire\.headers:(upstream_headers|answer_headers|_header_text).*", UPSTREAM),
         # From the client, and to it.
-        (r"(uvicorn|httptools|h11|websockets)\b.*", SERVER),
-        (rf"{_C}(http_\w+|wire\.http_exchange):.*", SERVER),
+        (r"(uvicorn|httptools|websockets)\b.*", SERVER),
+        (rf"{_C}(transport\.\w+|wire\.http_exchange):.*", SERVER),
         (rf"{_G}(admit\.request_bodies|apis\..*):.*", BODY),
         (rf"{_G}(admit\.\w+|body_budget):.*", TENANT),
         (rf"{_C}tenants\..*", TENANT),
         # What is decided.
-        (rf"{_G}(rendering|handles|conversations|account\.hot_observer|placement|request)\b.*", INPUT),
+        (rf"{_G}(know|handles|converse|account\.hot_observer|place|request)\b.*", INPUT),
         (rf"{_C}pools\..*", INPUT),
         (rf"{_C}(routing|selection|index|fleet|workers\.(registry|worker|pool|sent_texts)).*", DECISION),
         (rf"{_C}workers\..*", LEDGER),
-        (rf"{_G}attempts\..*", ATTEMPTS),
+        (rf"{_G}retry\..*", ATTEMPTS),
         # What is kept of it.
         (rf"{_C}(store|history)\..*", RECORD),
         (rf"{_G}account\..*", RECORD),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_core.engine.held_requests import HOLD_HEADER, LATE_MEMBERS, Hold
 from cachefleet_core.prompt_keys import decode

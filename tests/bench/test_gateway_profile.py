@@ -23,12 +23,12 @@ G, C = "cachefleet_controlplane.gateway", "cachefleet_controlplane"
 @pytest.mark.parametrize(
     ("stack", "part"),
     [
-        ([(f"{C}.selection.choice", "decide"), (f"{G}.attempts.exchange", "Exchange._act")], DECISION),
-        ([("dataclasses", "replace"), (f"{G}.rendering.prompt_lookup", "PromptLookup.complete")], INPUT),
-        ([(f"{C}.fleet.fleet", "Fleet.begin"), (f"{G}.attempts.exchange", "Exchange._act")], LEDGER),
+        ([(f"{C}.selection.choice", "decide"), (f"{G}.retry.exchange", "Exchange._act")], DECISION),
+        ([("dataclasses", "replace"), (f"{G}.know.prompt_lookup", "PromptLookup.complete")], INPUT),
+        ([(f"{C}.fleet.fleet", "Fleet.begin"), (f"{G}.retry.exchange", "Exchange._act")], LEDGER),
         ([(f"{C}.fleet.fleet", "Fleet.route")], DECISION),
-        ([("aiohttp.streams", "StreamReader.readany"), (f"{G}.attempts.exchange", "Exchange._pump")], UPSTREAM),
-        ([(f"{G}.attempts.exchange", "Exchange._pump"), (f"{G}.app", "Gateway._ask")], RELAY),
+        ([(f"{G}.send.client", "Upstream.open"), (f"{G}.retry.exchange", "Exchange._pump")], UPSTREAM),
+        ([(f"{G}.retry.exchange", "Exchange._pump"), (f"{G}.app", "Gateway._ask")], RELAY),
         ([("contextlib", "contextmanager"), (f"{G}.app", "Gateway.__call__")], REST),
         ([], REST),
     ],

@@ -28,7 +28,7 @@ import yaml
 from cachefleet_local.__main__ import app
 from tests.attacks.target import ADMIN, Target
 from tests.controlplane.conftest import migrated_once, postgresql
-from tests.controlplane.gateway.conversations.talk import keyed
+from tests.controlplane.gateway.converse.talk import keyed
 from tests.controlplane.gateway.harness import MODEL, POOL, WORKER_KEY, Front, engine
 from tests.controlplane.wiring.test_control_plane import running
 from tests.docs.examples import ROOT, Block, blocks, program

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
 from cachefleet_controlplane.admin.schemas import Schema
-from cachefleet_controlplane.gateway.conversations.records import Certificate
+from cachefleet_controlplane.gateway.converse.records import Certificate
 
 MAX_CHATS: Final = 200
 _REFUSALS: Final = refusals(404, 409)

@@ -15,10 +15,10 @@ from prometheus_client import Counter
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.flushing.flush_plan import NO_PLUGIN, Target, targets
 from cachefleet_controlplane.flushing.flush_scope import Scope, models_meant
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import AttemptResult
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.credentials import Credentials
+from cachefleet_controlplane.gateway.send.outcome import Outcome
+from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError

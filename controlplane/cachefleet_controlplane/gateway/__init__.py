@@ -15,12 +15,12 @@ account/            accounts for requests as they end
 admit/              tenants, their limits, bounds of bodies
 engine_deaths/      requests in flight when engines died, and refusing those that end engines
 apis/               what differs between the APIs: bodies, answers, streams
-attempts/           sends a request to workers: retries, prefill, resuming
+retry/              sends a request to workers: retries, prefill, resuming
 handles/            what workers keep of conversations, and requests that refer to it
-conversations/      turns of conversations: checkpoints, stored responses
-placement/          decides, waits for room, refuses
+converse/           turns of conversations: checkpoints, stored responses
+place/              decides, waits for room, refuses
 request/            one request, completed from layer to layer, and the notes on it
 responses_socket/   responses over WebSocket
-rendering/          a prompt's length and block keys
-upstream/           the HTTP client of the workers, and what their answers say
+know/               a prompt's length and block keys
+send/               the HTTP client of the workers, and what their answers say
 """

@@ -11,7 +11,7 @@ from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.health import OPEN_PATHS
 from cachefleet_controlplane.gateway.layers import GatewayParts, layers
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, is_anthropic
-from cachefleet_controlplane.gateway.placement.refusals import RETRY_AFTER_SECONDS
+from cachefleet_controlplane.gateway.place.refusals import RETRY_AFTER_SECONDS
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import ResponsesSocket
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.routes import DECIDED, OWN_NAME, Routes

@@ -12,12 +12,12 @@ from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.attempts.attempt_plan import foreseen
-from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.placement.placement_decision import decide
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace, decision_body, decision_headers
 from cachefleet_controlplane.gateway.request.request import NO_MODEL, Request
+from cachefleet_controlplane.gateway.retry.attempt_plan import foreseen
+from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.routing.decision import held_back
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.wire.errors import ApiError

@@ -2,11 +2,11 @@
 
 Read this first. A client's POST for an answer goes through all of them, from the outside in:
 
-    account    account/        what it cost and what became of it, however it ends
-    admit      admit/          its tenant's limits, its body, its model
-    converse   conversations/  its turn in a conversation
-    know       rendering/      its prompt's length and block keys; the body that a worker is sent
-    retry      attempts/       each attempt is placed (``placement/``) and sent (``upstream/``) anew
+    account    account/   what it cost and what became of it, however it ends
+    admit      admit/     its tenant's limits, its body, its model
+    converse   converse/  its turn in a conversation
+    know       know/      its prompt's length and block keys; the body that a worker is sent
+    retry      retry/     each attempt is placed (``place/``) and sent (``send/``) anew
 
 Each takes a ``Request`` and replaces it by one that says more. The answer goes to the client event by event from the
 innermost layer, so the outer ones return nothing: what became of it is noted in the request's ``DecisionTrace``.
@@ -26,15 +26,15 @@ from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
-from cachefleet_controlplane.gateway.attempts.exchange import exchange
-from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
-from cachefleet_controlplane.gateway.conversations.converse_layer import ConverseLayer
-from cachefleet_controlplane.gateway.conversations.turns import Turns
+from cachefleet_controlplane.gateway.converse.converse_layer import ConverseLayer
+from cachefleet_controlplane.gateway.converse.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import KnowLayer, PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import KnowLayer, PromptLookup
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.gateway.response_resources import count, parse_count
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
+from cachefleet_controlplane.gateway.retry.exchange import exchange
+from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 

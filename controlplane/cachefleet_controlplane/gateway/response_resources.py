@@ -13,9 +13,9 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_requ
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import not_stored
-from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.health import Handler
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.request.rendered_prompt import RenderFailure, Rendering, Rung
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.wire.errors import ApiError

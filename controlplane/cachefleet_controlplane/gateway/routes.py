@@ -9,7 +9,7 @@ from typing import Final
 from cachefleet_controlplane.gateway.admit.model_lookup import find_model
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.conversations.retention import allowance
+from cachefleet_controlplane.gateway.converse.retention import allowance
 from cachefleet_controlplane.gateway.health import Handler, Health
 from cachefleet_controlplane.gateway.layers import GatewayParts, Layers
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing

@@ -21,7 +21,7 @@ from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.layers import GatewayParts
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer

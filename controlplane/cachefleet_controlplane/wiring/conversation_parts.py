@@ -9,20 +9,20 @@ from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.conversations.certification.canary import Canaries
-from cachefleet_controlplane.gateway.conversations.certification.certificates import Certificates
-from cachefleet_controlplane.gateway.conversations.certification.examiner import Examiner
-from cachefleet_controlplane.gateway.conversations.certification.plain_render import PlainRenderer
-from cachefleet_controlplane.gateway.conversations.checkpoint_repository import SqlContinuations
-from cachefleet_controlplane.gateway.conversations.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.conversations.encryption import HistoryCipher
-from cachefleet_controlplane.gateway.conversations.response_histories import Histories
-from cachefleet_controlplane.gateway.conversations.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
-from cachefleet_controlplane.gateway.conversations.turns import TurnContext, Turns
+from cachefleet_controlplane.gateway.converse.certification.canary import Canaries
+from cachefleet_controlplane.gateway.converse.certification.certificates import Certificates
+from cachefleet_controlplane.gateway.converse.certification.examiner import Examiner
+from cachefleet_controlplane.gateway.converse.certification.plain_render import PlainRenderer
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
+from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
+from cachefleet_controlplane.gateway.converse.encryption import HistoryCipher
+from cachefleet_controlplane.gateway.converse.response_histories import Histories
+from cachefleet_controlplane.gateway.converse.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
+from cachefleet_controlplane.gateway.converse.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.wiring.settings import Settings

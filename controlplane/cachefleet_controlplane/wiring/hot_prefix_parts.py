@@ -8,7 +8,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.account.warm_keys import WarmKeys
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.hot_prefixes.hot_prefix import PREFIX_BYTES, HotBounds
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes

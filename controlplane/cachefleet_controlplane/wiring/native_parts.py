@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.worker_tls import WorkerTls
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.transport_metrics import TransportCollector

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
-from cachefleet_controlplane.gateway.upstream.worker_tls import WorkerTls
+from cachefleet_controlplane.gateway.send.credentials import Credentials
+from cachefleet_controlplane.gateway.send.worker_tls import WorkerTls
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.wiring.settings import Settings, SettingsError
 from cachefleet_core.tls_names import AUTHORITIES

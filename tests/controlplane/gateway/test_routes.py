@@ -9,7 +9,7 @@ import pytest
 
 from cachefleet_controlplane.gateway.admit.model_lookup import MODELS_NAMED
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.spec import PrefixCachePool
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front, pool

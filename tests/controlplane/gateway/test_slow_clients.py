@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from tests.controlplane.gateway.attempts.test_failover import FIRST, Scripted, serving
 from tests.controlplane.gateway.harness import chat, front
+from tests.controlplane.gateway.retry.test_failover import FIRST, Scripted, serving
 from tests.controlplane.waiting import until, value
 
 pytestmark = pytest.mark.usefixtures("hurried")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from cachefleet_controlplane.gateway.attempts.exchange import Exchange
-from cachefleet_controlplane.gateway.attempts.worker_choice import WorkerChoice
+from cachefleet_controlplane.gateway.retry.exchange import Exchange
+from cachefleet_controlplane.gateway.retry.worker_choice import WorkerChoice
 from cachefleet_controlplane.transport.native_exchange import NativeExchange, NativeReply
 from cachefleet_controlplane.wire.http_exchange import WholeBody
 from tests.controlplane.gateway.harness import chat, engine

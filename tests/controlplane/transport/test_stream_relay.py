@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.attempts.resume import Resumption
-from cachefleet_controlplane.gateway.attempts.stalled_attempts import StalledAttempts
-from cachefleet_controlplane.gateway.attempts.stream_relay import StreamRelay
-from cachefleet_controlplane.gateway.conversations.turn import PlainTurn
+from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits
-from cachefleet_controlplane.gateway.upstream import worker_call
-from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.worker_call import NativeResponse, Relayed
+from cachefleet_controlplane.gateway.retry.resume import Resumption
+from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
+from cachefleet_controlplane.gateway.send import worker_call
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.worker_call import NativeResponse, Relayed
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_exchange import NativeReply, reply_of
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, Reply, while_present
@@ -439,8 +439,8 @@ async def test_an_error_voids_what_came_with_it() -> None:
 
 
 async def test_an_event_without_end_is_oversized(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.worker_call.MAX_EVENT_BYTES", 1000)
-    monkeypatch.setattr("cachefleet_controlplane.gateway.upstream.client.MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr("cachefleet_controlplane.gateway.send.worker_call.MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr("cachefleet_controlplane.gateway.send.client.MAX_EVENT_BYTES", 1000)
     async with side_of(native=False) as one, side_of() as two:
         steps: list[Step] = [HEAD, chunk(FIRST), 0.005, chunk(b"data: " + b"x" * 2000), End.SILENCE]
         _, told = await alike((one, two), steps)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.answers.answer import error_code, error_message
+from cachefleet_controlplane.gateway.send.answers.answer import error_code, error_message
 from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
 
 ERROR = ApiError(429, "Too much.", param="n", headers={"retry-after": "2"})

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from cachefleet_controlplane.wire.headers import MAX_REQUEST_ID, Header, request_id
-from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
 from tests.controlplane.gateway.harness import chat, front
+from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 
 
 @pytest.mark.parametrize(

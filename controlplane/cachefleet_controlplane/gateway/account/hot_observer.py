@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.hot_prefixes.hot_prefix import Line, WantedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.engine.left_answers import LEFT_PATH, LeftAnswer, LeftAsk
 

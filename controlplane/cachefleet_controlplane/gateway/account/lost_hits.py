@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.account.shortfall_records import (
 )
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.block_index import IndexDefectError

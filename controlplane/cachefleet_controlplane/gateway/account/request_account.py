@@ -13,10 +13,10 @@ from cachefleet_controlplane.gateway.account.request_spans import failed, reques
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, find_surplus, take_evidence
 from cachefleet_controlplane.gateway.admit.tenant_admission import ARRIVED, AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.answers_under_way import restarting
-from cachefleet_controlplane.gateway.attempts.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Arrival, Layer, Request
-from cachefleet_controlplane.gateway.upstream.outcome import ENDS, Outcome
+from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
+from cachefleet_controlplane.gateway.send.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.store.decision_records import AttemptRecord
 from cachefleet_controlplane.tracing.request_span import AttemptSpan, RequestSpan
 from cachefleet_controlplane.tracing.span import Attributes, Kind, Span, SpanEvent

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, Surplus, shortfall, surplus

@@ -20,7 +20,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admit.model_lookup import find_model
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.rendering.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.conversations.rehydration import PREVIOUS, previous_id
-from cachefleet_controlplane.gateway.conversations.response_histories import Histories
+from cachefleet_controlplane.gateway.converse.rehydration import PREVIOUS, previous_id
+from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.media import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.upstream.answers.answer import (
+from cachefleet_controlplane.gateway.send.answers.answer import (
     error_message,
     read_error,
     read_usage,
     restate_size,
     restated_event,
 )
-from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_controlplane.wire.json_members import Fields, encode

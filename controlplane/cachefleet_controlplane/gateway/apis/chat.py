@@ -21,8 +21,8 @@ from cachefleet_controlplane.gateway.apis.request_info import (
     own_threshold,
     within_bounds,
 )
-from cachefleet_controlplane.gateway.upstream.answers.stream_filter import StreamFilter
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.json_members import (
     TRUE,
     ZERO,

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
 from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage, usage_in
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.usage import Usage, usage_in
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import FALSE, NULL, READ_ERRORS, Fields, is_null, lax_bool, number
 from cachefleet_runtime.sse import event_data, event_name

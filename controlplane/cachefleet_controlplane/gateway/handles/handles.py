@@ -21,8 +21,8 @@ from cachefleet_controlplane.gateway.handles.sending import Sending, keep_header
 from cachefleet_controlplane.gateway.handles.token_continuing import TokenContinuing
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens, reference
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.credentials import Credentials
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import Fields

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
+from cachefleet_controlplane.gateway.send.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode
 

@@ -15,8 +15,8 @@ from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.handles.token_reference import plain_body, whole_body
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
+from cachefleet_controlplane.gateway.send.outcome import Outcome
+from cachefleet_controlplane.gateway.send.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
 from cachefleet_core.continuation import REF_MEMBER, Fingerprints, PromptCacheRef, RefusalCode

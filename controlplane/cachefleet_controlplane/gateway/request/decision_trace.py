@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rendering
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision
 from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Bypass
-from cachefleet_controlplane.gateway.upstream.worker_call import Held
+from cachefleet_controlplane.gateway.send.worker_call import Held
 
 
 class Rung(StrEnum):

@@ -13,8 +13,8 @@ from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.hit_thresholds import NO_THRESHOLDS, HitThresholds
 from cachefleet_controlplane.gateway.request.rendered_prompt import NOT_RENDERED, Rendering
 from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits
-from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision, Prompt
 from cachefleet_controlplane.selection.eligibility import Duty

@@ -13,7 +13,7 @@ import msgspec
 
 from cachefleet_controlplane.gateway.answers_under_way import RESTARTING
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import DOUBTED_REQUEST, FATAL_REQUEST
-from cachefleet_controlplane.gateway.upstream.worker_call import MAX_EVENT_BYTES
+from cachefleet_controlplane.gateway.send.worker_call import MAX_EVENT_BYTES
 from cachefleet_controlplane.wire.errors import openai_type
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Message, Send

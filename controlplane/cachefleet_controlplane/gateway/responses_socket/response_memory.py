@@ -12,8 +12,8 @@ from typing import ClassVar, Final
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.body_budget import BodyShare
-from cachefleet_controlplane.gateway.conversations.converse_layer import Begin
-from cachefleet_controlplane.gateway.conversations.rehydration import (
+from cachefleet_controlplane.gateway.converse.converse_layer import Begin
+from cachefleet_controlplane.gateway.converse.rehydration import (
     PREVIOUS,
     finished,
     input_items,
@@ -23,12 +23,12 @@ from cachefleet_controlplane.gateway.conversations.rehydration import (
     split,
     told_response,
 )
-from cachefleet_controlplane.gateway.conversations.turn import Turn
-from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
+from cachefleet_controlplane.gateway.converse.turn import Turn
+from cachefleet_controlplane.gateway.converse.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.request.request import Request, Served
 from cachefleet_controlplane.gateway.responses_socket.warm_up import WarmUpEvents, is_warm_up, warming
-from cachefleet_controlplane.gateway.upstream.answers.passes import Passes
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_runtime.sse import is_end
 

@@ -15,10 +15,10 @@ from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_core.report_frames import Capability
-from tests.controlplane.gateway.attempts.test_failover import Breaks, Scripted, Stalls, serving
-from tests.controlplane.gateway.attempts.test_resume import COMPLETION, USAGE, told
 from tests.controlplane.gateway.harness import MODEL, Front, Known, chat, engine, front
 from tests.controlplane.gateway.responses_socket.sockets import connected, create
+from tests.controlplane.gateway.retry.test_failover import Breaks, Scripted, Stalls, serving
+from tests.controlplane.gateway.retry.test_resume import COMPLETION, USAGE, told
 from tests.controlplane.gateway.tenancies import ACME, KEYS, ask, directory, salts
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine

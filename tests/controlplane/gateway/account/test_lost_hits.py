@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.attempts.prefill import PrefillAttempt
+from cachefleet_controlplane.gateway.retry.prefill import PrefillAttempt
 from cachefleet_controlplane.history.cache_history import FLEET, HistoryStep
 from cachefleet_controlplane.routing.decision import Knowledge
 from tests.controlplane.gateway.harness import BLOCK_SIZE, MODEL, POOL, Front, chat, engine, front

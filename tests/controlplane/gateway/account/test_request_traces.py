@@ -18,12 +18,12 @@ from cachefleet_controlplane.tracing.trace_context import TraceContext, parse
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettings
 from cachefleet_core.tenancy import DEFAULT_TENANT, tenant_salt
-from tests.controlplane.gateway.attempts.test_failover import Reset, serving
-from tests.controlplane.gateway.conversations.talk import keyed
+from tests.controlplane.gateway.converse.talk import keyed
 from tests.controlplane.gateway.harness import FLEET_KEY, WORKER_KEY, Front, Known, engine, front
-from tests.controlplane.gateway.rendering.test_held_requests import asked as sent
-from tests.controlplane.gateway.rendering.test_held_requests import introduce
+from tests.controlplane.gateway.know.test_held_requests import asked as sent
+from tests.controlplane.gateway.know.test_held_requests import introduce
 from tests.controlplane.gateway.responses_socket.sockets import connected, respond
+from tests.controlplane.gateway.retry.test_failover import Reset, serving
 from tests.controlplane.gateway.roles import nixl, split
 from tests.controlplane.gateway.tenancies import ACME, directory
 from tests.controlplane.tracing.collector import collecting

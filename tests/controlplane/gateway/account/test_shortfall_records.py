@@ -20,7 +20,7 @@ from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, take_evidence
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.routing.cache_shortfall import surplus

@@ -9,8 +9,8 @@ from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
 from tests.controlplane.waiting import value
 

@@ -8,7 +8,7 @@ import pytest
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.upstream import worker_answer
+from cachefleet_controlplane.gateway.send import worker_answer
 from cachefleet_controlplane.wire.errors import ApiError
 from tests.controlplane.gateway.harness import MODEL, SALT, engine, front
 from tests.controlplane.waiting import value

@@ -10,7 +10,7 @@ import pytest
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.retention_hints import MAX_CACHE_KEY
-from cachefleet_controlplane.gateway.rendering.render_cache import digest
+from cachefleet_controlplane.gateway.know.render_cache import digest
 from cachefleet_controlplane.gateway.request.resume_eligibility import resumable
 from cachefleet_controlplane.wire.errors import ApiError
 

@@ -14,8 +14,8 @@ from cachefleet_controlplane.gateway.handles.conversation_items import items_of
 from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, HeldPrefix
 from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import Answer, AttemptResult
+from cachefleet_controlplane.gateway.send.outcome import Outcome
+from cachefleet_controlplane.gateway.send.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_core.continuation import CONVERSATION_HEADER, Fingerprints, KeptPrefix, RefusalCode

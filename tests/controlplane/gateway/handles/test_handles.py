@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from cachefleet_controlplane.gateway.conversations.certification.canary import MATCH, MISMATCH
-from cachefleet_controlplane.gateway.conversations.turn_plan import TurnOutcome
+from cachefleet_controlplane.gateway.converse.certification.canary import MATCH, MISMATCH
+from cachefleet_controlplane.gateway.converse.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_core.continuation import CONVERSATION_HEADER
 from cachefleet_core.report_frames import Capability
-from tests.controlplane.gateway.conversations.certification.test_certify import served
-from tests.controlplane.gateway.conversations.talk import PROFILE, SESSION, Chat, Kept, keyed
+from tests.controlplane.gateway.converse.certification.test_certify import served
+from tests.controlplane.gateway.converse.talk import PROFILE, SESSION, Chat, Kept, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, Known, chat, direct, front
 from tests.controlplane.gateway.tenancies import ACME, KEYS, UMBRELLA, directory
 from tests.fakes.engine import FakeEngine

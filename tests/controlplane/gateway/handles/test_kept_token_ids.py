@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
-from tests.controlplane.gateway.conversations.talk import PROFILE, keyed
+from tests.controlplane.gateway.converse.talk import PROFILE, keyed
 from tests.controlplane.gateway.handles.test_handles import ON, bodies, introduce, talking
 from tests.controlplane.gateway.harness import MODEL, Front, front
 from tests.fakes.engine import FakeEngine

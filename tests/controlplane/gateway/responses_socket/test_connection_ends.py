@@ -10,11 +10,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
-from cachefleet_controlplane.gateway.attempts.exchange import Exchange
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import MAX_REFUSED, MAX_WAITING, SocketLimits
-from tests.controlplane.gateway.attempts.test_failover import serving
+from cachefleet_controlplane.gateway.retry.exchange import Exchange
 from tests.controlplane.gateway.harness import Front, engine, front
 from tests.controlplane.gateway.responses_socket.sockets import answer, ask, closed, connected, create, respond
+from tests.controlplane.gateway.retry.test_failover import serving
 from tests.controlplane.gateway.test_slow_clients import Floods
 from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine

@@ -15,8 +15,7 @@ from websockets.exceptions import InvalidStatus
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
-from tests.controlplane.gateway.attempts.test_failover import Scripted, serving
-from tests.controlplane.gateway.conversations.talk import SESSION, STORED, Kept, introduce, keyed, outcomes
+from tests.controlplane.gateway.converse.talk import SESSION, STORED, Kept, introduce, keyed, outcomes
 from tests.controlplane.gateway.handles.test_handles import ASKED, LONG, carried, talking
 from tests.controlplane.gateway.harness import Front, Known, engine, events, front, pool
 from tests.controlplane.gateway.responses_socket.sockets import (
@@ -30,6 +29,7 @@ from tests.controlplane.gateway.responses_socket.sockets import (
     said,
     sent,
 )
+from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 from tests.controlplane.gateway.tenancies import ACME, KEYS, UMBRELLA, directory, record
 from tests.controlplane.waiting import until, value
 from tests.fakes.engine import FakeEngine

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.gateway.upstream.client import Upstream
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
-from cachefleet_controlplane.gateway.upstream.worker_answer import AnswerStream, AttemptResult
+from cachefleet_controlplane.gateway.send.client import Upstream
+from cachefleet_controlplane.gateway.send.outcome import Outcome
+from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream, AttemptResult
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
 from tests.controlplane.transport.workers.fake_raw_worker import FakeRawWorker, Step, fake_raw_worker

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_runtime.sse import EventSplitter
 from tests.controlplane.transport.workers.asked import BODY, HEADERS, PATH, Came, answered, came, upstream_of
 from tests.controlplane.transport.workers.fake_raw_worker import (

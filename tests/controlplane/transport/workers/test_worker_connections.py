@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachefleet_controlplane.gateway.upstream.outcome import Outcome
+from cachefleet_controlplane.gateway.send.outcome import Outcome
 from tests.controlplane.transport.workers.asked import BODY, HEADERS, PATH, Came, came, opened, rest, upstream_of
 from tests.controlplane.transport.workers.fake_raw_worker import (
     CHUNKED,

@@ -12,7 +12,7 @@ import pytest
 
 from cachefleet_local import __main__ as cli
 from tests.controlplane.admin.served_admin import admin_over, listening, mounted
-from tests.controlplane.gateway.conversations.talk import Kept, introduce, keyed
+from tests.controlplane.gateway.converse.talk import Kept, introduce, keyed
 from tests.controlplane.gateway.harness import MODEL, Front, front
 from tests.local.cli.tenants.test_tenant_commands import token_of
 

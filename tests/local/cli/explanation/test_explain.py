@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_view
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
-from cachefleet_controlplane.gateway.upstream.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy

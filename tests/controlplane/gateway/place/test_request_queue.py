@@ -1,0 +1,137 @@
+"""Waiting, carried out: by hand, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from cachefleet_controlplane.gateway.place.request_queue import Queue
+from cachefleet_controlplane.metrics import Metrics
+from tests.controlplane.waiting import until, value
+
+FLEET = ("default", "m")
+LONG = 60.0
+
+
+@dataclass
+class Place:
+    """So much room, taken by those whose turn comes."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    room: int = 0
+    served: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.queue = Queue(places=4, metrics=self.metrics)
+
+    def attempt(self, name: str, size: int) -> str | None:
+        if size > self.room:
+            return None
+        self.room -= size
+        self.served.append(name)
+        return name
+
+    def come(self, name: str, size: int = 1, *, priority: int = 50, seconds: float = LONG) -> asyncio.Task[str | None]:
+        ticket = self.queue.enter(FLEET, priority=priority, arrived=float(len(name)), blocks=size)
+        assert ticket is not None
+        return asyncio.create_task(self.queue.wait(ticket, lambda: self.attempt(name, size), seconds=seconds))
+
+    def free(self, room: int) -> None:
+        self.room += room
+        self.queue.wake()
+
+
+async def test_each_gets_its_turn_in_order_and_a_large_one_is_not_overtaken() -> None:
+    place = Place()
+    small, large, urgent = place.come("b"), place.come("aa", 5), place.come("ccc", priority=0)
+    last = place.come("dddd")
+    await asyncio.sleep(0)
+    place.free(3)
+    assert await urgent == "ccc"
+    assert await small == "b"
+    await asyncio.sleep(0)
+    assert (place.served, len(place.queue)) == (["ccc", "b"], 2)
+    place.free(4)
+    assert await large == "aa"
+    place.free(1)
+    assert await last == "dddd"
+    assert place.served == ["ccc", "b", "aa", "dddd"]
+
+
+async def test_without_being_woken_it_looks_again_by_itself() -> None:
+    place = Place()
+    waiting = place.come("a")
+    await asyncio.sleep(0)
+    place.room = 1
+    assert await asyncio.wait_for(waiting, LONG) == "a"
+
+
+async def test_whose_time_is_up_gets_nothing_and_the_next_goes_first() -> None:
+    place = Place()
+    large, small = place.come("a", 5, seconds=0.05), place.come("bb")
+    place.room = 1
+    assert await asyncio.wait_for(large, LONG) is None
+    assert await asyncio.wait_for(small, LONG) == "bb"
+    assert value(place.metrics, "queue_wait_seconds_count", outcome="timeout") == 1
+    assert value(place.metrics, "queue_wait_seconds_count", outcome="served") == 1
+    assert value(place.metrics, "queue_requests") == 0
+
+
+async def test_who_is_gone_frees_its_place_and_lets_the_next_one_go() -> None:
+    place = Place()
+    large, small = place.come("a", 5), place.come("bb")
+    await asyncio.sleep(0)
+    place.room = 1
+    large.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await large
+    assert await asyncio.wait_for(small, LONG) == "bb"
+    assert value(place.metrics, "queue_wait_seconds_count", outcome="gone") == 1
+
+
+async def test_a_full_room_gives_no_ticket() -> None:
+    place = Place()
+    waiting = [place.come("a") for _ in range(4)]
+    assert place.queue.enter(FLEET, priority=0, arrived=0.0, blocks=1) is None
+    await asyncio.sleep(0)
+    assert value(place.metrics, "queue_requests") == 4
+    place.free(1)
+    await until(lambda: place.queue.enter(FLEET, priority=99, arrived=9.0, blocks=1) is not None)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+
+
+async def test_an_error_of_a_try_is_its_own_request_s() -> None:
+    place = Place()
+
+    def fail() -> str:
+        raise ValueError("a defect")
+
+    ticket = place.queue.enter(FLEET, priority=0, arrived=0.0, blocks=1)
+    assert ticket is not None
+    failing = asyncio.create_task(place.queue.wait(ticket, fail, seconds=LONG))
+    other = place.come("a")
+    await asyncio.sleep(0)
+    place.free(1)
+    with pytest.raises(ValueError, match="a defect"):
+        await failing
+    assert await other == "a"
+
+
+async def test_others_first_is_of_one_fleet_and_retry_after_counts_who_waits() -> None:
+    place = Place()
+    waiting = place.come("aa", 9)
+    await asyncio.sleep(0)
+    assert place.queue.others_first(FLEET, priority=50, arrived=9.0)
+    assert not place.queue.others_first(FLEET, priority=50, arrived=1.0)
+    assert not place.queue.others_first(("default", "other"), priority=50, arrived=9.0)
+    place.queue.ended(FLEET, blocks=5)  # of a fleet that is not known any more: nothing to count
+    place.queue.began(FLEET)
+    place.queue.ended(FLEET, blocks=5)
+    assert place.queue.retry_after(FLEET, blocks=1) == 2
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert place.queue.retry_after(FLEET, blocks=1) == 1
