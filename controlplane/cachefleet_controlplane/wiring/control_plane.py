@@ -15,9 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cachefleet_controlplane.admin.admin_app import AdminParts
-from cachefleet_controlplane.admin.findings.service_findings import ServiceState
-from cachefleet_controlplane.admin.history.history_routes import HistorySource
-from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.layers import GatewayParts
@@ -25,7 +22,6 @@ from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
 from cachefleet_controlplane.wiring.fleet_parts import fleet_of
 from cachefleet_controlplane.wiring.gateway_parts import (
@@ -39,14 +35,14 @@ from cachefleet_controlplane.wiring.gateway_parts import (
 from cachefleet_controlplane.wiring.history_parts import history_parts
 from cachefleet_controlplane.wiring.hot_prefix_parts import hot_prefix_parts
 from cachefleet_controlplane.wiring.internal_app import InternalApp, internal_app
-from cachefleet_controlplane.wiring.native_parts import transport_of, upstream_of
 from cachefleet_controlplane.wiring.pool_parts import Authority, authority, pool_source
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
+from cachefleet_controlplane.wiring.replica_state import ReplicaState
 from cachefleet_controlplane.wiring.replica_tracer import tracer_of
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.wiring.store_parts import store_parts
 from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
-from cachefleet_controlplane.wiring.tls import tls_parts
+from cachefleet_controlplane.wiring.transport_parts import tls_parts, transport_of, upstream_of
 from cachefleet_core.native import native_code
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_runtime.kubernetes import KubernetesClient
@@ -70,9 +66,6 @@ class ControlPlane:
         self._settings = settings
         self.bounds = bounds or ReplicaBounds()
         self._resources = AsyncExitStack()
-        self._source: PoolSource | None = None
-        self._leaving = False
-        self._startup_readiness = StartupReadiness(seconds=settings.startup_seconds)
         self.metrics = Metrics()
         store = store_parts(settings, self.metrics)
         self._cluster_marker, self.decisions, self.audit = store.cluster_marker, store.decisions, store.audit
@@ -82,6 +75,7 @@ class ControlPlane:
         self.tracer = tracer_of(os.environ, self.metrics)
         self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
         self.history = history_parts(settings, self.fleet)
+        self.state = ReplicaState(settings, self.fleet, self.tenancy.tenants, self.decisions)
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
         self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.completions)
@@ -150,7 +144,8 @@ class ControlPlane:
             self._cluster_marker.connect(api, asyncio.get_running_loop())
         allowed = authority(settings, api, self.metrics, fleet_key=self._fleet_key)
         poll = self.bounds.pool_file_poll_seconds
-        self._source = pool_source(settings, api, self.metrics, announced=self.fleet.announced, poll_seconds=poll)
+        source = pool_source(settings, api, self.metrics, announced=self.fleet.announced, poll_seconds=poll)
+        self.state.source = source
         internal = self._internal(allowed)
         self.internal, self.console = internal.app, internal.console
         if self.tracer is not None:
@@ -167,7 +162,7 @@ class ControlPlane:
         self._resources.callback(self.conversations.canaries.close)
         self._resources.callback(self.conversations.unseen.close)
         self._start("history", self._sampler.run)
-        self._start("pools", self._follow_pools)
+        self._start("pools", lambda: self._follow(source))
 
     async def _kubernetes(self) -> KubernetesClient:
         api = await KubernetesClient.connect(self._settings.kubeconfig)
@@ -184,8 +179,8 @@ class ControlPlane:
             flush=self.flush,
             simulate=self.history.simulator,
             certifier=self.conversations.examiner,
-            state=self._service_state,
-            history=HistorySource(self.history.cache, self.hot.shown),
+            state=lambda: self.state.for_findings(self._deaths.refused()),
+            history=self.history.shown(self.hot.shown),
             audit=self.audit,
         )
         reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)
@@ -199,58 +194,25 @@ class ControlPlane:
 
     def withdraw(self) -> None:
         """Make /readyz fail from now on, and end streams of decisions: this replica is shutting down."""
-        self._leaving = True
+        self.state.leaving = True
         self.console.end_streams()
         self.decisions.feed.end()
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Whether requests should be sent here, and the body of /readyz.
-
-        A store that fails does not count, unless nobody is served since its tenants were never read.
-        """
-        informed = self.fleet.informed.is_set()
-        awaited = self._startup_readiness.awaited(lambda: self.fleet.view().workers)
-        directory = self.tenancy.tenants.directory
-        ready = informed and not awaited and not directory.unread and not self._leaving
-        detail: dict[str, object] = {
-            "ready": ready,
-            "draining": self._leaving,
-            "pools": {"known": informed, "problem": self._source.problem if self._source else "not started"},
-            "agents": {"awaited": awaited},
-            "store": {"problem": self.decisions.problem, "private": self._settings.private_store},
-            "tenants": {"problem": self.tenancy.tenants.problem, "keys_lost": directory.lost},
-            "transport": {"version": self.completions.version},
-            "requests_under_way": self.gateway.under_way,
-            "tasks": len(asyncio.all_tasks()),
-        }
-        return ready, detail
-
-    def _service_state(self) -> ServiceState:
-        tenants, source = self.tenancy.tenants, self._source
-        read = tenants.informed.is_set()
-        return ServiceState(
-            pools_known=self.fleet.informed.is_set(),
-            pools_problem=source.problem if source else "",
-            unread_pools=tuple(claim.pool for claim in source.unread) if source else (),
-            store_problem=self.decisions.problem if self.decisions.tried else "",
-            private_store=self._settings.private_store,
-            tenants_problem=tenants.problem if read else "",
-            directory=tenants.directory if read else Directory(required=True),
-            leaving=self._leaving,
-            fatal_requests=self._deaths.refused(),
-        )
+        """Whether requests should be sent here, and the body of /readyz."""
+        ready, detail = self.state.readiness()
+        version, under_way, tasks = self.completions.version, self.gateway.under_way, len(asyncio.all_tasks())
+        return ready, detail | {"transport": {"version": version}, "requests_under_way": under_way, "tasks": tasks}
 
     async def _readyz(self, _: Request) -> Response:
         ready, detail = self.readiness()
         return Response(msgspec.json.encode(detail), status_code=200 if ready else 503, media_type="application/json")
 
-    async def _follow_pools(self) -> None:
-        if self._source is None:
-            raise RuntimeError("pools are followed before there is a source")
-        async for views in self._source.watch():
+    async def _follow(self, source: PoolSource) -> None:
+        async for views in source.watch():
             self._credentials.update(views)
-            self.fleet.update_pools(views, self._source.unread)
-            self._startup_readiness.begin()
+            self.fleet.update_pools(views, source.unread)
+            self.state.startup.begin()
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         kept = restarting(name, work, pause_seconds=RESTART_SECONDS, failed=self.metrics.task_error)

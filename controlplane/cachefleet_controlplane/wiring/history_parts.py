@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
@@ -24,6 +25,10 @@ class HistoryParts:
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
         """What fills ``cache``; run it as a task."""
         return Sampler(self.cache, fleet.view, fleet.models, waiting)
+
+    def shown(self, prefixes: Prefixes) -> HistorySource:
+        """What the admin API shows, with the hot prefixes."""
+        return HistorySource(self.cache, prefixes)
 
 
 def history_parts(settings: Settings, fleet: Fleet) -> HistoryParts:

@@ -219,7 +219,7 @@ async def test_new_workers_and_a_new_policy_need_no_restart(tmp_path: Path) -> N
 
 async def test_a_pool_file_is_held_to_what_workers_report(tmp_path: Path) -> None:
     async with engine() as worker, running(tmp_path, worker) as made:
-        source = made.plane._source
+        source = made.plane.state.source
         assert isinstance(source, FilePoolSource)
         assert source._announced == made.plane.fleet.announced
 
