@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
 from cachefleet_controlplane.admin.fleet_routes import AdminFleet
 from cachefleet_controlplane.admin.tenant_service import TenantService
+from cachefleet_controlplane.internal_auth.authorizer import AdminAuthorizer
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -28,7 +29,9 @@ from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle,
 from tests.fakes.decisions import InMemoryDecisions
 
 
-def admin_over(database: Database, *, fleet: AdminFleet | None = None, **more: Any) -> FastAPI:
+def admin_over(
+    database: Database, *, fleet: AdminFleet | None = None, authorize: AdminAuthorizer | None = None, **more: Any
+) -> FastAPI:
     """The application; ``more`` are other parts of it than these."""
     repository, metrics = SqlTenants(database), Metrics()
     tenants = Tenants(repository, metrics=metrics, poll_seconds=60)
@@ -38,7 +41,7 @@ def admin_over(database: Database, *, fleet: AdminFleet | None = None, **more: A
         "usage": UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW),
         "explain": Oracle(),
     }
-    return admin_app(AdminParts(fleet=fleet or Still(), **(given | more)), authorize=Doorkeeper())
+    return admin_app(AdminParts(fleet=fleet or Still(), **(given | more)), authorize=authorize or Doorkeeper())
 
 
 def mounted(admin: ASGIApp, *more: Mount) -> Starlette:
