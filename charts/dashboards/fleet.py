@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from charts.dashboards.control_plane import CONTROL_PLANE
+from charts.dashboards.control_plane_row import CONTROL_PLANE
 from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
 from charts.dashboards.promql import (
     JOB,

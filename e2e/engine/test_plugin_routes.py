@@ -23,7 +23,7 @@ BROKEN: Final = VllmOptions(
     faults=(
         f"{PLUGIN}.gate.gated_admission:Admission._is_exempt",
         f"{PLUGIN}.snapshot.resident_ledger:ResidentLedger.apply",
-        f"{PLUGIN}.budget.lru:BlockOrder.freed",
+        f"{PLUGIN}.budget.block_eviction:BlockOrder.freed",
         f"{PLUGIN}.tokens.segments:PartEncoder.encode",
         f"{PLUGIN}.keys.key_cache:KeyCache.keys",
         f"{PLUGIN}.engine_state:EngineState._audit",

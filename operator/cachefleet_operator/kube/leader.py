@@ -65,7 +65,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Timing of the Lease, in seconds; ``renew`` is less than ``duration``."""
+    """Timing of the Lease, in seconds; ``renew`` is less than ``duration``. The values are in ``operator_times``."""
 
     duration: int
     renew: float

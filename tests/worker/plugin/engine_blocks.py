@@ -26,7 +26,7 @@ from vllm.v1.request import Request
 
 from cachefleet_core.continuation import KEEP_MEMBER
 from cachefleet_core.report_frames import Policy
-from cachefleet_worker.plugin.budget import budget_enforcement
+from cachefleet_worker.plugin.budget import budget
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.settings import PluginSettings
 from tests.worker.plugin.loaded import BLOCK
@@ -100,7 +100,7 @@ class Engine:
         self.pool = self.manager.block_pool
         scheduler = SimpleNamespace(kv_cache_manager=self.manager, kv_cache_config=config)
         self.state = EngineState(scheduler, PluginSettings(), rank=0)
-        self.budget = budget_enforcement.install(scheduler, self.state)
+        self.budget = budget.install(scheduler, self.state)
         self.announced: Counter[tuple[Any, int | None]] = Counter()
         """Copies of each block that the events so far say are cached."""
         self.removed = 0

@@ -24,7 +24,7 @@ log = logging.getLogger("vllm.cachefleet")
 
 FEATURES: Final = {
     "gate": "gate.gated_admission",
-    "budget": "budget.budget_enforcement",
+    "budget": "budget.budget",
     "snapshot": "snapshot.snapshot",
     "adapters": "adapters.adapter_revisions",
     "flush": "flush.cache_flush",

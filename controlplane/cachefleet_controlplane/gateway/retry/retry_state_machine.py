@@ -135,6 +135,9 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
         State.ENDED: {},
     }
 )
+"""The next state and action. An attempt that ``WAITING`` has retried counts, and excludes its worker, where its outcome
+is in ``RETRIES`` too.
+"""
 
 _BEFORE_ANSWERS: Final = frozenset({Action.DELIVER, Action.REFUSE, Action.FAIL})
 """Actions that are possible only where nothing was sent to the client."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cachefleet_core.continuation import KEEP_MEMBER
-from cachefleet_worker.plugin.budget.lru import BlockOrder
+from cachefleet_worker.plugin.budget.block_eviction import BlockOrder
 from cachefleet_worker.plugin.budget.owners import NOBODY, keep_seconds, largest, owner_of
 from cachefleet_worker.plugin.budget.ranking import Ranking
 from cachefleet_worker.plugin.live_policy import Shares

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
-from cachefleet_worker.plugin.budget.chain_lru import ChainOrder
+from cachefleet_worker.plugin.budget.block_eviction import BlockOrder
+from cachefleet_worker.plugin.budget.chain_eviction import ChainOrder
 from cachefleet_worker.plugin.budget.kv_groups import Group, needed
-from cachefleet_worker.plugin.budget.lru import BlockOrder
 from cachefleet_worker.plugin.budget.owners import keep_seconds, owner_of
 from cachefleet_worker.plugin.live_policy import Shares
 

@@ -1,9 +1,9 @@
 """The budget: idle cached blocks bounded per device, in MiB, changed while running.
 
 vLLM keeps a finished request's blocks cached until they are needed. Here the bound on such blocks is enforced in
-vLLM's own pool, least recently used first (lru.py; by whole chains where a hit needs several groups: chain_lru.py),
-and within it tenants' shares (live_policy.py). A chain larger than the whole bound is not kept and evicts nothing.
-Blocks in use are never touched.
+vLLM's own pool, least recently used first (block_eviction.py; by whole chains where a hit needs several groups:
+chain_eviction.py), and within it tenants' shares (live_policy.py). A chain larger than the whole bound is not kept and
+evicts nothing. Blocks in use are never touched.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from cachefleet_worker.plugin.budget.chain import Chain
-from cachefleet_worker.plugin.budget.chain_lru import ChainOrder
+from cachefleet_worker.plugin.budget.chain_eviction import ChainOrder
 from cachefleet_worker.plugin.live_policy import Shares
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cachefleet_worker.plugin.budget.block_eviction import BlockOrder
 from cachefleet_worker.plugin.budget.kv_groups import Group, block_bytes, blocks_of, needed
-from cachefleet_worker.plugin.budget.lru import BlockOrder
 
 
 def order(limit: int | None) -> BlockOrder:
