@@ -10,13 +10,16 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
+_OF_MAKE: Final = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES"})
+"""Variables of the make that runs these tests."""
 
 
 def make(goal: str, cargo: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What make does where ``cargo`` is this shell script."""
     (folder / "cargo").write_text(f"#!/bin/sh\n{cargo}\n")
     (folder / "cargo").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    outer = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
+    environment = {**outer, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     command = ["make", "--no-print-directory", goal, f"VENV={folder}/venv"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
