@@ -63,7 +63,7 @@ class CandidateTable:
         self._places: dict[WorkerId, int] = {worker.id: place for place, worker in enumerate(self.candidates)}
         self._recent: dict[int, Worker] = {}
         """Candidates to which prompts were sent of which blocks may be expected."""
-        self.native = self._native([pool.key for pool in pools])
+        self.native = self._native()
         for place, worker in enumerate(self.candidates):
             self._set(place, worker, now)
 
@@ -121,10 +121,11 @@ class CandidateTable:
     def _by_url(self) -> dict[str, list[int]]:
         return {worker.endpoint.url: [place] for place, worker in enumerate(self.candidates) if worker.endpoint}
 
-    def _native(self, pools: Sequence[str]) -> cachefleet_native.Candidates:
+    def _native(self) -> cachefleet_native.Candidates:
         rules = native_rules([worker.rule for worker in self.candidates])
-        numbers = [pools.index(worker.pool) for worker in self.candidates]
-        return cachefleet_native.Candidates([worker.id for worker in self.candidates], rules, numbers)
+        numbers = {pool: number for number, pool in enumerate(dict.fromkeys(one.pool for one in self.candidates))}
+        pools = [numbers[worker.pool] for worker in self.candidates]
+        return cachefleet_native.Candidates([worker.id for worker in self.candidates], rules, pools)
 
     def _changed(self, versions: Sequence[int], now: float) -> tuple[list[int], list[int]]:
         """Members whose standing has changed or may have, and others of these ``versions`` that have changed."""

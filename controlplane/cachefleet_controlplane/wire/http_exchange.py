@@ -21,9 +21,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON: Final[Header] = (b"content-type", b"application/json")
 CLIENT_GONE_STATUS: Final = 499
+"""Noted where the client disconnected before it got a status."""
 STALL_SECONDS: Final = 10.0
 """How long a client may send nothing of a body that has begun."""
-"""Noted where the client disconnected before it got a status."""
 _CLOSE: Final = {"connection": "close"}
 _STALLED: Final = "Nothing of the body arrived for {:g} s."
 

@@ -39,6 +39,8 @@ are thousands of objects and no garbage, and hardly any leaves a cycle.
 """
 ENDING_SECONDS: Final = 3.0
 """How long answers may take to end that are not finished after ``drain_seconds``: each ends with an error."""
+INTERNAL_DRAIN_SECONDS: Final = 2.0
+"""How long the internal port's answers may take to end: connections without a request stay for a second of it."""
 KNOWN_SECONDS: Final = 10.0
 """How long clients that wait at an inherited socket wait for the pools to be known."""
 
@@ -145,7 +147,7 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, Nati
     )
     of_internal = ServerBounds(
         head_seconds=plane.bounds.head_seconds,
-        drain_seconds=1,
+        drain_seconds=INTERNAL_DRAIN_SECONDS,
         websocket_bytes=MAX_FRAME_BYTES,
         tls=plane.tls.internal,
     )

@@ -280,7 +280,8 @@ def is_base_url(url: str) -> bool:
     """Whether it is the address of a server, without path, query or user."""
     try:
         parts = urlsplit(url)
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        known = url.startswith(("http://", "https://")) and url.isascii() and bool(parts.hostname)
+        known = known and parts.port != 0 and not parts.netloc.endswith(":")
     except ValueError:
         return False
     return known and not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))

@@ -95,7 +95,7 @@ impl Candidates {
             return Err(PyValueError::new_err(format!("names: at most {MOST_CANDIDATES}")));
         }
         let pools = if pools.is_empty() { vec![0; names.len()] } else { pools };
-        if pools.len() != names.len() || pools.iter().any(|pool| *pool > names.len()) {
+        if pools.len() != names.len() || pools.iter().any(|pool| *pool >= names.len()) {
             return Err(PyValueError::new_err("pools: one for each candidate, counted from 0, or none"));
         }
         let rules = read_rules(rules, names.len())?;

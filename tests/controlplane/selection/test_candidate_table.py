@@ -140,6 +140,18 @@ def test_where_all_preferred_workers_are_excluded_others_are_left(fleet: LiveFle
     assert_alike(fleet, plain, LONG, exclude=others)
 
 
+def test_the_one_worker_of_the_last_of_several_pools_is_chosen() -> None:
+    fleet = LiveFleet()
+    fleet.update_pools([view(pool(name), [f"{name}-0"]) for name in ("a", "b", "c", "d")])
+    for name in "abcd":
+        fleet.report(f"{name}-0", CHAINS[0][:4], pool=f"default/{name}")
+    others = frozenset(f"default/{name}/{name}-0" for name in "abc")
+    assert fleet.route(MODEL, LONG, exclude=others).worker == "d-0"
+    fleet.update_pools([view(pool(name)) for name in "abc"] + [view(pool("d"), ["d-0"])])
+    assert fleet.route(MODEL, LONG).worker == "d-0"
+    assert [endpoint.name for endpoint in fleet.renderers(MODEL, 2)] == ["d-0"]
+
+
 def test_what_an_excluded_worker_has_measured_counts(fleet: LiveFleet) -> None:
     link = fleet.report("demo-2", prefill_tokens_per_second=123.0)
     for _ in range(2):

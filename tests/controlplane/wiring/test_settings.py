@@ -44,7 +44,17 @@ def test_values_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_renderers_are_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     urls = loaded(monkeypatch, RENDERER_URLS="http://a:8000, https://b/").renderer_urls
     assert urls == ("http://a:8000", "https://b/")
-    for wrong in ("a:8000", "http://", "http://a:x", "http://a/v1", "http://u:p@a", "ftp://a"):
+    for wrong in (
+        "a:8000",
+        "http://",
+        "http://a:x",
+        "http://a/v1",
+        "http://u:p@a",
+        "ftp://a",
+        "HTTP://a",
+        "http://a:",
+        "http://ä",
+    ):
         with pytest.raises(SettingsError) as told:
             loaded(monkeypatch, RENDERER_URLS=wrong)
         assert told.value.lines[0].startswith("CACHEFLEET_RENDERER_URLS: got")

@@ -72,14 +72,23 @@ class PromptLookup:
 
     async def complete(self, request: Request) -> Request:
         """Return the request with its body for workers and its prompt. ApiError for a reference to unknown tokens."""
-        model, facts = request.model, self._fleet.render_facts(request.model.name)
+        facts = self._fleet.render_facts(request.model.name)
         request, plain = self._addressed(request, facts)
         began = self._clock()
         text = self._text(request)
         rendering = self._unasked(request.info)
         if rendering is None:
             rendering = await self._render(request, plain, text, facts)
-        body, members = request.body, request.members
+        try:
+            return await self._with_prompt(request, rendering, text, began)
+        except BaseException:
+            if rendering.held_answer is not None:
+                rendering.held_answer.drop()
+            raise
+
+    async def _with_prompt(self, request: Request, rendering: Rendering, text: Text, began: float) -> Request:
+        """The request with what was learnt of its prompt."""
+        model, body, members = request.model, request.body, request.members
         if (continuing := request.continuing) is not None:
             continuing.rendered(rendering.prompt.tokens)
             if request.gate.split:
@@ -206,10 +215,10 @@ class KnowLayer:
         trace = request.arrival.trace
         request = await self._lookup.complete(request)
         continuing, held = request.continuing, request.rendering.held_answer
-        request.describe(trace)
-        if trace.span is not None:
-            trace.span.phase("render", (now := self._clock()) - request.render_seconds, now)
         try:
+            request.describe(trace)
+            if trace.span is not None:
+                trace.span.phase("render", (now := self._clock()) - request.render_seconds, now)
             self._note(request)
             answer = self._answer(request)
             del request  # the next layer decides how much of it is kept, and how long

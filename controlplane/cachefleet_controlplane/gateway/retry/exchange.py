@@ -18,7 +18,7 @@ from cachefleet_controlplane.gateway.request.decision_trace import decision_head
 from cachefleet_controlplane.gateway.request.rendered_prompt import HeldRequest
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_failures import failure
-from cachefleet_controlplane.gateway.retry.attempt_plan import Attempt, AttemptPlanner
+from cachefleet_controlplane.gateway.retry.attempt_plan import TRANSFER, Attempt, AttemptPlanner
 from cachefleet_controlplane.gateway.retry.detokenizer import detokenizer
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.retry.prefill import PrefillAttempt
@@ -304,7 +304,10 @@ async def _send_attempt(
 
 
 async def _go(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str) -> AttemptResult | None:
-    """Have the worker answer that holds the request; None where it does no more: then it is sent again."""
+    """Have the worker answer that holds the request; None where it does no more: then it is sent again.
+
+    Not so with a transfer: the worker may have taken what the Prefill worker kept for it, once.
+    """
     if not held.answer.take():
         return None
     if url != held.url or (attempt.changes and not held.late):
@@ -312,4 +315,4 @@ async def _go(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str)
         return None
     members = encode(attempt.changes) if attempt.changes else b""
     opened = await upstream.go(held.answer, url=url, members=members, watch=attempt.watch)
-    return None if opened.outcome is Outcome.LOST else opened
+    return None if opened.outcome is Outcome.LOST and TRANSFER not in attempt.changes else opened

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
+from cachefleet_controlplane.gateway.know import prompt_lookup
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
@@ -216,6 +217,39 @@ async def test_a_decode_worker_is_told_with_word_where_the_blocks_are(*, stream:
         params = members.kv_transfer_params
         assert isinstance(params, dict)
         assert (params["do_remote_prefill"], params["remote_port"]) == (True, 5600)
+
+
+async def test_blocks_that_a_lost_worker_may_have_taken_are_transferred_anew() -> None:
+    """What a Prefill worker keeps is fetched once."""
+    async with keyed(connector="nixl") as one, keyed(connector="nixl") as two, split([one], [two]) as fleet:
+        fleet.report(capabilities=ON)
+        upstream = fleet.gate.gateway._context.upstream
+        found, words = upstream.go, 0
+
+        async def broken(*given: Any, **more: Any) -> Any:
+            nonlocal words
+            words += 1
+            if words == 1:
+                given[0].close()
+            return await found(*given, **more)
+
+        upstream.go = broken  # type: ignore[method-assign]
+        assert (await fleet.gate.settled(CHATS, chat(LONG)))[0] == 200
+        kinds = [(worker, kind, outcome) for worker, kind, outcome in fleet.attempts]
+        assert kinds[:2] == [("prefill-0", "prefill", "answered"), ("decode-0", "answer", "lost")]
+        assert kinds[2:] == [("prefill-0", "prefill", "answered"), ("decode-0", "answer", "answered")]
+
+
+async def test_what_fails_after_the_keys_leaves_nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with keyed() as worker, front([worker]) as gate:
+        introduce(gate)
+        assert (await gate.post(CHATS, chat(LONG)))[0] == 200
+        calls = gate.gateway._context.upstream._sender._completions._handlers
+        await until(lambda: not any("Call" in repr(handler) for handler in calls.values()))
+        monkeypatch.setattr(prompt_lookup, "routing_prompt", None)
+        assert (await gate.post(CHATS, chat(LONG)))[0] == 500
+        assert asked(worker) == [(CHATS, True)] * 2
+        await until(lambda: not any("Call" in repr(handler) for handler in calls.values()))
 
 
 async def test_a_plugin_that_takes_no_late_members_is_sent_the_whole_where_there_are_some() -> None:
