@@ -73,7 +73,7 @@ def run(*, rounds: int = ROUNDS) -> list[Row]:
         warnings.simplefilter("ignore")  # torch's, on import
         writer = Writer(Sides(STYLE), STYLE, random.Random(SEED))
     with _servers() as (stock, ours):
-        return [_told(each) for name in CASES for each in _rows(name, writer, stock, ours=ours, rounds=rounds)]
+        return [_printed(each) for name in CASES for each in _rows(name, writer, stock, ours=ours, rounds=rounds)]
 
 
 def _rows(name: str, writer: Writer, stock: Server, *, ours: Server, rounds: int) -> Iterator[Row]:
@@ -156,7 +156,7 @@ def _write_model(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
 
 
-def _told(each: Row) -> Row:
+def _printed(each: Row) -> Row:
     print(f"  {each['row']:<64}{each['ours']:8.2f}{each['peer']:8.2f}{each['ratio']:8.3f} {each['unit']}", flush=True)
     return each
 

@@ -128,13 +128,13 @@ def _wait(url: str, workers: int, started: subprocess.Popen[bytes], log: Path) -
     """Until every worker is taken into service: a router with fewer would be compared on other work."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and started.poll() is None:
-        if _known(url) >= workers:
+        if _healthy_workers(url) >= workers:
             return
         time.sleep(0.1)
     raise RuntimeError(f"the router did not start: {log.read_text()[-2000:]}")
 
 
-def _known(url: str) -> int:
+def _healthy_workers(url: str) -> int:
     with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/workers", timeout=1) as answer:  # noqa: S310 - our own address
         return sum(worker["is_healthy"] for worker in json.loads(answer.read())["workers"])
     return 0

@@ -62,7 +62,7 @@ class Certifier(Protocol):
         """Whether an examination is under way."""
         ...
 
-    def known(self) -> list[Certificate]:
+    def all_certificates(self) -> list[Certificate]:
         """The latest certificate of each render profile."""
         ...
 
@@ -77,7 +77,7 @@ def certificate_routes(certifier: Certifier) -> APIRouter:
 
     @router.get("/certificates", summary="Certified render profiles, and those refused")
     async def certificates() -> CertificateList:
-        return CertificateList(items=tuple(shown(one) for one in certifier.known()))
+        return CertificateList(items=tuple(shown(one) for one in certifier.all_certificates()))
 
     @router.post("/certify", summary="Examine render profiles now", responses=_REFUSALS)
     async def certify(wanted: Examination) -> CertificateList:

@@ -76,15 +76,15 @@ class Examiner:
         self._chats = chats
         self._clock = clock
         self._wall_clock = wall_clock
-        self._one = asyncio.Lock()
+        self._examining = asyncio.Lock()
         self._not_before: dict[Profile, float] = {}
 
     @property
     def busy(self) -> bool:
         """An examination is under way."""
-        return self._one.locked()
+        return self._examining.locked()
 
-    def known(self) -> list[Certificate]:
+    def all_certificates(self) -> list[Certificate]:
         """Return all certificates, for the admin API."""
         return self.certificates.all()
 
@@ -105,7 +105,7 @@ class Examiner:
         """Examine each profile of a model's ready workers; return the certificates, granted or refused."""
         made = []
         for candidate in self._candidates(model.name):
-            async with self._one:
+            async with self._examining:
                 made.append(await self._examine(model, candidate, chats=chats, seed=seed))
         return made
 
@@ -129,7 +129,7 @@ class Examiner:
                 held = self.certificates.of(candidate.profile)
                 if (held is None or not held.certified) and self._not_before.get(candidate.profile, 0.0) <= now:
                     self._not_before[candidate.profile] = now + AGAIN_SECONDS
-                    async with self._one:
+                    async with self._examining:
                         await self._examine(model, candidate, chats=self._chats, seed=secrets.randbits(32))
 
     def _candidates(self, model: str) -> list[Candidate]:
@@ -168,13 +168,13 @@ class Examiner:
         examined: list[Sequence[TurnSeen]] = []
         for messages in chats(seed, count, longest=model.max_model_len or DEFAULT_LENGTH):
             asked = [_body(model.upstream, turn, salt) for turn in turns(messages)]
-            seen = [await self._seen(worker, facts, body, last=body is asked[-1]) for body in asked]
+            seen = [await self._turn_seen(worker, facts, body, last=body is asked[-1]) for body in asked]
             examined.append(seen)
             if any(turn.first is None for turn in seen):
                 break  # the worker is failing: no need to add to its load
         return judged(examined)
 
-    async def _seen(self, worker: WorkerEndpoint, facts: RenderFacts, body: bytes, *, last: bool) -> TurnSeen:
+    async def _turn_seen(self, worker: WorkerEndpoint, facts: RenderFacts, body: bytes, *, last: bool) -> TurnSeen:
         plain = self._plain
         first = await plain.rendered(worker, Endpoint.CHAT, body)
         second = await plain.rendered(worker, Endpoint.CHAT, body)
