@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from importlib import import_module
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from cachefleet_core.native import MODULE
-
-if TYPE_CHECKING:  # imported once it is known to be there
-    from cachefleet_native import Transport
+import cachefleet_native
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +23,8 @@ class Completions:
     """
 
     def __init__(self, *, threads: int = 1) -> None:
-        module = import_module(MODULE)
-        self.version: Final[str] = module.__version__
-        self.native: Final[Transport] = module.Transport(threads=threads)
+        self.version: Final = cachefleet_native.__version__
+        self.native: Final = cachefleet_native.Transport(threads=threads)
         self._handlers: dict[int, Handler] = {}
         self._numbers = count(FIRST_NUMBER)
 

@@ -18,9 +18,10 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+
+import cachefleet_native
 
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.listening_sockets import START_SECONDS, NeverListenedError, listening_sockets
@@ -28,7 +29,6 @@ from cachefleet_controlplane.transport.native_exchange import ClientRequest, Nat
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.transport.websocket_server import WebSocketServer
 from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
-from cachefleet_core.native import MODULE
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class NativeServer:
             self._completions.expect(self._receive_request),
             self._completions.expect(self._receive_departure),
         )
-        self._native = import_module(MODULE).Server(
+        self._native = cachefleet_native.Server(
             self._completions.native,
             requests=requests,
             departures=departures,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from cachefleet_native import ClientRequest, WorkerClient
 
 from cachefleet_controlplane.gateway.send.answer_budget import COUNTED_BYTES
 from cachefleet_controlplane.gateway.send.worker_call import AttemptError, Call, HeldKeys, NativeResponse
 from cachefleet_controlplane.gateway.send.worker_tls import WorkerTls, WorkerTrust
 from cachefleet_controlplane.transport.completions import Completions
-from cachefleet_core.native import MODULE
 from cachefleet_runtime.lru import LruMap
-
-if TYPE_CHECKING:  # the start ends with a sentence where it is not there
-    from cachefleet_native import ClientRequest, WorkerClient
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ class NativeSender:
         self._completions = completions
         self._trust = WorkerTrust(tls)
         self._logged: LruMap[str, str] = LruMap(MAX_LOGGED)
-        self._client: WorkerClient = import_module(MODULE).WorkerClient(
+        self._client = WorkerClient(
             completions.native,
             connect_seconds=connect_seconds,
             idle_seconds=idle_seconds,

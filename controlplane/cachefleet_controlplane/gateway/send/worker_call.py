@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from cachefleet_native import ClientRequest, StreamFilter, WorkerCall
 
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
-
-if TYPE_CHECKING:  # the start ends with a sentence where it is not there
-    from cachefleet_native import ClientRequest, StreamFilter, WorkerCall
 
 Fields = list[tuple[bytes, bytes]]
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024

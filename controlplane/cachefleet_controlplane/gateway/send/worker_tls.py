@@ -11,18 +11,14 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cachefleet_core.native import MODULE
+from cachefleet_native import Trust
+
 from cachefleet_runtime.tls import TrustedAuthorities
 
-if TYPE_CHECKING:  # the start ends with a sentence where it is not there
-    from cachefleet_native import Trust
-
-Verified = tuple["Trust | None", str]
+Verified = tuple[Trust | None, str]
 """Authorities and the name in the certificate; None and "" where there is no TLS."""
 
 
@@ -69,7 +65,7 @@ class _NewestTrust:
         certificates = self._trusted.certificates()
         if self._trust is None or certificates != self._certificates:
             try:
-                self._trust = import_module(MODULE).Trust((certificates or "").encode())
+                self._trust = Trust((certificates or "").encode())
             except ValueError as error:
                 raise OSError(f"the authorities cannot be used: {error}") from error
             self._certificates = certificates
