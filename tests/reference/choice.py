@@ -13,6 +13,7 @@ from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPo
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
 from cachefleet_controlplane.selection.choice import CachedBlocks
 from cachefleet_controlplane.selection.choice import decide as choose
+from cachefleet_controlplane.selection.eligibility import Selection
 from cachefleet_core.block_keys import Tier, pack_keys
 from tests.controlplane.chains import chain
 from tests.reference import scoring
@@ -58,7 +59,8 @@ def _native(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPoli
             index.store(one.id, 0, pack_keys(below), Tier.HOST)
     sent = [(place, one.sent_blocks) for place, one in enumerate(candidates)]
     asked = replace(prompt, keys=pack_keys(keys) if prompt.keys else b"")
-    return choose(index, _table(candidates), asked, CachedBlocks(sent=sent), policy=policy, now=NOW, every=True)
+    selection = Selection(model="", policy=policy, now=NOW, every=True)
+    return choose(index, _table(candidates), asked, CachedBlocks(sent=sent), selection, excluded=())
 
 
 def _table(candidates: Sequence[Candidate]) -> Any:

@@ -30,8 +30,8 @@ from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
 from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, on_duty
-from cachefleet_controlplane.selection.selector import Selection, Selector
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, Selection, on_duty
+from cachefleet_controlplane.selection.selector import Selector
 from cachefleet_controlplane.selection.text_selector import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
 from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests

@@ -26,6 +26,7 @@ from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.prompt_blocks import wanted_blocks
 from cachefleet_controlplane.routing.specific_reason import specific_reason
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
+from cachefleet_controlplane.selection.eligibility import Selection
 from cachefleet_controlplane.workers.worker import Worker
 
 _REASONS: Final = {reason.value: reason for reason in Reason}
@@ -55,22 +56,18 @@ def decide(
     table: CandidateTable,
     prompt: Prompt,
     cached: CachedBlocks,
+    selection: Selection,
     *,
-    policy: RoutingPolicy,
-    now: float,
-    every: bool,
-    excluded: Sequence[int] = (),
+    excluded: Sequence[int],
 ) -> Decision:
-    """Decide on one of a table's candidates, not all of which are ``excluded``; with ``every`` score kept.
-
-    IndexDefectError.
-    """
-    choice = _choose(index, table, prompt, cached, excluded=excluded, policy=policy, now=now, every=every)
+    """Decide on one of a table's candidates, not all of which are ``excluded``. IndexDefectError."""
+    policy, now = selection.policy, selection.now
+    choice = _choose(index, table, prompt, cached, selection, excluded=excluded)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
     reason = _reason(choice, prompt, policy)
     count, workers = len(table.candidates) - len(excluded), table.candidates
     leading = LaterScores(choice.leading_count, partial(_scores, choice.leading, workers))
-    scores = LaterScores(count, partial(_scores, choice.scores, workers)) if every else ()
+    scores = LaterScores(count, partial(_scores, choice.scores, workers)) if selection.every else ()
     if verdict_of(reason) is not Verdict.ROUTE:
         decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
         return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
@@ -105,29 +102,27 @@ def _choose(
     table: CandidateTable,
     prompt: Prompt,
     cached: CachedBlocks,
+    selection: Selection,
     *,
     excluded: Sequence[int],
-    policy: RoutingPolicy,
-    now: float,
-    every: bool,
 ) -> cachefleet_native.Choice:
-    blind = policy is RoutingPolicy.CACHE_AWARE and prompt.knowledge is Knowledge.LOAD
+    blind = selection.policy is RoutingPolicy.CACHE_AWARE and prompt.knowledge is Knowledge.LOAD
     try:
         choice = index.choose(
             prompt.keys,
             table.native,
-            now=now,
+            now=selection.now,
             tokens=prompt.tokens,
             block_size=prompt.block_size,
             needed_blocks=wanted_blocks(prompt),
-            order="load" if blind else _ORDERS[policy],
+            order="load" if blind else _ORDERS[selection.policy],
             sent=cached.sent,
             refuted=cached.refuted,
             paid=prompt.paid_seconds,
             paid_tokens=prompt.paid_tokens,
             tokens_each=cached.tokens_each,
             excluded=excluded,
-            every=every,
+            every=selection.every,
         )
     except cachefleet_native.InternalError as error:
         raise IndexDefectError(str(error)) from error

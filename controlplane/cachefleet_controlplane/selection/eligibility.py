@@ -1,4 +1,4 @@
-"""The workers that may be chosen: of pools with the right role, ready, and preferred over others."""
+"""What a worker is to be selected for, and which may be: of pools with the right role, ready, and preferred."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
+
+from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.pool.worker_spec import Role
@@ -77,3 +80,17 @@ def percents(pools: Sequence[Pool]) -> dict[str, int]:
 
 
 NO_ONE: Final[frozenset[str]] = frozenset()
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """What is to be selected: a worker of a model for a duty, at a monotonic time.
+
+    ``exclude`` has full names or ids of workers. ``every``: the decision is to have the scores of all candidates.
+    """
+
+    model: str
+    policy: RoutingPolicy
+    now: float
+    exclude: frozenset[str] = NO_ONE
+    duty: Duty = Duty.ANSWER
+    every: bool = False

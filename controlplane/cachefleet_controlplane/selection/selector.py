@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.block_index import BlockIndex
-from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, unplaced
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, unplaced
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.selection.candidate_tables import CandidateTables
 from cachefleet_controlplane.selection.choice import NOTHING_CACHED, CachedBlocks, decide
-from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty
+from cachefleet_controlplane.selection.eligibility import Duty, Selection
 from cachefleet_controlplane.workers.registry import Registry
-
-
-class Selection(Struct, frozen=True, kw_only=True):
-    """What is to be selected: a worker of a model for a duty, at a monotonic time.
-
-    ``exclude`` has full names or ids of workers. ``every``: the decision is to have the scores of all candidates.
-    """
-
-    model: str
-    policy: RoutingPolicy
-    now: float
-    exclude: frozenset[str] = NO_ONE
-    duty: Duty = Duty.ANSWER
-    every: bool = False
 
 
 class Selector:
@@ -51,21 +36,12 @@ class Selector:
         return self._decide(replace(prompt, paid_seconds=paid, paid_tokens=decision.prefix_tokens), selection)
 
     def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
-        chosen, now = selection, selection.now
+        policy, now = selection.policy, selection.now
         table, excluded = self._table(prompt.adapter, selection)
         if not table.candidates:
-            return unplaced(prompt, Reason.NO_READY_WORKER, policy=chosen.policy, knowledge=Knowledge.LOAD, at=now)
+            return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
         cached = self._cached(table, prompt, now) if prompt.keys else NOTHING_CACHED
-        return decide(
-            self._native,
-            table,
-            prompt,
-            cached,
-            excluded=excluded,
-            policy=chosen.policy,
-            now=now,
-            every=chosen.every,
-        )
+        return decide(self._native, table, prompt, cached, selection, excluded=excluded)
 
     def _table(self, adapter: str, selection: Selection) -> tuple[CandidateTable, Sequence[int]]:
         """The candidates, and those of them that are excluded: never all, as others than preferred ones may be left."""

@@ -13,7 +13,8 @@ from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.selection.choice import CachedBlocks
-from cachefleet_controlplane.selection.selector import Selection, Selector
+from cachefleet_controlplane.selection.eligibility import Selection
+from cachefleet_controlplane.selection.selector import Selector
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
