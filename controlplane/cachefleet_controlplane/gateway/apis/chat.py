@@ -13,7 +13,7 @@ from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.request_info import (
     CHAT_MAX_TOKENS,
     COMPLETIONS_MAX_TOKENS,
-    FIELD,
+    THRESHOLD_FIELD,
     Bypass,
     Endpoint,
     RequestInfo,
@@ -68,7 +68,7 @@ class ChatApi(PassingApi):
     def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
         """Ask for token ids and usage, and where ``gated`` set a threshold of 0 unless the caller has one."""
         if gated and info.threshold is None:
-            fields[FIELD] = ZERO
+            fields[THRESHOLD_FIELD] = ZERO
         super().prepare(fields, info, salt=salt, gated=gated)
         if info.ids_wanted:
             fields["return_token_ids"] = TRUE

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.output_schemas import check_output_schemas
 from cachefleet_controlplane.gateway.apis.request_info import (
+    TRANSFER_FIELD,
     Endpoint,
     RequestInfo,
 )
@@ -34,7 +35,7 @@ from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBE
 _PRIVATE_FIELDS: Final = frozenset(
     {
         "cache_salt",
-        "kv_transfer_params",
+        TRANSFER_FIELD,
         "ec_transfer_params",
         "mm_payload",
         "data_parallel_rank",
@@ -44,7 +45,7 @@ _OF_COMPLETIONS: Final = frozenset({REF_MEMBER, APPEND_MEMBER, RETURN_MEMBER})
 """Only the API of token ids takes them from clients."""
 _OF_TRUSTED: Final = frozenset({"priority", "request_id", "session_id"})
 """An engine orders requests, names them and finds their sessions by these: only a trusted tenant may say them."""
-_PRIVATE_XARGS: Final = frozenset({"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
+_PRIVATE_XARGS: Final = frozenset({TRANSFER_FIELD, "ec_transfer_params", "kv_cache_report_mode", "cache_salt"})
 _PRIVATE_XARGS_PREFIX: Final = "cachefleet"
 
 

@@ -97,8 +97,10 @@ class RequestInfo(Struct, frozen=True):
 
 _PROMPT_LOGPROBS: Final = ("prompt_logprobs", "prompt_logprob_token_ids")
 _TELLING: Final = frozenset({*_PROMPT_LOGPROBS, "echo"})
-FIELD: Final = "cache_hit_threshold"
-MESSAGE: Final = f"Parameter `{FIELD}` must be between 0.0 and 1.0 if provided."
+THRESHOLD_FIELD: Final = "cache_hit_threshold"
+TRANSFER_FIELD: Final = "kv_transfer_params"
+"""Where a worker finds the KV blocks that another one has computed."""
+MESSAGE: Final = f"Parameter `{THRESHOLD_FIELD}` must be between 0.0 and 1.0 if provided."
 
 _number = msgspec.json.Decoder(float)
 _number_or_text = msgspec.json.Decoder(int | float | str)
@@ -106,10 +108,10 @@ _number_or_text = msgspec.json.Decoder(int | float | str)
 
 def own_threshold(fields: Fields) -> float | None:
     """Return the threshold in a body, else in its ``vllm_xargs``; None for neither. ApiError 400 outside 0 to 1."""
-    if FIELD not in fields and "vllm_xargs" not in fields:
+    if THRESHOLD_FIELD not in fields and "vllm_xargs" not in fields:
         return None  # as nearly all
     nested = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"]) or {}
-    given = [_checked(part[FIELD]) for part in (fields, nested) if not is_null(part, FIELD)]
+    given = [_checked(part[THRESHOLD_FIELD]) for part in (fields, nested) if not is_null(part, THRESHOLD_FIELD)]
     return given[0] if given else None
 
 
@@ -124,7 +126,7 @@ def _checked(raw: Raw) -> float:
 
 
 def _refused() -> ApiError:
-    return ApiError(400, MESSAGE, param=FIELD)
+    return ApiError(400, MESSAGE, param=THRESHOLD_FIELD)
 
 
 APPLIED: Final[Header] = (b"preference-applied", b"if-available")

@@ -8,7 +8,12 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, FIELD, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import (
+    COMPLETIONS_MAX_TOKENS,
+    THRESHOLD_FIELD,
+    Endpoint,
+    RequestInfo,
+)
 from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.request.resume_eligibility import appended, marked, resumable
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, lax_bool
@@ -45,7 +50,7 @@ class ResumeLimits(Struct, frozen=True):
         if gate.callers and gate.own:
             return None
         if gate.own:  # the gateway acts on it
-            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != FIELD})
+            info = replace(info, fields={name: raw for name, raw in info.fields.items() if name != THRESHOLD_FIELD})
         stops = _stops(info.fields.get("stop"))
         if stops is None or not resumable(info, parsed=parsed):
             return None

@@ -34,7 +34,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import FIELD
+from cachefleet_controlplane.gateway.apis.request_info import THRESHOLD_FIELD, TRANSFER_FIELD
 from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.retry_state_machine import Progress
@@ -116,7 +116,6 @@ def _promised(decision: Decision) -> float:
     return decision.predicted_tokens / decision.prompt_tokens
 
 
-TRANSFER: Final = "kv_transfer_params"
 _KEY_BYTES: Final = 8
 
 
@@ -214,13 +213,13 @@ class AttemptPlanner:
         gate = self._resuming.request.gate
         changes: dict[str, Raw | None] = {}
         if mode.threshold is not None:
-            changes[FIELD] = Raw(encode(mode.threshold or 0))
+            changes[THRESHOLD_FIELD] = Raw(encode(mode.threshold or 0))
             # An answer to a request with a threshold may be handed back unfinished, so only resumable ones have it.
             # The engine applies the same threshold to the others: it is its pool's policy.
             if mode.threshold > 0 and gate.own is None and not self._resuming.resumable:
-                changes[FIELD] = None
+                changes[THRESHOLD_FIELD] = None
             elif mode.threshold == 0 and gate.own is None and gate.ours:
-                del changes[FIELD]  # the body has it
+                del changes[THRESHOLD_FIELD]  # the body has it
         if mode.transferred and self.transfer is not None:
-            changes[TRANSFER] = self.transfer
+            changes[TRANSFER_FIELD] = self.transfer
         return changes

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
-from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, wants_cached
+from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, TRANSFER_FIELD, wants_cached
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.rendered_prompt import HeldRequest
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_failures import failure
-from cachefleet_controlplane.gateway.retry.attempt_plan import TRANSFER, Attempt, AttemptPlanner
+from cachefleet_controlplane.gateway.retry.attempt_plan import Attempt, AttemptPlanner
 from cachefleet_controlplane.gateway.retry.detokenizer import detokenizer
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.retry.prefill import PrefillAttempt
@@ -315,4 +315,4 @@ async def _go(upstream: Upstream, held: HeldRequest, attempt: Attempt, url: str)
         return None
     members = encode(attempt.changes) if attempt.changes else b""
     opened = await upstream.go(held.answer, url=url, members=members, watch=attempt.watch)
-    return None if opened.outcome is Outcome.LOST and TRANSFER not in attempt.changes else opened
+    return None if opened.outcome is Outcome.LOST and TRANSFER_FIELD not in attempt.changes else opened

@@ -14,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
-from cachefleet_controlplane.gateway.apis.request_info import FIELD
+from cachefleet_controlplane.gateway.apis.request_info import THRESHOLD_FIELD, TRANSFER_FIELD
 from cachefleet_controlplane.gateway.engine_deaths.exposed_request import ExposedRequest
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import unmarked
@@ -31,7 +31,6 @@ from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, ZERO, 
 
 KIND: Final = "prefill"
 _ONE: Final = Raw(b"1")
-_PARAMS: Final = "kv_transfer_params"
 _ASKED: Final = Raw(
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
     b'"remote_host":null,"remote_port":null}'
@@ -45,8 +44,8 @@ _CHANGES: Final[dict[str, Raw | None]] = {
     "stream": FALSE,
     "stream_options": None,
     "return_token_ids": None,
-    FIELD: ZERO,
-    _PARAMS: _ASKED,
+    THRESHOLD_FIELD: ZERO,
+    TRANSFER_FIELD: _ASKED,
 }
 
 _fields = msgspec.json.Decoder(Fields)
@@ -60,7 +59,7 @@ def prefill_body(body: bytes) -> tuple[bytes, int]:
 def transfer_params(body: bytes) -> Raw | None:
     """Return a Prefill answer's ``kv_transfer_params`` as raw JSON; None without any."""
     try:
-        params = _fields.decode(body).get(_PARAMS)
+        params = _fields.decode(body).get(TRANSFER_FIELD)
     except READ_ERRORS:
         return None
     return None if params is None or bytes(params) == b"null" else Raw(bytes(params))

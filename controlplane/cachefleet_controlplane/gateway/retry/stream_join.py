@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from cachefleet_controlplane.gateway.apis.request_info import TRANSFER_FIELD
 from cachefleet_controlplane.gateway.retry.stop_strings import StopGuard
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import (
@@ -30,7 +31,6 @@ Json = dict[str, Any]
 _decode = msgspec.json.Decoder(Json).decode
 _encode = msgspec.json.Encoder().encode
 _LAST: Final = b"data: " + DONE + b"\n\n"
-_TRANSFER: Final = "kv_transfer_params"
 
 
 class Stopping(Struct, frozen=True):
@@ -152,7 +152,7 @@ class StreamJoiner:
         if self._guard.stopped is not None:
             ends = {"finish_reason": "stop", "stop_reason": self._guard.stopped}
         # The first worker's reason to hand back is there, and not for the client.
-        told = {name: answer.get(name) for name in (_TRANSFER,) if name in self._begun}
+        told = {name: answer.get(name) for name in (TRANSFER_FIELD,) if name in self._begun}
         return _encode(self._joined(said, ends) | {"usage": self._usage(answer.get("usage"))} | told)
 
     def _joined(self, text: str, ends: Json) -> Json:
