@@ -203,8 +203,16 @@ class Decision(Struct, frozen=True, kw_only=True):
     rank: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
+    matched_blocks: int = 0
+    """Blocks of the prompt that the index says the chosen worker holds."""
+    expected_tokens: int = 0
+    """As the predicted ones, with the blocks of prompts just sent to the chosen worker."""
     loaded_tokens: int = 0
-    """Of the predicted ones, those to be loaded from below the device."""
+    """Of the expected ones, those to be loaded from below the device."""
+    seconds: float = 0.0
+    """What the request costs on the chosen worker, its wait there among it."""
+    report_age: float | None = None
+    """Seconds since the chosen worker's last report; None where its blocks are not known."""
     uncached_tokens: int = 0
     """Prompt tokens that the chosen worker has to compute; all of them where none was chosen."""
     prefix_tokens: int = 0
@@ -264,7 +272,11 @@ def turned_away(decision: Decision, reason: Reason) -> Decision:
         url="",
         rank=0,
         predicted_tokens=0,
+        matched_blocks=0,
+        expected_tokens=0,
         loaded_tokens=0,
+        seconds=0.0,
+        report_age=None,
         uncached_tokens=decision.prompt_tokens,
         queue_seconds=0.0,
     )

@@ -24,6 +24,7 @@ pub struct Choice {
     blind: bool,
     largest: u64,
     queue_seconds: f64,
+    report_age: Option<f64>,
     now: f64,
     leading: Vec<Kept>,
     all: Vec<Kept>,
@@ -92,6 +93,30 @@ impl Choice {
     #[getter]
     fn uncached_tokens(&self) -> u64 {
         self.made.first.uncached_tokens
+    }
+
+    /// Blocks that the index says the chosen one holds.
+    #[getter]
+    fn matched_blocks(&self) -> u32 {
+        self.made.first.matched_blocks
+    }
+
+    /// Tokens predicted from the chosen one's cache, with the blocks of prompts just sent there.
+    #[getter]
+    fn expected_tokens(&self) -> u64 {
+        self.made.first.expected_tokens
+    }
+
+    /// What the request costs on the chosen one.
+    #[getter]
+    fn seconds(&self) -> f64 {
+        self.made.first.seconds
+    }
+
+    /// Seconds since the chosen one's last report; None where its blocks are not known.
+    #[getter]
+    fn report_age(&self) -> Option<f64> {
+        self.report_age
     }
 
     /// The chosen one's queue: tokens to be computed before, over its rate.
@@ -311,6 +336,7 @@ impl Board {
             blind: order != Order::Cost,
             largest: rows.iter().filter_map(|(place, _)| views[*place].blocks_total).max().unwrap_or(0),
             queue_seconds: first.throughput.rate_seconds(first.view.waiting_tokens()),
+            report_age: first.view.reported_at.map(|at| now - at),
             now,
             leading: scored.leading(&made).into_iter().map(keep).collect(),
             all: if every { scores.iter().copied().map(keep).collect() } else { Vec::new() },

@@ -26,7 +26,6 @@ from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.retry_loop import SENT, Act, RetryLoop, unwrap
 from cachefleet_controlplane.gateway.retry.retry_state_machine import Action
 from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
-from cachefleet_controlplane.gateway.retry.worker_choice import predicted_seconds
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import aborts
 from cachefleet_controlplane.gateway.send.answers.usage import LONGEST, Usage
 from cachefleet_controlplane.gateway.send.answers.zero_cached_tokens import omitting
@@ -81,7 +80,7 @@ class Exchange(RetryLoop):
             self._trace.decision = turned_away(decide(self._context.fleet, self._request), Reason.FATAL_REQUEST)
 
     def _produced(self, chosen: Decision) -> bool:
-        patience = predicted_seconds(chosen) + _PRODUCING_SECONDS
+        patience = chosen.seconds + _PRODUCING_SECONDS
         return not self._request.info.stream and self._context.clock() - self._attempt_began > patience
 
     async def _conclude(self, action: Action) -> None:

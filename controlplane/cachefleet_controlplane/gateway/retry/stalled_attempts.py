@@ -57,11 +57,11 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class UnansweredAttempt:
-    """An attempt that has no byte yet; ``predicted`` gives the seconds that its decision predicted."""
+    """An attempt that has no byte yet; ``predicted`` are the seconds that its decision predicted."""
 
     worker: str
     stream: bool
-    predicted: Callable[[], float]
+    predicted: float
     elsewhere: Callable[[], bool]
     """Whether another worker would take the request now."""
     began: float = 0.0
@@ -238,4 +238,4 @@ class StalledAttempts:
             return limits(trouble, 0.0, begun=True)
         known = self._known.get(attempt.worker)
         latency = (known.stream if attempt.stream else known.whole) if known else None
-        return limits(trouble, patience(latency, predicted=attempt.predicted()), begun=False)
+        return limits(trouble, patience(latency, predicted=attempt.predicted), begun=False)

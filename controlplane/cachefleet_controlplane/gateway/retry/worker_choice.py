@@ -78,7 +78,7 @@ class WorkerChoice:
         """
         stream = self.request.info.stream
         elsewhere = _nowhere if excluded is None else partial(self.elsewhere, chosen, excluded)
-        return UnansweredAttempt(chosen.full_name, stream, partial(predicted_seconds, chosen), elsewhere)
+        return UnansweredAttempt(chosen.full_name, stream, chosen.seconds, elsewhere)
 
     def elsewhere(self, chosen: Decision, excluded: frozenset[str]) -> bool:
         """Whether another worker than the one chosen would take the request now."""
@@ -180,11 +180,6 @@ class WorkerChoice:
 
 def _nowhere() -> bool:
     return False
-
-
-def predicted_seconds(chosen: Decision) -> float:
-    """What the request costs on the chosen worker in seconds, its wait there among it."""
-    return next((score.seconds for score in chosen.leading if score.id == chosen.id), 0.0)
 
 
 def _wait_seconds(model: ServedModel) -> float:

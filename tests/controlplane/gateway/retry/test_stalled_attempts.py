@@ -145,7 +145,7 @@ def relaying(worker: str = "w", *, elsewhere: Callable[[], bool] = lambda: True,
 def waiting(
     worker: str = "w", *, predicted: float = 0.0, elsewhere: Callable[[], bool] = lambda: True
 ) -> UnansweredAttempt:
-    return UnansweredAttempt(worker, stream=False, predicted=lambda: predicted, elsewhere=elsewhere)
+    return UnansweredAttempt(worker, stream=False, predicted=predicted, elsewhere=elsewhere)
 
 
 async def answered(seconds: float) -> AttemptResult:
