@@ -54,7 +54,7 @@ def fleet(workers: int, *, blocks: bool) -> LiveFleet:
 
 def routed(fleet: LiveFleet, prompt: Prompt) -> str:
     """Route a request and end it; the worker chosen."""
-    decision = fleet.route(MODEL, prompt)
+    decision = fleet.route(MODEL, prompt, every=False)
     request = fleet.begin(decision, prompt)
     request.first_token()
     request.finish()

@@ -18,13 +18,14 @@ import cachefleet_native
 
 from bench import index_sides
 from bench.rows import Row
-from cachefleet_controlplane.routing.candidate_view import CandidateView
 from cachefleet_core.block_keys import Namespace, namespace_secrets
+from cachefleet_core.report_frames import Phase, State
 
 TOKENS: Final = 8192
 BLOCK: Final = 16
 WORKERS: Final = 64
 ROUNDS: Final = 200
+_STATE: Final = State(sequence=0, digest=0, held=0, phase=Phase.READY, running=0, waiting=0)
 
 
 def select_row() -> Row:
@@ -53,16 +54,18 @@ async def _measured() -> Row:
 
 def _ours(listed: list[int]) -> Callable[[], Any]:
     keyer = cachefleet_native.Keyer(namespace_secrets(b"k" * 32, Namespace("bench")), BLOCK)
-    names = [f"w{number}" for number in range(WORKERS)]
-    index = cachefleet_native.Index()
-    candidates, packed = cachefleet_native.Candidates(names), array("I", listed).tobytes()
+    index, plane, rows = cachefleet_native.Index(), cachefleet_native.Plane(), []
+    packed = array("I", listed).tobytes()
     keys = keyer.packed_ids(packed)
-    for number, name in enumerate(names):
-        index.store(name, 0, keys[: len(keys) // 8 * (number + 1) // WORKERS * 8], 0)
-        candidates.set(number, CandidateView(reported_at=0.0))
-    return lambda: index.choose(
-        keyer.packed_ids(packed), candidates, now=0.0, tokens=TOKENS, block_size=BLOCK, needed_blocks=528
-    )
+    for number in range(WORKERS):
+        index.store(f"w{number}", 0, keys[: len(keys) // 8 * (number + 1) // WORKERS * 8], 0)
+        row = plane.row()
+        row.reported(_STATE, suspended=False, leaving=False, now=0.0)
+        row.follow(reported=True, heard_at=0.0, out_of_step_at=None)
+        row.stand(ready=True, differs=False, batched_tokens=2048, free_percent=0)
+        rows.append((row, f"w{number}", f"w{number}", 0))
+    table = cachefleet_native.WorkerTable(plane, rows)
+    return lambda: table.choose(index, keyer.packed_ids(packed), 0.0, TOKENS, BLOCK, 528, "cost")
 
 
 async def _service() -> Any:

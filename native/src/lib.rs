@@ -1,6 +1,5 @@
 //! Native backend of block keys, digests, the block index, scoring and the HTTP transport. Everything but `python` is plain Rust.
 
-pub mod choice;
 pub mod digest;
 pub mod frame;
 pub mod index;
@@ -10,6 +9,7 @@ pub mod json_members;
 pub mod keyer;
 pub mod mixing;
 mod msgpack;
+pub mod plane;
 pub mod reader;
 pub mod score;
 pub mod throughput;

@@ -44,6 +44,10 @@ pub struct Worth {
 }
 
 impl Worth {
+    /// Nothing is known: what is evicted counts whole, and nobody is delayed.
+    pub const UNLEARNT: Self =
+        Self { eviction: 1.0, requests_per_second: 0.0, computed_per_second: 0.0, request_tokens: 0.0 };
+
     /// Of so many evicted tokens, those that will be computed again because of it.
     #[must_use]
     #[expect(
@@ -64,7 +68,7 @@ impl Worth {
     }
 }
 
-/// A worker as decisions see it: `CandidateView` of `routing/candidate_view.py`. `None` was not reported.
+/// A worker as decisions see it, whatever the request. `None` was not reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "python", derive(pyo3::FromPyObject))]
 pub struct View {
@@ -97,8 +101,6 @@ pub struct View {
     /// Parts of `WHOLE` of its blocks that are counted on.
     pub trust: u32,
     pub worth: Worth,
-    /// How long the adapter that is asked for would be loaded onto its device.
-    pub adapter_seconds: f64,
 }
 
 impl View {
@@ -120,9 +122,14 @@ impl View {
         requests: 0,
         last_used: 0,
         trust: WHOLE,
-        worth: Worth { eviction: 1.0, requests_per_second: 0.0, computed_per_second: 0.0, request_tokens: 0.0 },
-        adapter_seconds: 0.0,
+        worth: Worth::UNLEARNT,
     };
+
+    /// What others' throughput is learnt from.
+    #[must_use]
+    pub fn measured(&self) -> (Option<f64>, Option<f64>, Option<f64>, u64) {
+        (self.tokens_per_second, self.inter_token_seconds, self.loaded_per_second, self.batched_tokens)
+    }
 
     /// Tokens to be computed there before a new request's.
     #[must_use]
@@ -167,6 +174,8 @@ pub struct Prompt {
     pub paid: f64,
     /// Tokens of that prefix: nothing is taken off for who is expected to hold all of it.
     pub paid_tokens: u64,
+    /// Whether costs for others count as pools have learnt them.
+    pub weighed: bool,
 }
 
 impl Prompt {
@@ -175,10 +184,16 @@ impl Prompt {
     pub fn usable_blocks(&self) -> u64 {
         self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0)
     }
+
+    /// What its work and evictions cost others on a worker.
+    #[must_use]
+    pub fn worth(&self, view: &View) -> Worth {
+        if self.weighed { view.worth } else { Worth::UNLEARNT }
+    }
 }
 
-/// Blocks of a prompt on one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What of a request is on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cached {
     /// The index says it holds them.
     pub matched: u32,
@@ -186,13 +201,13 @@ pub struct Cached {
     pub loadable: u32,
     /// They were just sent there.
     pub sent: u32,
+    /// How long the adapter that is asked for would be loaded onto its device.
+    pub adapter_seconds: f64,
 }
 
 /// The cost of a prompt on one worker, with every part of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// Index among the candidates.
-    pub candidate: usize,
     pub matched_blocks: u32,
     /// Tokens that will come from its cache by the index alone, those to be loaded included.
     pub predicted_tokens: u64,
@@ -208,6 +223,7 @@ pub struct Score {
     pub others_seconds: f64,
     pub paid_seconds: f64,
     pub loading_seconds: f64,
+    pub adapter_seconds: f64,
     /// Blocks it would take of the free ones.
     pub taken_blocks: u64,
     pub fits: bool,
@@ -218,14 +234,7 @@ pub struct Score {
 /// The cost of a prompt on a worker; stale reports exclude nobody.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
-pub fn score(
-    prompt: &Prompt,
-    view: &View,
-    throughput: &Throughput,
-    candidate: usize,
-    cached: Cached,
-    now: f64,
-) -> Score {
+pub fn score(prompt: &Prompt, view: &View, throughput: &Throughput, cached: &Cached, now: f64) -> Score {
     let stale = view.stale(now);
     let usable = |blocks: u32| view.counted(blocks).min(prompt.usable_blocks());
     let (matched, below) = if stale { (0, 0) } else { (cached.matched, cached.loadable) };
@@ -239,26 +248,27 @@ pub fn score(
     let uncached = prompt.tokens - expected;
     let before = throughput.seconds(view.waiting_tokens());
     let own = throughput.seconds(view.waiting_tokens() + uncached);
-    let (delayed, standing) = view.worth.delays(throughput.token_seconds());
+    let worth = prompt.worth(view);
+    let (delayed, standing) = worth.delays(throughput.token_seconds());
     let others = delayed * (standing + before + (own - before) / 2.0);
-    let lost = view.worth.eviction * evicted as f64 / throughput.tokens_per_second;
+    let lost = worth.eviction * evicted as f64 / throughput.tokens_per_second;
     let full = own + (own - before) * others + lost * (1.0 + others);
     let paid = if expected < prompt.paid_tokens { prompt.paid } else { 0.0 };
     let seconds = own.max(full - paid);
     let loading = (expected - there) as f64 / throughput.loaded_per_second;
     Score {
-        candidate,
         matched_blocks: if view.reported_at.is_some() { cached.matched } else { 0 },
         predicted_tokens: predicted,
         expected_tokens: expected,
         loaded_tokens: expected - there,
         uncached_tokens: uncached,
         evicted_tokens: evicted,
-        seconds: seconds + loading + view.adapter_seconds,
+        seconds: seconds + loading + cached.adapter_seconds,
         waiting_seconds: before,
         others_seconds: (own - before + lost) * others,
         paid_seconds: full - seconds,
         loading_seconds: loading,
+        adapter_seconds: cached.adapter_seconds,
         taken_blocks: taken,
         fits: stale || view.has_room(prompt.needed_blocks, taken),
         possible: stale || view.possible(prompt.needed_blocks),

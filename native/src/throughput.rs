@@ -25,6 +25,15 @@ pub struct Throughput {
 }
 
 impl Throughput {
+    /// Where nobody has measured it.
+    pub const ASSUMED: Self = Self {
+        tokens_per_second: DEFAULT_TOKENS_PER_SECOND,
+        inter_token_seconds: DEFAULT_INTER_TOKEN_SECONDS,
+        batched_tokens: DEFAULT_BATCHED_TOKENS,
+        loaded_per_second: DEFAULT_LOADED_PER_SECOND,
+        loading_measured: false,
+    };
+
     /// How long it takes to compute so many tokens.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
@@ -48,21 +57,21 @@ impl Throughput {
     }
 }
 
-/// The throughput assumed of each worker; `pools` has the number of each one's pool.
+/// The throughput assumed of each worker, of which there is its view and the number of its pool.
 #[must_use]
-pub fn learn(views: &[View], pools: &[usize]) -> Vec<Throughput> {
-    let rates = |measured: fn(&View) -> Option<f64>, default| Rates::learn(views, pools, measured, default);
+pub fn learn<'v>(workers: &(impl Iterator<Item = (&'v View, usize)> + Clone)) -> Vec<Throughput> {
+    let rates = |measured: fn(&View) -> Option<f64>, default| Rates::learn(workers.clone(), measured, default);
     let prefill = rates(|view| view.tokens_per_second, DEFAULT_TOKENS_PER_SECOND);
     let latency = rates(|view| view.inter_token_seconds, DEFAULT_INTER_TOKEN_SECONDS);
     let loading = rates(|view| view.loaded_per_second, DEFAULT_LOADED_PER_SECOND);
-    let of = |(view, pool): (&View, &usize)| Throughput {
-        tokens_per_second: prefill.resolve(*pool, view.tokens_per_second),
-        inter_token_seconds: latency.resolve(*pool, view.inter_token_seconds),
+    let of = |(view, pool): (&View, usize)| Throughput {
+        tokens_per_second: prefill.resolve(pool, view.tokens_per_second),
+        inter_token_seconds: latency.resolve(pool, view.inter_token_seconds),
         batched_tokens: if view.batched_tokens == 0 { DEFAULT_BATCHED_TOKENS } else { view.batched_tokens },
-        loaded_per_second: loading.resolve(*pool, view.loaded_per_second),
+        loaded_per_second: loading.resolve(pool, view.loaded_per_second),
         loading_measured: loading.measured,
     };
-    views.iter().zip(pools).map(of).collect()
+    workers.clone().map(of).collect()
 }
 
 /// One rate of all pools. A worker has its pool's median, else that of all, else a constant; its own where that is far
@@ -76,10 +85,15 @@ struct Rates {
 }
 
 impl Rates {
-    fn learn(views: &[View], pools: &[usize], rate: fn(&View) -> Option<f64>, default: f64) -> Self {
-        let mut by_pool = vec![Vec::new(); pools.iter().max().map_or(0, |last| last + 1)];
-        for (view, pool) in views.iter().zip(pools) {
-            by_pool[*pool].extend(rate(view).filter(|value| *value > 0.0));
+    fn learn<'v>(
+        workers: impl Iterator<Item = (&'v View, usize)>,
+        rate: fn(&View) -> Option<f64>,
+        default: f64,
+    ) -> Self {
+        let mut by_pool: Vec<Vec<f64>> = Vec::new();
+        for (view, pool) in workers {
+            by_pool.resize_with(by_pool.len().max(pool + 1), Vec::new);
+            by_pool[pool].extend(rate(view).filter(|value| *value > 0.0));
         }
         let mut all: Vec<f64> = by_pool.iter().flatten().copied().collect();
         let measured = !all.is_empty();

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.candidate_view import CandidateView
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.worker import Worker
+from tests.reference.candidate_view import CandidateView
 
 
 class Candidate(Struct, frozen=True):

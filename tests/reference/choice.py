@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
-from cachefleet_controlplane.selection.choice import CachedBlocks
 from cachefleet_controlplane.selection.choice import decide as choose
 from cachefleet_controlplane.selection.eligibility import Selection
 from cachefleet_core.block_keys import Tier, pack_keys
@@ -50,28 +49,35 @@ def _possible(prompt: Prompt, candidate: Candidate) -> Candidate:
 
 
 def _native(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPolicy) -> Decision:
-    keys = chain(99, max(one.matched_blocks + one.loadable_blocks for one in candidates) + 1)
+    keys = chain(99, max(one.matched_blocks + max(one.loadable_blocks, one.sent_blocks) for one in candidates) + 1)
     index = cachefleet_native.Index()
     for one in candidates:
         if held := keys[: one.matched_blocks]:
             index.store(one.id, 0, pack_keys(held), Tier.DEVICE)
         if below := keys[one.matched_blocks :][: one.loadable_blocks]:
             index.store(one.id, 0, pack_keys(below), Tier.HOST)
-    sent = [(place, one.sent_blocks) for place, one in enumerate(candidates)]
-    asked = replace(prompt, keys=pack_keys(keys) if prompt.keys else b"")
+    asked = replace(prompt, keys=pack_keys(keys) if prompt.keys else b"", adapter="x")
     selection = Selection(model="", policy=policy, now=NOW, every=True)
-    return choose(index, _table(candidates), asked, CachedBlocks(sent=sent), selection, excluded=())
+    return choose(index, _table(candidates, keys), asked, selection)
 
 
-def _table(candidates: Sequence[Candidate]) -> Any:
-    """What of a ``CandidateTable`` the choice needs."""
+def _table(candidates: Sequence[Candidate], keys: Sequence[int]) -> Any:
+    """What of a ``WorkerTable`` the choice needs."""
     pools = list(dict.fromkeys(one.pool for one in candidates))
-    numbers = [pools.index(one.pool) for one in candidates]
-    native = cachefleet_native.Candidates([one.id for one in candidates], pools=numbers)
-    for place, one in enumerate(candidates):
-        native.set(place, one.view(NOW))
+    plane = cachefleet_native.Plane()
+    rows = [_row(plane, one, keys) for one in candidates]
+    members = [(row, one.id, one.id, pools.index(one.pool)) for row, one in zip(rows, candidates, strict=True)]
     workers = [
         SimpleNamespace(name=one.worker, id=one.id, pool=one.pool, rank=one.rank, endpoint=SimpleNamespace(url=one.url))
         for one in candidates
     ]
-    return SimpleNamespace(candidates=workers, native=native)
+    return SimpleNamespace(workers=workers, native=cachefleet_native.WorkerTable(plane, members))
+
+
+def _row(plane: cachefleet_native.Plane, one: Candidate, keys: Sequence[int]) -> cachefleet_native.WorkerRow:
+    row = plane.row()
+    row.set_adapters(None, ["x"] if one.adapter_seconds else [])
+    if one.sent_blocks:
+        row.begin(pack_keys(keys[: one.sent_blocks]), 0, 0, 0, 0, 0, 0, NOW, lambda: None)
+    cachefleet_native.pure.hold(row, one.view(NOW))
+    return row

@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.routing.capacity import certainly_used
 from cachefleet_controlplane.routing.decision import (
     CandidateScore,
     Decision,
@@ -25,6 +24,7 @@ from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.prompt_blocks import usable_blocks, wanted_blocks
 from cachefleet_controlplane.routing.specific_reason import specific_reason
 from tests.reference.candidate import Candidate
+from tests.reference.capacity import certainly_used
 from tests.reference.cost import cost_of
 from tests.reference.throughput import Throughput, Throughputs
 

@@ -9,23 +9,25 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason, RoutingPolicy
-from cachefleet_controlplane.routing.prompt_blocks import usable_blocks
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
-from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, eligible, on_duty, percents
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, usable_blocks
+from cachefleet_controlplane.routing.worth import UNLEARNT
+from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, on_duty
 from cachefleet_controlplane.workers.pool import Pool
-from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_controlplane.workers.worker import Worker
 from tests.reference.candidate import Candidate
+from tests.reference.eligibility import eligible, percents
+from tests.reference.loads import ModelledFleet
 from tests.reference.scoring import decide
 
 
 class ReferenceSelector:
     """By the prompt's blocks."""
 
-    def __init__(self, index: BlockIndex, registry: Registry) -> None:
-        self._index = index
-        self._registry = registry
+    def __init__(self, fleet: ModelledFleet) -> None:
+        self._fleet = fleet
+        self._index: BlockIndex = fleet.index
+        self._registry = fleet._registry
 
     def choose(
         self,
@@ -66,11 +68,11 @@ class ReferenceSelector:
         return [
             Candidate.of(
                 worker,
-                worker.candidate(prompt.adapter, now, percent=percent[worker.pool], worth=worker.worth),
+                self._fleet.candidate(worker, prompt.adapter, now, percent=percent[worker.pool], worth=worker.worth),
                 now,
                 matched=depth,
                 loadable=below,
-                sent=worker.inflight_requests.match(prompt.keys, now, whole=bool(worker.rule.windows))
+                sent=self._fleet.loads(worker).own.match(prompt.keys, now, whole=bool(worker.rule.windows))
                 if prompt.keys
                 else 0,
             )
@@ -102,8 +104,8 @@ class ReferenceSelector:
 class ReferenceTextSelector(ReferenceSelector):
     """By the prompt's text."""
 
-    def __init__(self, texts: SentTexts, index: BlockIndex, registry: Registry) -> None:
-        super().__init__(index, registry)
+    def __init__(self, texts: SentTexts, fleet: ModelledFleet) -> None:
+        super().__init__(fleet)
         self._texts = texts
 
     def choose(
@@ -131,7 +133,7 @@ class ReferenceTextSelector(ReferenceSelector):
         return [
             Candidate.of(
                 worker,
-                worker.candidate(prompt.adapter, now, percent=percent[worker.pool]),
+                self._fleet.candidate(worker, prompt.adapter, now, percent=percent[worker.pool], worth=UNLEARNT),
                 now,
                 matched=blocks,
                 sent=blocks,
@@ -142,7 +144,7 @@ class ReferenceTextSelector(ReferenceSelector):
 
     def _blocks(self, worker: Worker, prompt: Prompt) -> int:
         """Whole blocks of the text's chunks that were sent to a worker, as long as its cache has them."""
-        if worker.hello is None and worker.failures:
+        if worker.hello is None and worker.row.failures:
             self._texts.forget(worker.id)
         else:
             self._texts.follow(worker.id, worker.hello.epoch if worker.hello else "")

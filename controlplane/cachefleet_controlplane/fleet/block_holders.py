@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_core.hit_rule import HitRule, last_keys
 

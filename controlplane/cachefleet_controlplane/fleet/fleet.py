@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
+from cachefleet_native import InFlightRequest, Plane
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
@@ -28,13 +29,11 @@ from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.routing.prompt_blocks import needed_blocks, usable_blocks
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks, usable_blocks
 from cachefleet_controlplane.selection.eligibility import NO_ONE, Duty, Selection, on_duty
 from cachefleet_controlplane.selection.selector import Selector
 from cachefleet_controlplane.selection.text_selector import TextSelector
 from cachefleet_controlplane.workers.block_keyers import Keyers
-from cachefleet_controlplane.workers.inflight import InFlightRequest, InFlightRequests
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.render_profiles import RenderFacts, RenderProfiles
@@ -87,7 +86,6 @@ class Fleet:
         self._selector = Selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
-        self._decisions = 0
         self._listeners: list[Callable[[], None]] = []
         self.informed = asyncio.Event()
         """Set once the pools are known; before that a Hello cannot be answered."""
@@ -133,11 +131,11 @@ class Fleet:
         """
         now = self._clock()
         if self._texts is None or guess is None:
-            return self._selector.renderers(model, now).least_busy(count, first=first)
+            return self._selector.renderers(model, now).least_busy(now, count, first=first)
         table = self._texts.renderers(model, now)
-        if len(table.candidates) > 1:
+        if len(table.preferred(now)) > 1:
             first = self._texts.likely(guess, Selection(model=model, policy=self.policy, now=now))
-        return table.least_busy(count, first=first)
+        return table.least_busy(now, count, first=first)
 
     def render_facts(self, model: str) -> RenderFacts:
         """Facts that rendering for a model depends on now."""
@@ -198,29 +196,23 @@ class Fleet:
 
     def begin(self, decision: Decision, prompt: Prompt) -> InFlightRequest:
         """Count a request that is about to be sent where ``decision`` says, until the result is finished."""
-        self._decisions += 1
-        worker = self._registry.worker(decision.id)
-        inflight_requests = worker.inflight_requests if worker else InFlightRequests(_nobody, _nobody)
+        now, worker = self._clock(), self._registry.worker(decision.id)
         if worker:
-            self._registry.sent(worker, decision, prompt, self._decisions, self._clock())
+            self._registry.sent(worker, decision, prompt, now)
             if self._texts:
                 self._texts.sent(worker, prompt)
-        held = (decision.predicted_tokens - decision.loaded_tokens) // prompt.block_size if prompt.block_size else 0
-        needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
-        room = worker.room(self._clock(), percent=0) if worker else None
-        inflight = InFlightRequest(
-            inflight_requests,
-            self._clock,
-            keys=prompt.keys,
-            tokens=decision.uncached_tokens + (prompt.prompts - 1) * prompt.tokens,
-            sequences=prompt.prompts * prompt.choices,
-            blocks=needed,
-            taken=needed - (room.shared(held) if room else 0),
-            common=prompt.keys[: KEY_BYTES * common],
-            ended=self._changed,
+        row = worker.row if worker else Plane().row()
+        return row.begin(
+            prompt.keys,
+            usable_blocks(len(prompt.keys) // KEY_BYTES, prompt),
+            decision.uncached_tokens + (prompt.prompts - 1) * prompt.tokens,
+            prompt.tokens,
+            prompt.prompts * prompt.choices,
+            needed_blocks(prompt),
+            (decision.predicted_tokens - decision.loaded_tokens) // prompt.block_size if prompt.block_size else 0,
+            now,
+            self._changed,
         )
-        inflight_requests.begin(inflight, prompt_tokens=prompt.tokens, held=held)
-        return inflight
 
     def served(self, worker: WorkerId, claimed: int, served: int) -> None:
         """A worker has answered: of ``claimed`` tokens that the index said it holds, ``served`` came from cache."""
@@ -247,6 +239,8 @@ class Fleet:
         """It could not be reached: prefer others for a while, longer each time. By full name (all ranks) or id."""
         for known in self._registry.named(worker):
             known.failed(self._clock())
+            if self._texts:
+                self._texts.failed(known)
 
     def troubles(self, workers: AbstractSet[str]) -> dict[str, Trouble]:
         """Of these, by full names, those whose answers may never come, and what is known of each."""
@@ -287,7 +281,7 @@ class Fleet:
         """Process a frame of a stream; its events. RefusedError: no Hello came before it. FrameError: malformed."""
         now = self._clock()
         events = self._agents.receive(connection, frame, now)
-        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).inflight_requests.open:
+        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).row.open:
             worker.history.note(frame.data, now)
         if isinstance(frame, State):
             self._changed()
@@ -330,11 +324,7 @@ class Fleet:
                 )
                 for worker in workers
             ),
-            inflight_requests=sum(len(worker.inflight_requests.open) for worker in workers),
+            inflight_requests=sum(worker.row.open for worker in workers),
             index=index_status(stats, self._agents),
             tenants=self._tenant_frames.idle(self._registry.pools.values()) if self._tenant_frames else (),
         )
-
-
-def _nobody() -> None:
-    """Callback of requests to a worker that is gone."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.lost_tokens import LostCause
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import keyed_blocks

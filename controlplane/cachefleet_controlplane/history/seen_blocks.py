@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 
 SLOTS: Final = 1 << 18
 """Of 16 bytes each: enough for some 8,000 prompts of 8,192 tokens in blocks of 16."""

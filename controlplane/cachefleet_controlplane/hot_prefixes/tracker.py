@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from itertools import compress, count
 from typing import Final
 
+from cachefleet_native import shared_blocks
+
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, WantedPrefix
-from cachefleet_controlplane.routing.reservations import KEY_BYTES, shared_blocks
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4

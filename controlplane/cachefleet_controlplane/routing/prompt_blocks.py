@@ -6,6 +6,7 @@ from typing import Final
 
 from cachefleet_controlplane.routing.decision import Prompt
 
+KEY_BYTES: Final = 8
 OUTPUT_TOKENS_COUNTED: Final = 256
 """Output tokens beyond this are not counted when asking whether a request fits."""
 

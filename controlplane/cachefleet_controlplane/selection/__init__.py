@@ -1,9 +1,9 @@
-"""Candidates of one decision, and the choice among them in native code.
+"""The workers of a fleet for one decision, and the choice among them in native code.
 
-candidate_table   the candidates of a fleet with their loads, kept between decisions
-candidate_tables  the tables of all fleets
-choice            asks native code for the best of a table's candidates, and makes a decision of it
-eligibility       what a worker is to be selected for; roles and readiness: who may be a candidate
-selector          selects a worker by a prompt's block keys
-text_selector     the same by a prompt's text, where block keys are unknown
+choice         asks native code for the best of a table's workers, and makes a decision of it
+eligibility    what a worker is to be selected for, and the pools whose role allows it
+selector       selects a worker by a prompt's block keys
+text_selector  the same by a prompt's text, where block keys are unknown
+worker_table   the workers of a fleet for one duty
+worker_tables  the tables of all fleets
 """

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, Final
 
 import cachefleet_native
-from msgspec import Struct
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.block_index import IndexDefectError
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import (
     CandidateScore,
     Decision,
@@ -25,8 +25,8 @@ from cachefleet_controlplane.routing.decision import (
 from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.routing.prompt_blocks import wanted_blocks
 from cachefleet_controlplane.routing.specific_reason import specific_reason
-from cachefleet_controlplane.selection.candidate_table import CandidateTable
 from cachefleet_controlplane.selection.eligibility import Selection
+from cachefleet_controlplane.selection.worker_table import WorkerTable
 from cachefleet_controlplane.workers.worker import Worker
 
 _REASONS: Final = {reason.value: reason for reason in Reason}
@@ -37,35 +37,26 @@ _ORDERS: Final = {
 }
 
 
-class CachedBlocks(Struct, frozen=True):
-    """What of a prompt is cached, besides what the index says: blocks by candidate."""
-
-    sent: Sequence[tuple[int, int]] = ()
-    """Blocks that candidates were just sent."""
-    refuted: Sequence[tuple[int, int]] = ()
-    """Candidates that lack a block which the index says they hold: only so many of the first are counted on."""
-    tokens_each: float | None = None
-    """Tokens of each chunk, where the prompt's keys are those of its text's chunks and the index one of texts."""
-
-
-NOTHING_CACHED: Final = CachedBlocks()
-
-
 def decide(
     index: cachefleet_native.Index,
-    table: CandidateTable,
+    table: WorkerTable,
     prompt: Prompt,
-    cached: CachedBlocks,
     selection: Selection,
     *,
-    excluded: Sequence[int],
+    refuted: Sequence[tuple[WorkerId, int]] = (),
+    tokens_each: float | None = None,
 ) -> Decision:
-    """Decide on one of a table's candidates, not all of which are ``excluded``. IndexDefectError."""
+    """Decide on one of a table's workers by what the index says of them. IndexDefectError.
+
+    Of workers that lack a block which it says they hold, only ``refuted`` blocks are counted on. ``tokens_each``: the
+    keys are those of a text's chunks of so many tokens.
+    """
     policy, now = selection.policy, selection.now
-    choice = _choose(index, table, prompt, cached, selection, excluded=excluded)
+    choice = _choose(index, table, prompt, selection, refuted=refuted, tokens_each=tokens_each)
+    if choice is None:
+        return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
-    reason = _reason(choice, prompt, policy)
-    count, workers = len(table.candidates) - len(excluded), table.candidates
+    reason, workers, count = _reason(choice, prompt, policy), table.workers, choice.candidates
     leading = LaterScores(choice.leading_count, partial(_scores, choice.leading, workers))
     scores = LaterScores(count, partial(_scores, choice.scores, workers)) if selection.every else ()
     if verdict_of(reason) is not Verdict.ROUTE:
@@ -103,36 +94,33 @@ def decide(
 
 def _choose(
     index: cachefleet_native.Index,
-    table: CandidateTable,
+    table: WorkerTable,
     prompt: Prompt,
-    cached: CachedBlocks,
     selection: Selection,
     *,
-    excluded: Sequence[int],
-) -> cachefleet_native.Choice:
+    refuted: Sequence[tuple[WorkerId, int]],
+    tokens_each: float | None,
+) -> cachefleet_native.Choice | None:
     blind = selection.policy is RoutingPolicy.CACHE_AWARE and prompt.knowledge is Knowledge.LOAD
     try:
-        choice = index.choose(
+        return table.native.choose(
+            index,
             prompt.keys,
-            table.native,
-            now=selection.now,
-            tokens=prompt.tokens,
-            block_size=prompt.block_size,
-            needed_blocks=wanted_blocks(prompt),
-            order="load" if blind else _ORDERS[selection.policy],
-            sent=cached.sent,
-            refuted=cached.refuted,
+            selection.now,
+            prompt.tokens,
+            prompt.block_size,
+            wanted_blocks(prompt),
+            "load" if blind else _ORDERS[selection.policy],
+            [*selection.exclude] if selection.exclude else (),
+            prompt.adapter,
+            refuted=refuted,
             paid=prompt.paid_seconds,
             paid_tokens=prompt.paid_tokens,
-            tokens_each=cached.tokens_each,
-            excluded=excluded,
+            tokens_each=tokens_each,
             every=selection.every,
         )
     except cachefleet_native.InternalError as error:
         raise IndexDefectError(str(error)) from error
-    if choice is None:
-        raise RuntimeError("candidates without a choice")
-    return choice
 
 
 def _reason(choice: cachefleet_native.Choice, prompt: Prompt, policy: RoutingPolicy) -> Reason:

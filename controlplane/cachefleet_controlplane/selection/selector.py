@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.block_index import BlockIndex
-from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, unplaced
-from cachefleet_controlplane.selection.candidate_table import CandidateTable
-from cachefleet_controlplane.selection.candidate_tables import CandidateTables
-from cachefleet_controlplane.selection.choice import NOTHING_CACHED, CachedBlocks, decide
+from cachefleet_controlplane.routing.decision import Decision, Prompt
+from cachefleet_controlplane.selection.choice import decide
 from cachefleet_controlplane.selection.eligibility import Duty, Selection
+from cachefleet_controlplane.selection.worker_table import WorkerTable
+from cachefleet_controlplane.selection.worker_tables import WorkerTables
 from cachefleet_controlplane.workers.registry import Registry
 
 
 class Selector:
-    """Keeps a table of candidates for each fleet, adapter and duty."""
+    """Keeps a table of workers for each fleet and duty."""
 
-    def __init__(self, index: BlockIndex, registry: Registry, *, weighed: bool = True) -> None:
-        """``weighed``: costs for others, as pools have learnt them, count."""
+    def __init__(self, index: BlockIndex, registry: Registry) -> None:
         self._registry = registry
         self._native = index.native
-        self._tables = CandidateTables(registry, weighed=weighed)
+        self._tables = WorkerTables(registry)
 
     def choose(self, prompt: Prompt, selection: Selection) -> Decision:
         """Decide among the workers of this duty that are not excluded. IndexDefectError.
@@ -36,28 +33,11 @@ class Selector:
         return self._decide(replace(prompt, paid_seconds=paid, paid_tokens=decision.prefix_tokens), selection)
 
     def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
-        policy, now = selection.policy, selection.now
-        table, excluded = self._table(prompt.adapter, selection)
-        if not table.candidates:
-            return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
-        cached = self._cached(table, prompt, now) if prompt.keys else NOTHING_CACHED
-        return decide(self._native, table, prompt, cached, selection, excluded=excluded)
+        refuted = self._registry.refuted_blocks.bounds(prompt.keys) if prompt.keys else {}
+        table = self._tables.of(selection.model, selection.duty)
+        return decide(self._native, table, prompt, selection, refuted=[*refuted.items()])
 
-    def _table(self, adapter: str, selection: Selection) -> tuple[CandidateTable, Sequence[int]]:
-        """The candidates, and those of them that are excluded: never all, as others than preferred ones may be left."""
-        model, duty, now = selection.model, selection.duty, selection.now
-        table = self._tables.of(model, adapter, duty, now=now)
-        excluded = table.named(selection.exclude) if selection.exclude else ()
-        if excluded and len(excluded) == len(table.candidates):
-            return self._tables.without(selection.exclude, model, adapter, duty, now=now), ()
-        return table, excluded
-
-    def renderers(self, model: str, now: float) -> CandidateTable:
+    def renderers(self, model: str, now: float) -> WorkerTable:
         """Workers that may render for a model: those that may answer, where there are any."""
-        adapter = self._registry.adapter(model)
-        table = self._tables.of(model, adapter, Duty.ANSWER, now=now)
-        return table if table.candidates else self._tables.of(model, adapter, Duty.RENDER, now=now)
-
-    def _cached(self, table: CandidateTable, prompt: Prompt, now: float) -> CachedBlocks:
-        refuted = self._registry.refuted_blocks.bounds(prompt.keys)
-        return CachedBlocks(sent=table.sent(prompt.keys, now), refuted=table.places(refuted) if refuted else ())
+        table = self._tables.of(model, Duty.ANSWER)
+        return table if table.native.preferred(now) else self._tables.of(model, Duty.RENDER)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
-from cachefleet_controlplane.selection.candidate_table import CandidateTable
-from cachefleet_controlplane.selection.choice import CachedBlocks
+from cachefleet_controlplane.selection.choice import decide
 from cachefleet_controlplane.selection.eligibility import Selection
 from cachefleet_controlplane.selection.selector import Selector
 from cachefleet_controlplane.workers.registry import Registry
@@ -29,8 +28,11 @@ class TextSelector(Selector):
     """A selector over an index of text chunks of its own; matched chunks count as blocks just sent there."""
 
     def __init__(self, index: BlockIndex, registry: Registry) -> None:
-        super().__init__(index, registry, weighed=False)  # what is guessed is not weighed more finely
+        super().__init__(index, registry)
         self._texts = SentTexts(index)
+        self._followed = -1
+        """Version of the registry as of which texts of older epochs are dropped."""
+        self._failing: dict[WorkerId, Worker] = {}
 
     def choose(self, prompt: Prompt, selection: Selection) -> Decision:
         """As ``Selector.choose``, by the prompt's chunks; never TOO_LARGE, as sizes are estimates."""
@@ -60,21 +62,27 @@ class TextSelector(Selector):
         """Drop the texts of all other workers."""
         self._texts.keep(workers)
 
-    def _cached(self, table: CandidateTable, prompt: Prompt, _now: float) -> CachedBlocks:
-        unsure = table.failing
-        if table.changes != table.epochs_followed:  # only what raises a worker's standing begins another epoch
-            table.epochs_followed, unsure = table.changes, table.candidates
-            table.failing = [worker for worker in table.candidates if worker.hello is None and worker.failures]
-        for worker in unsure:
-            self._follow(worker)
-        return CachedBlocks(tokens_each=prompt.chunks.tokens_each)
+    def failed(self, worker: Worker) -> None:
+        """A request to a worker failed: without an agent to tell it, that counts as a restart."""
+        if worker.hello is None:
+            self._failing[worker.id] = worker
 
-    def _follow(self, worker: Worker) -> None:
-        """Drop texts of an older epoch; without an agent to tell it, a failed request counts as a restart."""
-        if worker.hello is None and worker.failures:
-            self._texts.forget(worker.id)
-        else:
-            self._texts.follow(worker.id, _epoch(worker))
+    def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
+        table = self._tables.of(selection.model, selection.duty)
+        self._follow()
+        return decide(self._native, table, prompt, selection, tokens_each=prompt.chunks.tokens_each)
+
+    def _follow(self) -> None:
+        """Drop the texts of workers' older epochs, and those of failing workers until they answer."""
+        if self._followed != self._registry.version:  # raised by whatever begins another epoch
+            self._followed = self._registry.version
+            for worker in self._registry.workers():
+                self._texts.follow(worker.id, _epoch(worker))
+        for worker in [*self._failing.values()]:
+            if worker.hello is None and worker.row.failures:
+                self._texts.forget(worker.id)
+            else:
+                del self._failing[worker.id]
 
 
 def _room(worker: Worker, prompt: Prompt) -> int:

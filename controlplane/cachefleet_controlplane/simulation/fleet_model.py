@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
-from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
-from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND
+from cachefleet_controlplane.routing.throughput import DEFAULT_BATCHED_TOKENS, DEFAULT_TOKENS_PER_SECOND, OWN_BLOCKS
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.budget import blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
+from cachefleet_controlplane.routing.throughput import OWN_BLOCKS
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import WorkBudget
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks

@@ -1,8 +1,7 @@
-"""Pools and workers as this replica knows them: registration, load, in-flight requests, and their frozen views.
+"""Pools and workers as this replica knows them: registration, reports, and their frozen views.
 
 cache_shares     tenants' shares of the idle cache, and what they have of it
 hit_window       prefix-cache hits of a pool's engines over a sliding window
-inflight         requests sent to a worker that its reports do not show yet
 adapter_slots    which adapters a worker serves and has on its device
 block_keyers     block keyers by fleet, contract, salt and adapter
 load             a worker's load, as its last report tells it

@@ -7,7 +7,6 @@ requests that this replica has sent.
 
 from __future__ import annotations
 
-from cachefleet_controlplane.routing.adapter_loading import adapter_seconds
 from cachefleet_core.pool.adapter_reports import AdapterReport
 
 
@@ -49,21 +48,16 @@ class AdapterSlots:
             del self._used[adapter]
             self._used[adapter] = None
 
-    def lacks(self, adapter: str) -> bool:
-        """Whether it told its adapters, and this is not among them."""
-        served = self._report.served if self._report else self._announced
-        return served is not None and adapter not in served
+    @property
+    def served(self) -> tuple[str, ...] | None:
+        """All that it serves; None where it did not tell."""
+        return self._report.served if self._report else self._announced
 
-    def seconds(self, adapter: str) -> float:
-        """How long it would be loaded onto the device for a request."""
-        return adapter_seconds(displaces=self.displaces(adapter))
-
-    def displaces(self, adapter: str) -> bool:
-        """Whether its device is full of other adapters, so that a request for this one has it loaded first."""
+    @property
+    def displaced(self) -> list[str]:
+        """Those that are not on its device, which is full of others."""
         slots = self._report.slots if self._report else 0
-        if not slots or adapter not in self._used:
-            return False
-        return adapter not in list(self._used)[-slots:]
+        return list(self._used)[:-slots] if slots else []
 
     def _serve(self, served: tuple[str, ...]) -> None:
         """Loading puts an adapter on the device, in the order in which they are told."""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import cachefleet_native
+
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
-from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks
 from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
@@ -49,6 +50,8 @@ class Registry:
         self.refuted_blocks = RefutedBlocks(clock)
         """Blocks that engines have denied lately."""
         self.paid_waiting = PaidWaiting()
+        self.plane = cachefleet_native.Plane()
+        """All workers as decisions see them."""
         self.version = 0
         """Raised whenever a pool, its workers or their contracts change."""
         self.wall = wall
@@ -110,7 +113,7 @@ class Registry:
         endpoint = sibling.endpoint if sibling else None
         if endpoint is None and sum(worker.endpoint is None for worker in self.workers()) >= MAX_UNLISTED:
             return None
-        worker = Worker(pool.key, name, rank, endpoint=endpoint, worth=pool.shown)
+        worker = Worker(pool.key, name, rank, self.plane.row(), endpoint=endpoint, worth=pool.shown)
         pool.workers[worker.id] = worker
         self.version += 1
         return worker
@@ -133,14 +136,15 @@ class Registry:
         """Seconds waited lately for the longest prefix of a prompt that a candidate held."""
         return self.paid_waiting.of(_last_key(decision.prefix_tokens, prompt), now)
 
-    def sent(self, worker: Worker, decision: Decision, prompt: Prompt, number: int, now: float) -> None:
-        """A request is about to be sent to a worker by decision ``number``."""
+    def sent(self, worker: Worker, decision: Decision, prompt: Prompt, now: float) -> None:
+        """A request is about to be sent to a worker."""
         pool = self.pools.get(worker.pool)
         if pool is not None and prompt.continued:
             pool.counted_before(prompt.tokens, decision.predicted_tokens, now)
         elif pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
             self._learn(pool, worker, decision, prompt, now)
-        worker.use(number, now, prompt.adapter)
+        if prompt.adapter:
+            worker.use_adapter(prompt.adapter)
 
     def _learn(self, pool: Pool, worker: Worker, decision: Decision, prompt: Prompt, now: float) -> None:
         """What a request shows of what work and evictions cost in its pool."""
@@ -151,7 +155,7 @@ class Registry:
         elif decision.excess_seconds:
             self.paid_waiting.add(_last_key(decision.prefix_tokens, prompt), decision.excess_seconds, now)
         pool.weigh(now)
-        evicting = worker.evicts(needed_blocks(prompt) - held)
+        evicting = worker.row.evicts(needed_blocks(prompt) - held)
         pool.worth.blocks.ask(prompt.keys, held=held, found=found, evicting=evicting, room=pool.room)
         pool.worth.sent(prompt.tokens, decision.uncached_tokens)
 
@@ -267,7 +271,8 @@ class Registry:
                 self.remove(worker)
         for endpoint in listed.values():
             if worker_id(pool.key, endpoint.name) not in pool.workers:
-                worker = Worker(pool.key, endpoint.name, endpoint=endpoint, worth=pool.shown)
+                row = self.plane.row()
+                worker = Worker(pool.key, endpoint.name, row=row, endpoint=endpoint, worth=pool.shown)
                 pool.workers[worker.id] = worker
 
 

@@ -39,6 +39,12 @@ impl Rule {
         self.full && self.count == 0 && self.dropped == 0
     }
 
+    /// Whether it asks for blocks of windows.
+    #[must_use]
+    pub fn windowed(&self) -> bool {
+        self.count > 0
+    }
+
     #[inline]
     fn windows(&self) -> &[u32] {
         &self.windows[..usize::from(self.count)]

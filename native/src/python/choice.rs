@@ -1,41 +1,29 @@
-//! `Index.choose`: matching, scoring and choice in one call.
+//! `WorkerTable.choose`: matching, scoring and choice in one call.
 
-use super::candidates::{Board, Candidates, Known};
+use super::candidates::{Candidates, Known};
 use super::errors::guard;
 use super::index::Index;
 use super::ints;
+use super::plane::{Plane, Slot, WorkerRow, one_plane};
 use super::state::State;
-use crate::choice::{self, Order, Reason, Scored};
 use crate::digest::Tier;
 use crate::index::Rule;
+use crate::plane::choose::{Order, Reason};
+use crate::plane::table::{Chosen, Kept, Member, Request, Table};
 use crate::reader::Key;
-use crate::score::{Cached, Prompt, Score, View, score};
-use crate::throughput::Throughput;
+use crate::score::{Cached, Prompt};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MOST_TOKENS: u64 = 1 << 40;
 
 /// The best candidate for a prompt, and what explains it.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Choice {
-    made: choice::Choice,
-    blind: bool,
-    largest: u64,
-    queue_seconds: f64,
-    report_age: Option<f64>,
+    chosen: Chosen,
     now: f64,
-    leading: Vec<Kept>,
-    all: Vec<Kept>,
-}
-
-/// A score with what it was computed from.
-#[derive(Clone, Copy)]
-struct Kept {
-    score: Score,
-    view: View,
-    throughput: Throughput,
 }
 
 #[pymethods]
@@ -43,13 +31,13 @@ impl Choice {
     /// Index of the chosen candidate; where there is no room, of the least loaded one.
     #[getter]
     fn first(&self) -> usize {
-        self.made.first.candidate
+        self.chosen.first.member as usize
     }
 
     /// Value of `Reason` in `controlplane/cachefleet_controlplane/routing/decision.py`.
     #[getter]
     fn reason(&self) -> &'static str {
-        match self.made.reason {
+        match self.chosen.choice.reason {
             Reason::LongestPrefix => "longest_prefix",
             Reason::LoadOverPrefix => "load_over_prefix",
             Reason::Cold => "cold",
@@ -63,93 +51,100 @@ impl Choice {
     /// Whether caches were not looked at: nothing is known of the prompt, or of what workers hold.
     #[getter]
     fn blind(&self) -> bool {
-        self.blind
+        self.chosen.blind
     }
 
     /// The most tokens of the prompt that any candidate is expected to hold.
     #[getter]
     fn longest(&self) -> u64 {
-        self.made.longest
+        self.chosen.choice.longest
     }
 
     /// Seconds by which the chosen one's queue is longer than the shortest, where it holds the most.
     #[getter]
     fn excess(&self) -> f64 {
-        self.made.excess
+        self.chosen.choice.excess
     }
 
     /// Tokens of the prompt predicted from the chosen one's cache.
     #[getter]
     fn predicted_tokens(&self) -> u64 {
-        self.made.first.predicted_tokens
+        self.chosen.first.score.predicted_tokens
     }
 
     /// Of the expected ones, those to be loaded from below the device.
     #[getter]
     fn loaded_tokens(&self) -> u64 {
-        self.made.first.loaded_tokens
+        self.chosen.first.score.loaded_tokens
     }
 
     #[getter]
     fn uncached_tokens(&self) -> u64 {
-        self.made.first.uncached_tokens
+        self.chosen.first.score.uncached_tokens
     }
 
     /// Blocks that the index says the chosen one holds.
     #[getter]
     fn matched_blocks(&self) -> u32 {
-        self.made.first.matched_blocks
+        self.chosen.first.score.matched_blocks
     }
 
     /// Tokens predicted from the chosen one's cache, with the blocks of prompts just sent there.
     #[getter]
     fn expected_tokens(&self) -> u64 {
-        self.made.first.expected_tokens
+        self.chosen.first.score.expected_tokens
     }
 
     /// What the request costs on the chosen one.
     #[getter]
     fn seconds(&self) -> f64 {
-        self.made.first.seconds
+        self.chosen.first.score.seconds
     }
 
     /// Seconds since the chosen one's last report; None where its blocks are not known.
     #[getter]
     fn report_age(&self) -> Option<f64> {
-        self.report_age
+        self.chosen.first.view.reported_at.map(|at| self.now - at)
     }
 
     /// The chosen one's queue: tokens to be computed before, over its rate.
     #[getter]
     fn queue_seconds(&self) -> f64 {
-        self.queue_seconds
+        let first = &self.chosen.first;
+        first.throughput.rate_seconds(first.view.waiting_tokens())
     }
 
     /// Blocks of the largest candidate; 0 where none tells.
     #[getter]
     fn largest(&self) -> u64 {
-        self.largest
+        self.chosen.largest
+    }
+
+    /// How many candidates there were.
+    #[getter]
+    fn candidates(&self) -> usize {
+        self.chosen.candidates
     }
 
     #[getter]
     fn leading_count(&self) -> usize {
-        self.leading.len()
+        self.chosen.leading.len()
     }
 
     /// The leading candidates: index and numbers of each, by the names of `CandidateScore`.
     fn leading<'py>(&self, py: Python<'py>) -> PyResult<Vec<(usize, Bound<'py, PyDict>)>> {
-        self.leading.iter().map(|kept| kept.numbers(py, self.now)).collect()
+        self.chosen.leading.iter().map(|kept| kept.numbers(py, self.now)).collect()
     }
 
     /// The same of all candidates; none where not all were to be kept.
     fn scores<'py>(&self, py: Python<'py>) -> PyResult<Vec<(usize, Bound<'py, PyDict>)>> {
-        self.all.iter().map(|kept| kept.numbers(py, self.now)).collect()
+        self.chosen.all.iter().map(|kept| kept.numbers(py, self.now)).collect()
     }
 }
 
 impl Kept {
     fn numbers<'py>(&self, py: Python<'py>, now: f64) -> PyResult<(usize, Bound<'py, PyDict>)> {
-        let Self { score, view, throughput } = self;
+        let Self { member, score, view, throughput } = self;
         let numbers = PyDict::new(py);
         numbers.set_item("matched_blocks", score.matched_blocks)?;
         numbers.set_item("predicted_tokens", score.predicted_tokens)?;
@@ -175,49 +170,110 @@ impl Kept {
         numbers.set_item("loaded_tokens", score.loaded_tokens)?;
         numbers.set_item("loading_seconds", score.loading_seconds)?;
         numbers.set_item("loading_measured", throughput.loading_measured)?;
-        numbers.set_item("adapter_seconds", view.adapter_seconds)?;
-        Ok((score.candidate, numbers))
+        numbers.set_item("adapter_seconds", score.adapter_seconds)?;
+        Ok((*member as usize, numbers))
     }
 }
 
 /// What is asked of the workers' blocks.
-struct Asked<'a, K> {
-    keys: &'a [K],
+struct Asked<'a> {
+    keys: &'a [u64],
     /// Tokens in each of the keys' chunks, where they are those of a text.
     tokens_each: Option<f64>,
-    /// Candidates that were just sent some of its blocks, and how many.
-    sent: Vec<(usize, u32)>,
-    /// Candidates of which only the first blocks are counted on, and how many.
+    /// Members of which only the first blocks are counted on, and how many.
     refuted: Vec<(usize, u32)>,
 }
 
+/// The workers of one fleet that may do one duty, among which is chosen.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct WorkerTable {
+    plane: Plane,
+    /// Kept, as the table refers to them.
+    _slots: Vec<Arc<Slot>>,
+    matched: Candidates,
+    /// The adapter that workers must not lack; "" for none.
+    needed: String,
+    table: Mutex<Table>,
+}
+
+impl WorkerTable {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn adapter(&self, name: &str) -> Option<u64> {
+        (!name.is_empty()).then(|| self.plane.lock().adapter(name))
+    }
+}
+
 #[pymethods]
-impl Index {
-    /// The best candidate for a prompt, by "cost", by "load" or in "turn"; None without candidates.
+impl WorkerTable {
+    /// Of workers by row, id, full name and number of their pool. `rules` has one for each, as whether all blocks from
+    /// the first on are needed, and the blocks of each window; none where all are plain. With `needed`, an adapter,
+    /// workers that lack it are no candidates.
+    #[new]
+    #[pyo3(signature = (plane, workers, rules = Vec::new(), needed = String::new()))]
+    fn new(
+        plane: &Plane,
+        workers: Vec<(PyRef<'_, WorkerRow>, String, String, usize)>,
+        rules: Vec<(bool, Vec<u32>, u32)>,
+        needed: String,
+    ) -> PyResult<Self> {
+        if workers.iter().any(|(.., pool)| *pool >= workers.len()) {
+            return Err(PyValueError::new_err("workers: pools are counted from 0"));
+        }
+        one_plane(workers.iter().map(|(row, ..)| &**row), plane)?;
+        let matched = Candidates::new(workers.iter().map(|(_, id, ..)| id.clone()).collect(), rules)?;
+        let slots = workers.iter().map(|(row, ..)| Arc::clone(&row.0)).collect();
+        let members: Vec<Member> = workers
+            .into_iter()
+            .map(|(row, id, full_name, pool)| Member { slot: row.0.number, id, full_name, pool })
+            .collect();
+        let table = Mutex::new(Table::new(&members, matched.rules().to_vec()));
+        Ok(Self { plane: plane.clone(), _slots: slots, matched, needed, table })
+    }
+
+    fn __len__(&self) -> usize {
+        self.table().len()
+    }
+
+    /// Numbers of the workers that may be chosen now.
+    fn preferred(&self, now: f64) -> PyResult<Vec<u32>> {
+        let needed = self.adapter(&self.needed);
+        guard(|| Ok(self.table().preferred(&mut self.plane.lock(), needed, now).to_vec()))
+    }
+
+    /// The same, at most `count`: those with the fewest requests, by id where these are equal.
+    fn least_busy(&self, count: usize, now: f64) -> PyResult<Vec<u32>> {
+        let needed = self.adapter(&self.needed);
+        guard(|| Ok(self.table().least_busy(&mut self.plane.lock(), needed, count, now)))
+    }
+
+    /// The best worker for a prompt, by "cost", by "load" or in "turn"; None where none may be chosen.
     ///
-    /// `sent` are candidates that were just sent some of its blocks, and how many; `refuted` those of which only the
-    /// first blocks are counted on, and how many. `paid` is waiting that has paid for a copy of the first `paid_tokens`
-    /// tokens. With `tokens_each` the keys are those of a text's chunks, and the index holds what was sent to whom.
-    /// `excluded` candidates are not chosen; what they have measured still counts. `every`: all scores are kept.
-    #[pyo3(signature = (keys, candidates, *, now, tokens, block_size, needed_blocks, order = "cost", sent = Vec::new(),
-        refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, excluded = Vec::new(),
-        every = false))]
-    #[expect(clippy::too_many_arguments, reason = "by keyword")]
+    /// `excluded` workers, by full name or id, are not chosen; what they have measured still counts. `adapter` is the
+    /// one asked for. `refuted` are those of which only the first blocks are counted on, by id, and how many. `paid` is
+    /// waiting that has paid for a copy of the first `paid_tokens` tokens. With `tokens_each` the keys are those of a
+    /// text's chunks, the index holds what was sent to whom, and costs for others do not count. `every`: all scores are
+    /// kept.
+    #[pyo3(signature = (index, keys, now, tokens, block_size, needed_blocks, order, excluded = Vec::new(), adapter = "",
+        *, refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, every = false))]
+    #[expect(clippy::too_many_arguments, reason = "what a request is")]
     fn choose(
         &self,
+        index: &Index,
         keys: &[u8],
-        candidates: &Candidates,
         now: f64,
         tokens: u64,
         block_size: u64,
         needed_blocks: u64,
         order: &str,
-        sent: Vec<(usize, u32)>,
-        refuted: Vec<(usize, u32)>,
+        excluded: Vec<String>,
+        adapter: &str,
+        refuted: Vec<(String, u32)>,
         paid: f64,
         paid_tokens: u64,
         tokens_each: Option<f64>,
-        excluded: Vec<usize>,
         every: bool,
     ) -> PyResult<Option<Choice>> {
         if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
@@ -226,27 +282,33 @@ impl Index {
         if !(0.0..f64::INFINITY).contains(&paid) {
             return Err(PyValueError::new_err("paid: must be finite and at least 0"));
         }
-        let count = candidates.names().len();
-        if sent.iter().chain(&refuted).map(|(place, _)| place).chain(&excluded).any(|place| *place >= count) {
-            return Err(PyValueError::new_err("sent, refuted, excluded: not of these candidates"));
-        }
-        let prompt = Prompt { tokens, block_size, needed_blocks: needed_blocks.min(MOST_TOKENS), paid, paid_tokens };
-        let asked = Asked { keys: ints::packed_keys(keys, None)?, tokens_each, sent, refuted };
+        let keys: Vec<u64> = ints::packed_keys(keys, None)?.iter().map(Key::key).collect();
+        let (needed_blocks, weighed) = (needed_blocks.min(MOST_TOKENS), tokens_each.is_none());
         let order = read_order(order)?;
-        let cached = self.0.with(|state| state.cached(candidates, &asked, &prompt))?;
-        let rows = without(excluded, cached);
-        let order = if asked.keys.is_empty() { order.blind() } else { order };
-        guard(|| Ok(candidates.board().choose(candidates.names(), &prompt, &rows, order, now, every)))
+        let order = if keys.is_empty() { order.blind() } else { order };
+        let request = Request {
+            prompt: Prompt { tokens, block_size, needed_blocks, paid, paid_tokens, weighed },
+            order,
+            needed: self.adapter(&self.needed),
+            adapter: self.adapter(adapter),
+            excluded,
+            now,
+        };
+        guard(|| {
+            let mut table = self.table();
+            let number = |(id, most): (String, u32)| Some((table.number(&id)?, most));
+            let asked = Asked { keys: &keys, tokens_each, refuted: refuted.into_iter().filter_map(number).collect() };
+            let cached = |table: &Table, _: &[u32]| {
+                if asked.keys.is_empty() {
+                    return Ok(vec![Cached::default(); table.len()]);
+                }
+                index.0.with(|state| state.cached(&self.matched, &asked, &request.prompt))
+            };
+            let sent = if weighed { keys.as_slice() } else { &[] };
+            let chosen = table.choose(&mut self.plane.lock(), &request, every, cached, sent)?;
+            Ok(chosen.map(|chosen| Choice { chosen, now }))
+        })
     }
-}
-
-/// What is cached on each candidate that is not excluded, with its index.
-fn without(excluded: Vec<usize>, cached: Vec<Cached>) -> Vec<(usize, Cached)> {
-    let mut allowed = vec![true; cached.len()];
-    for place in excluded {
-        allowed[place] = false;
-    }
-    cached.into_iter().enumerate().filter(|(place, _)| allowed[*place]).collect()
 }
 
 fn read_order(order: &str) -> PyResult<Order> {
@@ -260,10 +322,7 @@ fn read_order(order: &str) -> PyResult<Order> {
 
 impl State {
     /// What of a prompt is cached on each candidate.
-    fn cached<K: Key>(&mut self, candidates: &Candidates, asked: &Asked<K>, prompt: &Prompt) -> Vec<Cached> {
-        if asked.keys.is_empty() {
-            return vec![Cached::default(); candidates.names().len()];
-        }
+    fn cached(&mut self, candidates: &Candidates, asked: &Asked, prompt: &Prompt) -> Vec<Cached> {
         let (known, rules) = (candidates.known(&self.index), candidates.rules());
         if let Some(each) = asked.tokens_each {
             let chunks = self.walk(&known, &[], asked.keys, Tier::Device, None);
@@ -279,9 +338,9 @@ impl State {
         let below = self.loadable(&known, rules, &depths, &asked.keys[..asked.keys.len().min(usable)]);
         let loadable = below.into_iter().chain(std::iter::repeat(0));
         let blocks = depths.into_iter().zip(loadable);
-        let mut cached: Vec<Cached> = blocks.map(|(matched, loadable)| Cached { matched, loadable, sent: 0 }).collect();
+        let mut cached: Vec<Cached> =
+            blocks.map(|(matched, loadable)| Cached { matched, loadable, ..Cached::default() }).collect();
         asked.refuted.iter().for_each(|(place, _)| cached[*place].loadable = 0);
-        asked.sent.iter().for_each(|(place, blocks)| cached[*place].sent = *blocks);
         cached
     }
 
@@ -305,41 +364,5 @@ impl State {
 )]
 fn sent_text(chunks: u32, tokens_each: f64, block_size: u64) -> Cached {
     let blocks = if block_size == 0 { 0 } else { (f64::from(chunks) * tokens_each / block_size as f64) as u32 };
-    Cached { matched: blocks, loadable: 0, sent: blocks }
-}
-
-impl Board {
-    fn choose(
-        &mut self,
-        names: &[String],
-        prompt: &Prompt,
-        rows: &[(usize, Cached)],
-        order: Order,
-        now: f64,
-        every: bool,
-    ) -> Option<Choice> {
-        self.learn();
-        let Self { views, throughputs, scores, .. } = self;
-        scores.clear();
-        scores.extend(rows.iter().map(|(at, cached)| score(prompt, &views[*at], &throughputs[*at], *at, *cached, now)));
-        let reported = rows.iter().any(|(place, cached)| !views[*place].stale(now) || cached.sent > 0);
-        let order = if reported { order } else { order.blind() };
-        let scored = Scored { scores, views, names };
-        let made = scored.choose(order)?;
-        let keep = |score: Score| {
-            let (view, throughput) = (views[score.candidate], throughputs[score.candidate]);
-            Kept { score, view, throughput }
-        };
-        let first = keep(made.first);
-        Some(Choice {
-            made,
-            blind: order != Order::Cost,
-            largest: rows.iter().filter_map(|(place, _)| views[*place].blocks_total).max().unwrap_or(0),
-            queue_seconds: first.throughput.rate_seconds(first.view.waiting_tokens()),
-            report_age: first.view.reported_at.map(|at| now - at),
-            now,
-            leading: scored.leading(&made).into_iter().map(keep).collect(),
-            all: if every { scores.iter().copied().map(keep).collect() } else { Vec::new() },
-        })
-    }
+    Cached { matched: blocks, sent: blocks, ..Cached::default() }
 }

@@ -12,6 +12,8 @@ mod index;
 pub mod ints;
 mod json_bounds;
 mod keyer;
+mod plane;
+mod pure;
 mod server;
 mod state;
 mod stream_filter;
@@ -21,7 +23,7 @@ mod worker_call;
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 8;
+const API: u32 = 9;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,6 +33,10 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<index::Index>()?;
     module.add_class::<candidates::Candidates>()?;
     module.add_class::<choice::Choice>()?;
+    module.add_class::<choice::WorkerTable>()?;
+    module.add_class::<plane::InFlightRequest>()?;
+    module.add_class::<plane::Plane>()?;
+    module.add_class::<plane::WorkerRow>()?;
     module.add_class::<digest::Digest>()?;
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
@@ -42,6 +48,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
+    module.add_function(wrap_pyfunction!(plane::shared_blocks, module)?)?;
+    pure::register(module)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

@@ -8,10 +8,8 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.view_builders import contract_facts
 from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
-from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.eligibility import Duty
-from cachefleet_controlplane.workers.inflight import UNCACHED_WORK_SECONDS
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
 from cachefleet_core.fleet_status.pool_facts import AdapterConflict
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
@@ -26,6 +24,8 @@ from cachefleet_core.warmth import WarmProblem, Warmth
 from tests.controlplane.chains import chain
 from tests.controlplane.fleets import INDEX_KEY, MODEL, FakeLink, LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
+from tests.reference.adapter_loading import ASSUMED_SECONDS
+from tests.reference.inflight import UNCACHED_WORK_SECONDS
 
 KEYS = chain(1, 10)
 OTHER = IndexContract(weights="tiny", tokenizer="sha256:bb", block_size=16)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from cachefleet_native import InFlightRequest
 
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, pack_keys
 from cachefleet_core.report_frames import Operation
 from tests.controlplane.chains import chain, removed, stored

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS, adapter_seconds
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
+from tests.reference.adapter_loading import ASSUMED_SECONDS, adapter_seconds
 from tests.reference.candidate import Candidate
 from tests.reference.choice import decide
 

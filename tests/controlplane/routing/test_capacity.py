@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from cachefleet_native import pure
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.capacity import Capacity, certainly_used
-from cachefleet_controlplane.routing.reservations import BlockReservations
 from tests.controlplane.frames import state
+from tests.reference.capacity import Capacity, certainly_used
 
 
 def room(percent: int = 10, *, sent: int = 0, ended: int = 0, claimed: int = 0, **told: int | None) -> Capacity:
-    reservations = BlockReservations()
-    reservations.take(b"", blocks=claimed, held=0)
-    found = Capacity.of(state(**told), sent=sent, ended=ended, reservations=reservations, percent=percent)
+    found = pure.room(state(**told), sent=sent, ended=ended, reserved=claimed, percent=percent)
     assert found is not None
-    return found
+    total, free, reserve, idle, used = found
+    return Capacity(total, free, reserve, idle, used)
 
 
 def test_an_engine_that_does_not_tell_its_blocks_has_no_known_room() -> None:
-    assert Capacity.of(state(blocks_total=0), sent=0, ended=0, reservations=BlockReservations(), percent=5) is None
+    assert pure.room(state(blocks_total=0), sent=0, ended=0, reserved=0, percent=5) is None
 
 
 def test_the_reserve_is_rounded_up_and_the_null_block_is_nobodys() -> None:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 import pytest
+from cachefleet_native import InFlightRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
-from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view, wid
 from tests.controlplane.frames import hello, snapshot, state

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachefleet_native import pure, shared_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation, shared_blocks
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 
@@ -25,7 +25,7 @@ class Asked:
 
     keys: bytes
     blocks: int
-    reservation: Reservation
+    reservation: pure.BlockReservation
 
     @property
     def common(self) -> set[bytes]:
@@ -35,14 +35,14 @@ class Asked:
 
 
 def test_equal_prompts_computed_at_once_have_nothing_in_common() -> None:
-    reservations = BlockReservations()
+    reservations = pure.BlockReservations()
     for _ in range(3):
         reservations.take(packed(0, 10), blocks=12, held=0)
     assert reservations.blocks == 36
 
 
 def test_what_is_held_or_computed_is_counted_once() -> None:
-    reservations = BlockReservations()
+    reservations = pure.BlockReservations()
     first = reservations.take(packed(0, 10), blocks=12, held=0)
     reservations.computed(first, packed(0, 10))
     assert reservations.blocks == 12
@@ -79,7 +79,7 @@ steps = st.lists(
 
 @given(steps)
 def test_any_history_counts_distinct_blocks(history: list[tuple[str, int, int, int, int]]) -> None:
-    reservations, asked = BlockReservations(), list[Asked]()
+    reservations, asked = pure.BlockReservations(), list[Asked]()
     for what, which, blocks, more, number in history:
         before = reservations.blocks
         if what == "take":

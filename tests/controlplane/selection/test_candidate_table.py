@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import pytest
+from cachefleet_native import pure
 from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Reason, RoutingPolicy
 from cachefleet_controlplane.selection.eligibility import Duty
-from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS, Worker
+from cachefleet_controlplane.workers.worker import Worker
 from tests.controlplane.chains import stored
-from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, view
+from tests.controlplane.fleets import MODEL, FakeLink, pool, view
 from tests.controlplane.frames import CONTRACT, delta, snapshot, state
 from tests.controlplane.selection.calls import counted_calls
 from tests.controlplane.selection.test_selector import CHAINS, LONG, NAMES, PROMPTS, assert_alike
+from tests.reference.loads import ModelledFleet
 from tests.reference.scoring import LEADING
 from tests.reference.selection import ReferenceSelector
 
 
 @pytest.fixture
-def fleet() -> LiveFleet:
+def fleet() -> ModelledFleet:
     """Three workers that hold nothing, four and eight blocks of a chain."""
-    made = LiveFleet()
+    made = ModelledFleet()
     made.update_pools([view(pool(), NAMES)])
     for number, name in enumerate(NAMES):
         made.report(name, CHAINS[0][: 4 * number])
@@ -29,14 +31,14 @@ def fleet() -> LiveFleet:
 
 
 @pytest.fixture
-def plain(fleet: LiveFleet) -> ReferenceSelector:
-    return ReferenceSelector(fleet.index, fleet._registry)
+def plain(fleet: ModelledFleet) -> ReferenceSelector:
+    return ReferenceSelector(fleet)
 
 
 @pytest.mark.parametrize("policy", RoutingPolicy)
 @pytest.mark.parametrize("exclude", [frozenset(), frozenset({"default/demo/demo-2"})], ids=["all", "but one"])
 def test_other_policies_and_exclusions_are_heeded(
-    fleet: LiveFleet, plain: ReferenceSelector, policy: RoutingPolicy, exclude: frozenset[str]
+    fleet: ModelledFleet, plain: ReferenceSelector, policy: RoutingPolicy, exclude: frozenset[str]
 ) -> None:
     for prompt in PROMPTS:
         assert_alike(fleet, plain, prompt, policy=policy, exclude=exclude)
@@ -44,7 +46,7 @@ def test_other_policies_and_exclusions_are_heeded(
 
 @pytest.mark.parametrize("tokens", [2**49, 2**63, 10**6])
 def test_a_load_beyond_native_numbers_is_as_large_as_any(
-    fleet: LiveFleet, plain: ReferenceSelector, tokens: int
+    fleet: ModelledFleet, plain: ReferenceSelector, tokens: int
 ) -> None:
     connection = fleet.report("demo-1").connection
     fleet.route(MODEL, LONG)
@@ -57,7 +59,7 @@ def test_a_load_beyond_native_numbers_is_as_large_as_any(
 
 
 @pytest.mark.parametrize("served", [0, 30_000, 200_000])
-def test_trust_counts_alike_and_at_once(fleet: LiveFleet, plain: ReferenceSelector, served: int) -> None:
+def test_trust_counts_alike_and_at_once(fleet: ModelledFleet, plain: ReferenceSelector, served: int) -> None:
     """Also where everybody is doubted, and some of a doubted worker's blocks count."""
     fleet.route(MODEL, LONG)
     for name in reversed(NAMES):
@@ -68,7 +70,7 @@ def test_trust_counts_alike_and_at_once(fleet: LiveFleet, plain: ReferenceSelect
         assert_alike(fleet, plain, LONG)
 
 
-def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
+def test_scores_are_of_the_moment_of_the_decision(fleet: ModelledFleet) -> None:
     decision, same = fleet.route(MODEL, LONG), fleet.route(MODEL, LONG)
     before, led = list(same.scores), list(same.leading)
     fleet.report("demo-0", CHAINS[0], running=9, epoch="e9")
@@ -80,31 +82,34 @@ def test_scores_are_of_the_moment_of_the_decision(fleet: LiveFleet) -> None:
 
 
 def test_those_that_tell_most_of_a_large_fleet_are_the_twins() -> None:
-    fleet = LiveFleet()
+    fleet = ModelledFleet()
     names = [f"demo-{number}" for number in range(12)]
     fleet.update_pools([view(pool(), names)])
     for number, name in enumerate(names):
         fleet.report(name, CHAINS[0][: number // 2], running=number % 3)
-    assert_alike(fleet, ReferenceSelector(fleet.index, fleet._registry), LONG)
+    assert_alike(fleet, ReferenceSelector(fleet), LONG)
     assert len(fleet.route(MODEL, LONG).leading) == LEADING
 
 
-def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: LiveFleet) -> None:
+def test_a_board_is_kept_while_nobody_comes_or_goes(fleet: ModelledFleet) -> None:
     selector = fleet._selector
     fleet.route(MODEL, LONG)
-    table = selector._tables.kept[MODEL, "", Duty.ANSWER]
+    table = selector._tables.kept[MODEL, Duty.ANSWER]
     fleet.now += 4
     fleet.begin(fleet.route(MODEL, LONG), LONG).finish()
     fleet.now += 4
     assert fleet.route("nobody", LONG).worker == ""
     assert fleet.route(MODEL, LONG).knowledge is Knowledge.LOAD
-    assert selector._tables.kept == {(MODEL, "", Duty.ANSWER): table}
+    assert selector._tables.kept == {(MODEL, Duty.ANSWER): table}
     fleet.worker_failed("default/demo/demo-2")
     fleet.route(MODEL, LONG)
-    assert selector._tables.kept[MODEL, "", Duty.ANSWER] is not table
+    assert selector._tables.kept[MODEL, Duty.ANSWER] is table
+    fleet.update_pools([view(pool(), NAMES[:2])])
+    fleet.route(MODEL, LONG)
+    assert selector._tables.kept[MODEL, Duty.ANSWER] is not table
 
 
-def test_room_is_that_of_now(fleet: LiveFleet, plain: ReferenceSelector) -> None:
+def test_room_is_that_of_now(fleet: ModelledFleet, plain: ReferenceSelector) -> None:
     for name in NAMES:
         fleet.report(name, blocks_total=100, blocks_free=60, blocks_idle=0, running=1)
     seen = set[int]()
@@ -117,23 +122,25 @@ def test_room_is_that_of_now(fleet: LiveFleet, plain: ReferenceSelector) -> None
     assert len(seen) > 2, "it has changed"
 
 
-def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: LiveFleet) -> None:
+def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: ModelledFleet) -> None:
     fleet.route(MODEL, LONG)
-    table = fleet._selector._tables.kept[MODEL, "", Duty.ANSWER]
+    table = fleet._selector._tables.kept[MODEL, Duty.ANSWER]
     assert fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"})).worker == "demo-1"
-    assert fleet._selector._tables.kept == {(MODEL, "", Duty.ANSWER): table}
+    assert fleet._selector._tables.kept == {(MODEL, Duty.ANSWER): table}
 
 
-def test_an_exclusion_looks_at_no_worker_anew(fleet: LiveFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exclusion_looks_at_no_worker_anew(fleet: ModelledFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.route(MODEL, LONG)
-    judged = counted_calls(monkeypatch, Worker, "candidate")
+    judged = counted_calls(monkeypatch, Worker, "stand")
     decision = fleet.route(MODEL, LONG, exclude=frozenset({"default/demo/demo-2"}))
     assert (decision.worker, decision.candidates, decision.predicted_tokens) == ("demo-1", 2, 64)
     assert {score.worker for score in (*decision.scores, *decision.leading)} == {"demo-0", "demo-1"}
     assert not judged
 
 
-def test_where_all_preferred_workers_are_excluded_others_are_left(fleet: LiveFleet, plain: ReferenceSelector) -> None:
+def test_where_all_preferred_workers_are_excluded_others_are_left(
+    fleet: ModelledFleet, plain: ReferenceSelector
+) -> None:
     fleet.worker_failed("default/demo/demo-0")
     others = frozenset({"default/demo/demo-1", worker_id("default/demo", "demo-2")})
     assert fleet.route(MODEL, LONG, exclude=others).worker == "demo-0"
@@ -141,7 +148,7 @@ def test_where_all_preferred_workers_are_excluded_others_are_left(fleet: LiveFle
 
 
 def test_the_one_worker_of_the_last_of_several_pools_is_chosen() -> None:
-    fleet = LiveFleet()
+    fleet = ModelledFleet()
     fleet.update_pools([view(pool(name), [f"{name}-0"]) for name in ("a", "b", "c", "d")])
     for name in "abcd":
         fleet.report(f"{name}-0", CHAINS[0][:4], pool=f"default/{name}")
@@ -152,7 +159,7 @@ def test_the_one_worker_of_the_last_of_several_pools_is_chosen() -> None:
     assert [endpoint.name for endpoint in fleet.renderers(MODEL, 2)] == ["d-0"]
 
 
-def test_what_an_excluded_worker_has_measured_counts(fleet: LiveFleet) -> None:
+def test_what_an_excluded_worker_has_measured_counts(fleet: ModelledFleet) -> None:
     link = fleet.report("demo-2", prefill_tokens_per_second=123.0)
     for _ in range(2):
         fleet.receive(link.connection, state(0, prefill_tokens_per_second=123.0))
@@ -163,11 +170,11 @@ def test_what_an_excluded_worker_has_measured_counts(fleet: LiveFleet) -> None:
 class TestRoom:
     """LONG needs 19 blocks; the fleet's pool keeps 5 % free."""
 
-    def fill(self, fleet: LiveFleet, holds: int, **blocks: int) -> None:
+    def fill(self, fleet: ModelledFleet, holds: int, **blocks: int) -> None:
         for name in NAMES:
             fleet.report(name, CHAINS[0][:holds], running=1, **blocks)
 
-    def test_both_doubt_what_a_doubted_one_shares(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    def test_both_doubt_what_a_doubted_one_shares(self, fleet: ModelledFleet, plain: ReferenceSelector) -> None:
         """It would have room for LONG only if all that it claims were counted."""
         self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=1)
         for name in NAMES:
@@ -186,19 +193,23 @@ class TestRoom:
         ],
     )
     def test_both_find_room_or_none(
-        self, fleet: LiveFleet, plain: ReferenceSelector, holds: int, blocks: dict[str, int], *, reason: Reason
+        self, fleet: ModelledFleet, plain: ReferenceSelector, holds: int, blocks: dict[str, int], *, reason: Reason
     ) -> None:
         self.fill(fleet, holds, **blocks)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).reason is reason
 
-    def test_the_one_that_has_room_for_what_it_shares_is_seen(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    def test_the_one_that_has_room_for_what_it_shares_is_seen(
+        self, fleet: ModelledFleet, plain: ReferenceSelector
+    ) -> None:
         self.fill(fleet, 11, blocks_total=41, blocks_free=11, blocks_idle=9)
         fleet.report("demo-1", CHAINS[0][:11], running=2, blocks_total=41, blocks_free=11, blocks_idle=1)
         assert_alike(fleet, plain, LONG)
         assert fleet.route(MODEL, LONG).worker == "demo-1"
 
-    def test_idle_ones_that_are_too_small_are_no_candidates(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    def test_idle_ones_that_are_too_small_are_no_candidates(
+        self, fleet: ModelledFleet, plain: ReferenceSelector
+    ) -> None:
         for name in NAMES:
             fleet.report(name, blocks_total=19, blocks_free=18)
         assert_alike(fleet, plain, LONG)
@@ -211,19 +222,19 @@ class TestWhatOnlyTimeOrOneEventTells:
     """One thing changes a worker's row, and nothing else has it looked at again."""
 
     @pytest.fixture
-    def link(self, fleet: LiveFleet) -> FakeLink:
+    def link(self, fleet: ModelledFleet) -> FakeLink:
         return fleet.report("demo-2", CHAINS[0][:8])
 
-    def agree(self, fleet: LiveFleet, plain: ReferenceSelector, *, seconds: float = 0.0) -> Decision:
+    def agree(self, fleet: ModelledFleet, plain: ReferenceSelector, *, seconds: float = 0.0) -> Decision:
         fleet.now += seconds
         assert_alike(fleet, plain, LONG)
         return fleet.route(MODEL, LONG)
 
-    def speak(self, fleet: LiveFleet, link: FakeLink, sequence: int = 0) -> None:
+    def speak(self, fleet: ModelledFleet, link: FakeLink, sequence: int = 0) -> None:
         digest = fleet.index.digest(worker_id("default/demo", "demo-2"))
         fleet.receive(link.connection, state(sequence, digest=digest))
 
-    def test_being_out_of_step_for_long(self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink) -> None:
+    def test_being_out_of_step_for_long(self, fleet: ModelledFleet, plain: ReferenceSelector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         assert self.agree(fleet, plain).worker == "demo-2"
         fleet.now += 3
@@ -231,7 +242,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).worker == "demo-2"
         assert self.agree(fleet, plain, seconds=2.1).scores[2].matched_blocks == 0
 
-    def test_being_in_step_again(self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink) -> None:
+    def test_being_in_step_again(self, fleet: ModelledFleet, plain: ReferenceSelector, link: FakeLink) -> None:
         fleet.receive(link.connection, delta(7, stored(CHAINS[1])))
         fleet.now += 4
         self.speak(fleet, link)
@@ -240,7 +251,7 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].matched_blocks == 9
 
     def test_patience_with_a_request_that_has_no_token_yet(
-        self, fleet: LiveFleet, plain: ReferenceSelector, link: FakeLink
+        self, fleet: ModelledFleet, plain: ReferenceSelector, link: FakeLink
     ) -> None:
         fleet.begin(fleet.route(MODEL, LONG), LONG)
         for _ in range(9):
@@ -249,12 +260,12 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert self.agree(fleet, plain).scores[2].inflight_tokens > 0
         assert self.agree(fleet, plain, seconds=4).scores[2].inflight_tokens == 0
 
-    def test_a_pause_that_is_over(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    def test_a_pause_that_is_over(self, fleet: ModelledFleet, plain: ReferenceSelector) -> None:
         fleet.worker_failed("default/demo/demo-2")
         assert len(self.agree(fleet, plain).scores) == 2
         assert len(self.agree(fleet, plain, seconds=1.1).scores) == 3
 
-    def test_the_others_contract(self, fleet: LiveFleet, plain: ReferenceSelector) -> None:
+    def test_the_others_contract(self, fleet: ModelledFleet, plain: ReferenceSelector) -> None:
         """The last worker to come back with another contract brings back those that came before it."""
         left = []
         for name in NAMES:
@@ -263,24 +274,24 @@ class TestWhatOnlyTimeOrOneEventTells:
         assert left == [2, 1, 3]
 
     def test_not_fitting_into_the_index(self) -> None:
-        fleet = LiveFleet(max_held=10)
+        fleet = ModelledFleet(max_held=10)
         fleet.update_pools([view(pool(), NAMES)])
         connection = fleet.report("demo-0", CHAINS[0][:8]).connection
-        plain = ReferenceSelector(fleet.index, fleet._registry)
+        plain = ReferenceSelector(fleet)
         assert self.agree(fleet, plain).knowledge is Knowledge.EXACT
         fleet.receive(connection, delta(1, stored(CHAINS[2])))
         assert self.agree(fleet, plain).knowledge is Knowledge.LOAD
 
 
-def judged(fleet: LiveFleet) -> set[str]:
+def judged(fleet: ModelledFleet) -> set[str]:
     return {score.worker for score in fleet.route(MODEL, LONG).scores}
 
 
 def test_a_worker_that_refused_the_key_is_asked_again_by_one_request_once_its_time_has_come(
-    fleet: LiveFleet, plain: ReferenceSelector
+    fleet: ModelledFleet, plain: ReferenceSelector
 ) -> None:
     fleet.key_refused("default/demo/demo-2")
-    fleet.now += KEY_RETRY_SECONDS - 0.1
+    fleet.now += pure.KEY_RETRY_SECONDS - 0.1
     assert judged(fleet) == {"demo-0", "demo-1"}
     fleet.now += 0.1  # and nothing else has changed
     assert judged(fleet) == set(NAMES)

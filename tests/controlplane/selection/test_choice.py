@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.candidate_view import CandidateView
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.reference.candidate import Candidate
+from tests.reference.candidate_view import CandidateView
 from tests.reference.choice import decide
 
 KEYS = chain(1, 40)
@@ -53,7 +53,7 @@ def views(draw: st.DrawFn) -> list[Candidate]:
             requests=draw(st.integers(0, 3)),
             last_used=draw(st.integers(0, 3)),
             worth=draw(worths),
-            adapter_seconds=draw(st.sampled_from([0.0, 0.0, 0.05, 3.0])),
+            adapter_seconds=draw(st.sampled_from([0.0, 0.0, 0.05])),
         )
         for number in range(count)
     ]
@@ -97,25 +97,33 @@ def test_of_many_candidates_those_lead_that_hold_most() -> None:
     assert (decision.candidates, len(decision.leading), len(decision.scores)) == (40, 8, 40)
 
 
-ASKED: dict[str, Any] = {"now": 0.0, "tokens": 5, "block_size": 16, "needed_blocks": 1}
+ASKED: dict[str, Any] = {"now": 0.0, "tokens": 5, "block_size": 16, "needed_blocks": 1, "order": "cost"}
+
+
+def table(*views: CandidateView) -> cachefleet_native.WorkerTable:
+    plane, names = cachefleet_native.Plane(), "abc"
+    rows = [plane.row() for _ in views]
+    for row, view in zip(rows, views, strict=True):
+        cachefleet_native.pure.hold(row, view)
+    members = [(row, name, name, 0) for row, name in zip(rows, names, strict=False)]
+    return cachefleet_native.WorkerTable(plane, members)
 
 
 def test_nobody_to_choose_from() -> None:
-    assert cachefleet_native.Index().choose(b"", cachefleet_native.Candidates([]), **ASKED) is None
+    assert table().choose(cachefleet_native.Index(), b"", **ASKED) is None
 
 
 def test_scores_of_all_are_kept_where_they_are_asked_for() -> None:
-    candidates = cachefleet_native.Candidates(["a", "b"])
+    candidates = table(CandidateView(), CandidateView())
     for every, kept in ((True, 2), (False, 0)):
-        choice = cachefleet_native.Index().choose(b"", candidates, **ASKED, every=every)
+        choice = candidates.choose(cachefleet_native.Index(), b"", **ASKED, every=every)
         assert choice is not None
         assert (len(choice.scores()), choice.leading_count) == (kept, 2)
 
 
 def test_numbers_that_none_can_be_are_bounded() -> None:
-    candidates = cachefleet_native.Candidates(["a"])
-    candidates.set(0, CandidateView(queued_tokens=1 << 70, inflight_tokens=-3, blocks_total=1 << 63, requests=1 << 64))
-    choice = cachefleet_native.Index().choose(b"", candidates, **ASKED)
+    view = CandidateView(queued_tokens=1 << 70, inflight_tokens=-3, blocks_total=1 << 63, requests=1 << 64)
+    choice = table(view).choose(cachefleet_native.Index(), b"", **ASKED)
     assert choice is not None
     [(_, numbers)] = choice.leading()
     assert [numbers[name] for name in ("queued_tokens", "inflight_tokens", "total_blocks", "requests")] == [
@@ -134,24 +142,20 @@ def test_numbers_that_none_can_be_are_bounded() -> None:
         ({"paid": float("nan")}, "paid: must be finite and at least 0"),
         ({"paid": -1.0}, "paid: must be finite and at least 0"),
         ({"order": "price"}, "order: one of cost, load, turn"),
-        ({"sent": [(1, 1)]}, "sent, refuted, excluded: not of these candidates"),
-        ({"refuted": [(9, 1)]}, "sent, refuted, excluded: not of these candidates"),
-        ({"excluded": [1]}, "sent, refuted, excluded: not of these candidates"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        cachefleet_native.Index().choose(b"", cachefleet_native.Candidates(["a"]), **ASKED | changes)
+        table(CandidateView()).choose(cachefleet_native.Index(), b"", **ASKED | changes)
 
 
 def test_candidates_that_cannot_be_are_refused() -> None:
-    for pools in ([0], [0, 3]):
-        with pytest.raises(ValueError, match="pools: one for each candidate"):
-            cachefleet_native.Candidates(["a", "b"], pools=pools)
-    candidates = cachefleet_native.Candidates(["a"])
-    with pytest.raises(IndexError):
-        candidates.set(1, CandidateView())
+    plane, other = cachefleet_native.Plane(), cachefleet_native.Plane()
+    with pytest.raises(ValueError, match="workers: pools are counted from 0"):
+        cachefleet_native.WorkerTable(plane, [(plane.row(), "a", "a", 1)])
+    with pytest.raises(ValueError, match="rows: of another plane"):
+        cachefleet_native.WorkerTable(plane, [(other.row(), "a", "a", 0)])
     with pytest.raises(TypeError):
-        candidates.set(0, CandidateView(requests="many"))  # type: ignore[arg-type]
+        cachefleet_native.pure.hold(plane.row(), CandidateView(requests="many"))  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
-        candidates.set(0, object())
+        cachefleet_native.pure.hold(plane.row(), object())

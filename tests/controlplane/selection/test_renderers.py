@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.pools.source import WorkerEndpoint
-from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
 from cachefleet_controlplane.workers.worker import Worker
 from tests.controlplane.fleet.test_fleet import adapted
 from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, pool, ranked, view
@@ -65,7 +64,7 @@ def test_requests_for_an_adapter_look_at_no_worker_anew(monkeypatch: pytest.Monk
     fleet.update_pools([view(pool(model=adapted("sql")), NAMES)])
     fleet.report("w000", served=())
     fleet.renderers("sql", 2)
-    looked_at = counted_calls(monkeypatch, AdapterSlots, "lacks")
+    looked_at = counted_calls(monkeypatch, Worker, "stand")
     assert names(fleet.renderers("sql", 2)) == ["w001", "w002"]
     assert not looked_at
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cachefleet_native
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,7 +15,6 @@ from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.selection.eligibility import Duty
-from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.pool.adapter_reports import AdapterReport
@@ -23,6 +23,7 @@ from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
 from tests.reference.choice import everything
+from tests.reference.loads import ModelledFleet, ModelledRequest
 from tests.reference.selection import ReferenceSelector
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], chain(3, 12)]
@@ -79,11 +80,11 @@ class BoardMachine(RuleBasedStateMachine):
 
     @initialize(bounds=st.sampled_from([{}, {"max_held": 15}]))
     def begin(self, bounds: dict[str, Any]) -> None:
-        self.fleet = LiveFleet(**bounds)
-        self.plain = ReferenceSelector(self.fleet.index, self.fleet._registry)
+        self.fleet = ModelledFleet(**bounds)
+        self.plain = ReferenceSelector(self.fleet)
         self.links: dict[Who, FakeLink] = {}
         self.sequences = dict.fromkeys(WHO, 0)
-        self.inflight_requests: list[InFlightRequest] = []
+        self.inflight_requests: list[ModelledRequest] = []
         self.epochs = 0
         self.declare(NAMES, [], role="Both", both=True)
         for one in WHO:
@@ -287,18 +288,24 @@ TestBoards = BoardMachine.TestCase
 TestBoards.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=40, deadline=None)
 
 
-def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer() -> None:
+def test_a_defect_of_the_choice_costs_the_prefix_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = LiveFleet()
     fleet.update_pools([view(pool(), ["demo-0"])])
     fleet.report("demo-0", CHAINS[0])
     assert fleet.route(MODEL, LONG).predicted_tokens
-    fleet._selector._native = _Defective()  # type: ignore[assignment]
+    table = fleet._selector._tables.of(MODEL, Duty.ANSWER)
+    monkeypatch.setattr(table, "native", DefectiveTable(table.native))
     decision = fleet.route(MODEL, LONG)
     assert (decision.worker, decision.knowledge, decision.predicted_tokens) == ("demo-0", Knowledge.LOAD, 0)
 
 
-class _Defective:
-    def choose(self, keys: bytes, *arguments: Any, **named: Any) -> cachefleet_native.Choice | None:
+class DefectiveTable:
+    """Fails for every prompt of which keys are known."""
+
+    def __init__(self, native: cachefleet_native.WorkerTable) -> None:
+        self._native = native
+
+    def choose(self, index: Any, keys: bytes, *arguments: Any, **named: Any) -> cachefleet_native.Choice | None:
         if keys:
             raise cachefleet_native.InternalError("a defect")
-        return cachefleet_native.Index().choose(keys, *arguments, **named)
+        return self._native.choose(index, keys, *arguments, **named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cachefleet_native
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,10 +11,12 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.selection.eligibility import Duty
-from cachefleet_controlplane.selection.text_selector import TextSelector
+from cachefleet_controlplane.workers.sent_texts import SentTexts
 from cachefleet_core.block_keys import pack_keys
-from tests.controlplane.fleets import MODEL, LiveFleet, pool, view
-from tests.controlplane.selection.test_selector import CHAINS, NAMES, WHO, BoardMachine, assert_alike
+from tests.controlplane.fleets import MODEL, pool, view
+from tests.controlplane.selection.calls import counted_calls
+from tests.controlplane.selection.test_selector import CHAINS, NAMES, WHO, BoardMachine, DefectiveTable, assert_alike
+from tests.reference.loads import ModelledFleet
 from tests.reference.selection import ReferenceTextSelector
 
 TEXTS = [
@@ -39,8 +40,8 @@ TEXTS = [
 """Some shorter than a chunk; the last where the block size is not known."""
 
 
-def text_fleet(*workers: str) -> LiveFleet:
-    fleet = LiveFleet(texts=True)
+def text_fleet(*workers: str) -> ModelledFleet:
+    fleet = ModelledFleet(texts=True)
     fleet.update_pools([view(pool(), workers)])
     return fleet
 
@@ -54,7 +55,7 @@ class TextMachine(BoardMachine):
         self.fleet = text_fleet()
         texts = self.fleet._texts
         assert texts
-        self.plain = self.by_text = ReferenceTextSelector(texts._texts, self.fleet.index, self.fleet._registry)
+        self.plain = self.by_text = ReferenceTextSelector(texts._texts, self.fleet)
         self.links, self.inflight_requests, self.epochs = {}, [], 0
         self.sequences = dict.fromkeys(WHO, 0)
         self.declare(NAMES, [], role="Both", both=True)
@@ -77,21 +78,15 @@ TestTexts = TextMachine.TestCase
 TestTexts.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
 
 
-def test_a_defect_of_the_index_of_texts_costs_the_guess_and_no_answer() -> None:
+def test_a_defect_of_the_index_of_texts_costs_the_guess_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = text_fleet("a")
     fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
     assert fleet.route(MODEL, TEXTS[0]).knowledge is Knowledge.APPROXIMATE
     assert fleet._texts
-    fleet._texts._native = _Defective()  # type: ignore[assignment]
+    table = fleet._texts._tables.of(MODEL, Duty.ANSWER)
+    monkeypatch.setattr(table, "native", DefectiveTable(table.native))
     decision = fleet.route(MODEL, TEXTS[0])
     assert (decision.worker, decision.knowledge) == ("a", Knowledge.LOAD)
-
-
-class _Defective:
-    def choose(self, keys: bytes, *arguments: Any, **named: Any) -> cachefleet_native.Choice | None:
-        if keys:
-            raise cachefleet_native.InternalError("a defect")
-        return cachefleet_native.Index().choose(keys, *arguments, **named)
 
 
 def test_a_worker_without_an_agent_that_fails_is_expected_to_hold_nothing_until_it_answers() -> None:
@@ -113,12 +108,12 @@ def test_a_worker_without_an_agent_that_fails_is_expected_to_hold_nothing_until_
 
 
 def test_requests_in_flight_alone_are_no_reason_to_look_at_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, looked = text_fleet("a", "b"), list[str]()
+    fleet = text_fleet("a", "b")
     fleet.route(MODEL, TEXTS[0])
-    monkeypatch.setattr(TextSelector, "_follow", lambda _, worker: looked.append(worker.name))
+    looked = counted_calls(monkeypatch, SentTexts, "follow")
     fleet.begin(fleet.route(MODEL, TEXTS[0]), TEXTS[0]).finish()
     fleet.route(MODEL, TEXTS[1])
     assert looked == []
     fleet.report("a", epoch="e2")
     fleet.route(MODEL, TEXTS[0])
-    assert "a" in looked
+    assert looked

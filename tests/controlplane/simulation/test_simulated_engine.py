@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.replay_work import BLOCK, line, requests, synthetic
-from cachefleet_controlplane.routing.capacity import OWN_BLOCKS
+from cachefleet_controlplane.routing.throughput import OWN_BLOCKS
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulated_blocks import SimulatedBlocks
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, SimulatedScheduler

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_controlplane.workers.adapter_slots import AdapterSlots
 from cachefleet_core.pool.adapter_reports import AdapterReport
 
@@ -23,7 +22,7 @@ def slots_of(count: int, *served: str) -> AdapterSlots:
 
 def away(slots: AdapterSlots) -> set[str]:
     """Adapters that a request would have loaded first."""
-    return {name for name in NAMES if slots.displaces(name)}
+    return {*slots.displaced}
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from(NAMES), max_size=40))
@@ -31,7 +30,7 @@ def test_those_used_last_are_there(count: int, used: list[str]) -> None:
     """As vLLM's manager: an LRU of so many, of which loading is a use."""
     slots, device = slots_of(count, *NAMES), OrderedDict(dict.fromkeys(NAMES[-count:]))
     for name in used:
-        assert slots.displaces(name) == (name not in device)
+        assert (name in slots.displaced) == (name not in device)
         slots.used(name)
         device.pop(name, None)
         device[name] = None
@@ -51,18 +50,18 @@ def test_one_that_is_loaded_is_there_and_one_that_is_gone_leaves_its_place() -> 
     slots = slots_of(2, "a", "b", "c")
     slots.reported(AdapterReport(served=("a", "c", "d"), slots=2))
     assert away(slots) == {"a"}
-    assert slots.lacks("b")
+    assert "b" not in (slots.served or ())
     slots.used("b")
     assert away(slots) == {"a"}, "what is not served is not there"
 
 
 def test_nothing_is_assumed_of_an_engine_that_does_not_tell_its_slots() -> None:
     slots = AdapterSlots()
-    assert not slots.lacks("a")
+    assert slots.served is None
     slots.announced(NAMES)
-    assert (away(slots), slots.seconds("a")) == (set(), 0.0)
+    assert away(slots) == set()
     assert slots.report == AdapterReport(served=NAMES)
     full = slots_of(1, "a", "b")
-    assert (full.seconds("a"), full.seconds("b")) == (ASSUMED_SECONDS, 0.0)
+    assert away(full) == {"a"}
     full.restarted()
-    assert (full.report, full.displaces("a")) == (None, False)
+    assert (full.report, away(full)) == (None, set())

@@ -1,14 +1,12 @@
 """What was just sent to a worker is expected there, whatever else was."""
 
-from functools import partial
-
+from cachefleet_native import Plane, pure, shared_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.reservations import shared_blocks
-from cachefleet_controlplane.workers.inflight import EXPECTED_SECONDS, InFlightRequest, InFlightRequests
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
+from tests.reference.inflight import EXPECTED_SECONDS
 
 CHAINS = [chain(1, 12), [*chain(1, 12)[:5], *chain(2, 7)], [*chain(1, 12)[:8], *chain(3, 9)], chain(4, 3)]
 prompts = st.tuples(st.sampled_from(CHAINS), st.integers(1, 17)).map(lambda cut: cut[0][: cut[1]])
@@ -28,13 +26,11 @@ def test_the_blocks_two_prompts_share_from_some_number_on(a: list[int], b: list[
 @given(st.lists(st.tuples(prompts, st.sampled_from([0.0, 0.5, 3.0])), max_size=8), prompts)
 def test_the_longest_of_what_is_expected_counts(sent: list[tuple[list[int], float]], asked: list[int]) -> None:
     now = 0.0
-    inflight_requests = InFlightRequests(lambda: None, lambda: None)
+    row = Plane().row()
     sent_at = []
     for keys, pause in sent:
-        inflight = InFlightRequest(inflight_requests, partial(float, now), keys=pack_keys(keys), tokens=1, blocks=1)
-        inflight_requests.begin(inflight, prompt_tokens=1)
-        inflight.first_token()
+        row.begin(pack_keys(keys), 0, 1, 1, 1, 1, 0, now, lambda: None).first_token()
         sent_at.append((now, keys))
         now += pause
     expected = [keys for at, keys in sent_at if now - at < EXPECTED_SECONDS]
-    assert inflight_requests.match(pack_keys(asked), now) == max((common(asked, keys) for keys in expected), default=0)
+    assert pure.expected(row, pack_keys(asked), now) == max((common(asked, keys) for keys in expected), default=0)

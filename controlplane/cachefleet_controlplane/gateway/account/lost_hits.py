@@ -24,7 +24,7 @@ from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.store.decision_records import LostRecord
 from cachefleet_core.tenancy import TenantId
 

@@ -12,7 +12,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.warm_keys import WarmKeys
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix, TrackedPrefix
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_core.tenancy import TenantId
 
 MAX_HOLDERS: Final = 16

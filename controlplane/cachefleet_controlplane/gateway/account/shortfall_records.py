@@ -17,7 +17,7 @@ from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.cache_shortfall import Cause, Facts, Surplus, shortfall, surplus
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.store.decision_records import ShortfallRecord
 from cachefleet_core.tenancy import TenantId
 

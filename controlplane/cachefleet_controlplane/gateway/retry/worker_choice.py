@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from cachefleet_native import InFlightRequest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.place.placement_decision import decide
@@ -19,7 +20,6 @@ from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
 from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.workers.inflight import InFlightRequest
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.worker_spec import Role
 

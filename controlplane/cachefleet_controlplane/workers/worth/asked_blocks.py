@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 
 SAMPLE: Final = 128
 """One block in so many is looked at, and fewer in a pool of which MAX_BLOCKS would be too few."""

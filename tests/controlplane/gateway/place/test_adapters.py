@@ -9,12 +9,12 @@ from typing import Any
 
 from cachefleet_controlplane.gateway.know.render_cache import RenderCache
 from cachefleet_controlplane.pools.source import PoolView
-from cachefleet_controlplane.routing.adapter_loading import ASSUMED_SECONDS
 from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.pool.spec import read_pool
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, Front, chat, engine, front, pool
 from tests.fakes.engine import FakeEngine
+from tests.reference.adapter_loading import ASSUMED_SECONDS
 
 KEYED = (Capability(feature="keys", mode="render"),)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from cachefleet_native import pure
 
-from cachefleet_controlplane.workers.worker import KEY_RETRY_SECONDS
 from tests.controlplane.gateway.harness import WORKER_KEY, Front, engine, front
 from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 from tests.controlplane.waiting import value
@@ -69,12 +69,12 @@ async def test_it_is_asked_again_by_one_request_at_a_time_and_gets_requests_once
     async with engine(api_key="another") as locked, engine() as good, front([locked, good], clock=clock) as gate:
         names = [(await gate.settled_chat(f"request {number}"))[1]["x-cachefleet-worker"] for number in range(4)]
         assert set(names) == {"demo-1"}
-        clock.now += KEY_RETRY_SECONDS
+        clock.now += pure.KEY_RETRY_SECONDS
         await gate.settled_chat("is it better")
         assert [len(record.attempts) for record in gate.records].count(2) == 2
         assert (await gate.settled_chat("no"))[1]["x-cachefleet-worker"] == "demo-1"
         locked.options = replace(locked.options, api_key=WORKER_KEY)
-        clock.now += KEY_RETRY_SECONDS
+        clock.now += pure.KEY_RETRY_SECONDS
         assert (await gate.settled_chat("now it is"))[1]["x-cachefleet-worker"] == "demo-0"
         assert refusing(gate) == []
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.routing.reservations import KEY_BYTES
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.workers.worth.asked_blocks import DOUBT, MAX_BLOCKS, MEMORY, SAMPLE, AskedBlocks
 from cachefleet_controlplane.workers.worth.paid_waiting import HALF_LIFE_SECONDS, MAX_PREFIXES, PaidWaiting

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Final
 
-KEY_BYTES: Final = 8
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from itertools import takewhile
 from types import TracebackType
 from typing import Final, Self
 
-from cachefleet_controlplane.routing.reservations import BlockReservations, Reservation, shared_blocks
+from tests.reference.reservations import BlockReservations, Reservation, shared_blocks
 
 EXPECTED_SECONDS: Final = 2.0
 UNCACHED_WORK_SECONDS: Final = 30.0

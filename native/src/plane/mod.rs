@@ -1,0 +1,111 @@
+//! The workers of all fleets as decisions see them, updated in place, and the choice among those of one fleet.
+//!
+//! Pure and synchronous: everything takes `now`, nothing does I/O, and nothing here knows Python. `reservations` are
+//! blocks that requests will fill, `flights` requests in flight to one worker, `workers` one worker's row, and `table`
+//! the workers of one fleet, among which is chosen.
+
+pub mod choose;
+pub mod flights;
+pub mod reservations;
+pub mod table;
+pub mod workers;
+
+use crate::score::View;
+use std::hash::{BuildHasher, RandomState};
+use workers::Row;
+
+/// A row as of the last time that anything of it changed.
+#[derive(Debug)]
+struct Seen {
+    view: View,
+    preference: u8,
+    /// When time alone may change it; in the past where an event has.
+    until: f64,
+}
+
+/// The rows of all workers, by slot.
+#[derive(Debug, Default)]
+pub struct Plane {
+    rows: Vec<Row>,
+    seen: Vec<Seen>,
+    free: Vec<u32>,
+    /// Raised whenever a measurement or a preference changes.
+    changes: u64,
+    decisions: u64,
+    names: RandomState,
+}
+
+impl Plane {
+    /// A row for another worker; its slot, to be given back with `leave`.
+    ///
+    /// # Panics
+    /// There are 2^32 workers.
+    pub fn join(&mut self) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(Row::default());
+            self.seen.push(Seen { view: View::UNKNOWN, preference: 0, until: f64::NEG_INFINITY });
+            u32::try_from(self.rows.len() - 1).expect("fewer workers")
+        });
+        *self.row(slot) = Row::default();
+        slot
+    }
+
+    /// The worker of a slot is gone, and nobody refers to it.
+    pub fn leave(&mut self, slot: u32) {
+        self.rows[slot as usize] = Row::default();
+        self.free.push(slot);
+    }
+
+    /// A row that is about to change.
+    pub fn row(&mut self, slot: u32) -> &mut Row {
+        self.seen[slot as usize].until = f64::NEG_INFINITY;
+        &mut self.rows[slot as usize]
+    }
+
+    /// A row that stays as it is.
+    #[must_use]
+    pub fn look(&self, slot: u32) -> &Row {
+        &self.rows[slot as usize]
+    }
+
+    /// Its load up to now.
+    pub fn view(&mut self, slot: u32, now: f64) -> &View {
+        self.follow(slot, now);
+        &self.seen[slot as usize].view
+    }
+
+    /// Holds a row's load to be this, whatever its events and the time tell.
+    pub fn hold(&mut self, slot: u32, view: View) {
+        self.changes += 1;
+        self.seen[slot as usize] = Seen { view, preference: u8::MAX, until: f64::INFINITY };
+    }
+
+    /// The number of another decision that sends a request.
+    pub fn decide(&mut self) -> u64 {
+        self.decisions += 1;
+        self.decisions
+    }
+
+    /// An adapter's name as rows have it.
+    #[must_use]
+    pub fn adapter(&self, name: &str) -> u64 {
+        self.names.hash_one(name)
+    }
+
+    /// Has what is seen of a row be up to date.
+    #[inline]
+    fn follow(&mut self, slot: u32, now: f64) -> &Seen {
+        if now >= self.seen[slot as usize].until {
+            self.look_again(slot, now);
+        }
+        &self.seen[slot as usize]
+    }
+
+    fn look_again(&mut self, slot: u32, now: f64) {
+        let (row, seen) = (&self.rows[slot as usize], &mut self.seen[slot as usize]);
+        let new = Seen { view: row.view(now), preference: row.preference(now), until: row.due(now) };
+        let same = seen.preference == new.preference && seen.view.measured() == new.view.measured();
+        self.changes += u64::from(!same);
+        *seen = new;
+    }
+}

@@ -1,0 +1,293 @@
+//! The workers of one fleet that may do one duty, and the choice among them.
+
+use super::Plane;
+use super::choose::{Choice, Cost, Order, Scored};
+use crate::index::Rule;
+use crate::score::{Cached, Prompt, Score, View, score};
+use crate::throughput::{self, Throughput};
+use std::collections::HashMap;
+
+/// A worker of a table.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub slot: u32,
+    pub id: String,
+    /// Pool and name: the worker with all its ranks.
+    pub full_name: String,
+    /// Number of its pool.
+    pub pool: usize,
+}
+
+/// Members are numbered in their order.
+#[derive(Debug)]
+pub struct Table {
+    slots: Vec<u32>,
+    /// None where all are plain.
+    rules: Vec<Rule>,
+    /// The numbers of those with a full name or an id.
+    by_name: HashMap<String, Vec<u32>>,
+    /// The number of the first member with the same full name.
+    groups: Vec<u32>,
+    /// Places in the order of their ids.
+    ranks: Vec<u32>,
+    pools: Vec<usize>,
+    /// Learnt of those candidates, as of that change of the plane.
+    throughputs: Vec<Throughput>,
+    learnt: Option<(u64, Vec<u32>)>,
+    candidates: Vec<u32>,
+    costs: Vec<Cost>,
+}
+
+/// What a decision is made for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt: Prompt,
+    pub order: Order,
+    /// An adapter that workers must not lack, and the one that is to be loaded.
+    pub needed: Option<u64>,
+    pub adapter: Option<u64>,
+    /// Full names or ids.
+    pub excluded: Vec<String>,
+    pub now: f64,
+}
+
+/// A decision: the best candidate, and what explains it.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    pub choice: Choice,
+    pub blind: bool,
+    /// How many candidates there were.
+    pub candidates: usize,
+    /// Blocks of the largest.
+    pub largest: u64,
+    pub first: Kept,
+    pub leading: Vec<Kept>,
+    /// All, where they are to be kept.
+    pub all: Vec<Kept>,
+}
+
+/// A score with what it was computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    pub member: u32,
+    pub score: Score,
+    pub view: View,
+    pub throughput: Throughput,
+}
+
+impl Table {
+    /// `rules` has one for each member, or none where all are plain.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "there are fewer than 2**32 slots")]
+    pub fn new(members: &[Member], rules: Vec<Rule>) -> Self {
+        let mut by_name: HashMap<String, Vec<u32>> = HashMap::new();
+        let mut groups = Vec::with_capacity(members.len());
+        for (number, member) in (0..).zip(members) {
+            let ranks = by_name.entry(member.full_name.clone()).or_default();
+            ranks.push(number);
+            groups.push(ranks[0]);
+        }
+        by_name.extend((0..).zip(members).map(|(number, member)| (member.id.clone(), vec![number])));
+        let mut order: Vec<u32> = (0..members.len() as u32).collect();
+        order.sort_unstable_by_key(|number| &members[*number as usize].id);
+        let mut ranks = vec![0; members.len()];
+        (0..).zip(order).for_each(|(rank, number)| ranks[number as usize] = rank);
+        Self {
+            slots: members.iter().map(|member| member.slot).collect(),
+            rules,
+            by_name,
+            groups,
+            ranks,
+            pools: members.iter().map(|member| member.pool).collect(),
+            throughputs: Vec::new(),
+            learnt: None,
+            candidates: Vec::new(),
+            costs: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// One for each member; none where all are plain.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The member with an id, or the first with a full name.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<usize> {
+        Some(*self.by_name.get(name)?.first()? as usize)
+    }
+
+    /// Members that serve an adapter, where one is needed, and of these those that are preferred.
+    pub fn preferred(&mut self, plane: &mut Plane, needed: Option<u64>, now: f64) -> &[u32] {
+        let lacking = self.lacking(plane, needed, now);
+        self.prefer(plane, &lacking, now);
+        &self.candidates
+    }
+
+    /// Has `candidates` be the most preferred members besides `without`.
+    fn prefer(&mut self, plane: &mut Plane, without: &[u32], now: f64) {
+        self.candidates.clear();
+        let mut most = 1;
+        for (number, slot) in (0..).zip(&self.slots) {
+            let preference = plane.follow(*slot, now).preference;
+            if preference < most || (!without.is_empty() && without.contains(&number)) {
+                continue;
+            }
+            if preference > most {
+                most = preference;
+                self.candidates.clear();
+            }
+            self.candidates.push(number);
+        }
+    }
+
+    /// All ranks of workers any ready rank of which lacks an adapter.
+    fn lacking(&self, plane: &mut Plane, needed: Option<u64>, now: f64) -> Vec<u32> {
+        let Some(adapter) = needed else {
+            return Vec::new();
+        };
+        let lacks =
+            |slot: u32, plane: &mut Plane| plane.follow(slot, now).preference > 0 && plane.look(slot).lacks(adapter);
+        let lacking: Vec<u32> = self
+            .slots
+            .iter()
+            .zip(&self.groups)
+            .filter(|(slot, _)| lacks(**slot, plane))
+            .map(|(_, group)| *group)
+            .collect();
+        (0..).zip(&self.groups).filter(|(_, group)| lacking.contains(group)).map(|(number, _)| number).collect()
+    }
+
+    /// Has `candidates` be those to choose among, and throughputs be those of all that are as preferred.
+    fn select(&mut self, plane: &mut Plane, request: &Request) {
+        let mut without = self.lacking(plane, request.needed, request.now);
+        self.prefer(plane, &without, request.now);
+        let excluded: Vec<u32> =
+            request.excluded.iter().filter_map(|name| self.by_name.get(name)).flatten().copied().collect();
+        if excluded.is_empty() {
+            return self.learn(plane);
+        }
+        if self.candidates.iter().all(|number| excluded.contains(number)) {
+            without.extend(&excluded); // others than the preferred ones may be left
+            self.prefer(plane, &without, request.now);
+        }
+        self.learn(plane);
+        self.candidates.retain(|number| !excluded.contains(number));
+    }
+
+    fn learn(&mut self, plane: &Plane) {
+        if self.learnt.as_ref().is_some_and(|(changes, learnt)| *changes == plane.changes && *learnt == self.candidates)
+        {
+            return;
+        }
+        let views = self
+            .candidates
+            .iter()
+            .map(|number| (&plane.seen[self.slots[*number as usize] as usize].view, self.pools[*number as usize]));
+        let learnt = throughput::learn(&views);
+        self.throughputs.resize(self.slots.len(), Throughput::ASSUMED);
+        for (number, throughput) in self.candidates.iter().zip(learnt) {
+            self.throughputs[*number as usize] = throughput;
+        }
+        self.learnt = Some((plane.changes, self.candidates.clone()));
+    }
+
+    /// Chooses; `cached` finds what of the prompt each member has, by the index. None without candidates.
+    ///
+    /// # Errors
+    /// Those of `cached`.
+    pub fn choose<E>(
+        &mut self,
+        plane: &mut Plane,
+        request: &Request,
+        every: bool,
+        cached: impl FnOnce(&Self, &[u32]) -> Result<Vec<Cached>, E>,
+        keys: &[u64],
+    ) -> Result<Option<Chosen>, E> {
+        self.select(plane, request);
+        if self.candidates.is_empty() {
+            return Ok(None);
+        }
+        let mut cached = cached(self, &self.candidates)?;
+        cached.resize(self.slots.len(), Cached::default());
+        self.expect(plane, request, keys, &mut cached);
+        Ok(self.best(plane, request, &cached, every))
+    }
+
+    /// Adds to `cached` what was just sent to candidates, and what an adapter costs there.
+    fn expect(&self, plane: &mut Plane, request: &Request, keys: &[u64], cached: &mut [Cached]) {
+        for number in &self.candidates {
+            let row = &mut plane.rows[self.slots[*number as usize] as usize];
+            let known = &mut cached[*number as usize];
+            if !keys.is_empty() && row.flights.expects() {
+                let whole = self.rules.get(*number as usize).is_some_and(Rule::windowed);
+                known.sent = row.flights.expected(keys, request.now, whole);
+            }
+            if let Some(adapter) = request.adapter {
+                known.adapter_seconds = row.adapter_seconds(adapter);
+            }
+        }
+    }
+
+    fn kept(&self, plane: &Plane, request: &Request, cached: &[Cached], number: u32) -> Kept {
+        let member = number as usize;
+        let (view, throughput) = (&plane.seen[self.slots[member] as usize].view, &self.throughputs[member]);
+        let score = score(&request.prompt, view, throughput, &cached[member], request.now);
+        let worth = request.prompt.worth(view);
+        Kept { member: number, score, view: View { worth, ..*view }, throughput: *throughput }
+    }
+
+    fn best(&mut self, plane: &Plane, request: &Request, cached: &[Cached], every: bool) -> Option<Chosen> {
+        let Self { slots, throughputs, candidates, costs, ranks, .. } = self;
+        let view = |number: u32| &plane.seen[slots[number as usize] as usize].view;
+        costs.clear();
+        costs.extend(candidates.iter().map(|number| {
+            let member = *number as usize;
+            let (view, throughput) = (view(*number), &throughputs[member]);
+            let score = score(&request.prompt, view, throughput, &cached[member], request.now);
+            Cost::of(&score, view, *number, ranks[member])
+        }));
+        let reported = |number: &u32| !view(*number).stale(request.now) || cached[*number as usize].sent > 0;
+        let order = if candidates.iter().any(reported) { request.order } else { request.order.blind() };
+        let scored = Scored { costs };
+        let choice = scored.choose(order)?;
+        let leading = scored.leading(&choice);
+        let largest = candidates.iter().filter_map(|number| view(*number).blocks_total).max().unwrap_or(0);
+        let kept = |number: &u32| self.kept(plane, request, cached, *number);
+        Some(Chosen {
+            choice,
+            blind: order != Order::Cost,
+            candidates: self.candidates.len(),
+            largest,
+            first: kept(&choice.first.member),
+            leading: leading.iter().map(kept).collect(),
+            all: if every { self.candidates.iter().map(kept).collect() } else { Vec::new() },
+        })
+    }
+
+    /// At most `count` of the candidates: those with the fewest requests, by id where these are equal.
+    pub fn least_busy(&mut self, plane: &mut Plane, needed: Option<u64>, count: usize, now: f64) -> Vec<u32> {
+        self.preferred(plane, needed, now);
+        let order = |number: &u32| {
+            (plane.seen[self.slots[*number as usize] as usize].view.requests, self.ranks[*number as usize])
+        };
+        let mut numbers = self.candidates.clone();
+        if count < numbers.len() {
+            numbers.select_nth_unstable_by_key(count, order);
+            numbers.truncate(count);
+        }
+        numbers.sort_unstable_by_key(order);
+        numbers
+    }
+}

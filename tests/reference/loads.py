@@ -1,0 +1,200 @@
+"""The loads of workers in plain Python, and a fleet that keeps them beside the native ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from cachefleet_native import InFlightRequest as NativeRequest
+from cachefleet_native import WorkerRow
+
+from cachefleet_controlplane.fleet.agent_connection import Connection
+from cachefleet_controlplane.index.frame_ingest import Report
+from cachefleet_controlplane.index.worker_id import worker_id
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
+from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.routing.decision import Decision, Prompt
+from cachefleet_controlplane.routing.hit_trust import trust_in
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks, usable_blocks
+from cachefleet_controlplane.routing.worth import Worth
+from cachefleet_controlplane.workers.load import WorkerLoad
+from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.report_frames import Delta, Hello, Snapshot, State
+from tests.controlplane.fleets import LiveFleet
+from tests.reference.adapter_loading import adapter_seconds
+from tests.reference.candidate_view import CandidateView
+from tests.reference.capacity import Capacity
+from tests.reference.inflight import InFlightRequest, InFlightRequests
+
+SAMPLES_NEEDED = 3
+"""Reports with a prefill rate that are needed before it is used."""
+
+
+def _nobody() -> None:
+    """Callback that nobody needs."""
+
+
+@dataclass
+class WorkerLoads:
+    """What was sent to one worker, and what of its last report others caused."""
+
+    own: InFlightRequests = field(default_factory=lambda: InFlightRequests(_nobody, _nobody))
+    others_tokens: int = 0
+    others_requests: int = 0
+    samples: int = 0
+    last_used: int = 0
+
+    def accept(self, state: State, now: float) -> None:
+        """A State was taken over."""
+        others = max(0, state.waiting - self.own.waiting(now))
+        self.others_tokens = (
+            max(0, min(1 << 48, state.waiting_tokens) - self.own.tokens(now))
+            if state.waiting_tokens is not None
+            else round(others * self.own.typical_tokens)
+        )
+        self.others_requests = max(0, state.running + state.waiting - self.own.sequences)
+        self.own.ended_blocks = 0
+        self.samples += bool(state.prefill_tokens_per_second)
+
+    def restarted(self) -> None:
+        """A new epoch began."""
+        self.samples = 0
+        self.own.recent.clear()
+
+    def room(self, worker: Worker, now: float, *, percent: int) -> Capacity | None:
+        """Blocks that a new request may take where ``percent`` stay free; None where that is not known."""
+        load = known_load(worker, now)
+        if load is None:
+            return None
+        sent, own = self.own.blocks_since(load.at), self.own
+        return Capacity.of(
+            load.state, sent=sent, ended=own.ended_blocks, reservations=own.reservations, percent=percent
+        )
+
+    def blank(self, load: WorkerLoad | None) -> int | None:
+        """Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them."""
+        if load is None or not load.state.blocks_total:
+            return None
+        state = load.state
+        if state.blocks_idle is not None:
+            blank = state.blocks_free - state.blocks_idle
+        else:
+            blank = min(state.blocks_free, state.blocks_total - state.held)
+        return max(0, blank - self.own.blocks_since(load.at))
+
+
+def known_load(worker: Worker, now: float) -> WorkerLoad | None:
+    """Its last report, unless that is too old to say anything."""
+    return worker.load if worker.load and now - worker.load.at <= FORGET_SECONDS else None
+
+
+class ModelledFleet(LiveFleet):
+    """A fleet of whose workers plain Python knows the loads as well."""
+
+    def loads(self, worker: Worker) -> WorkerLoads:
+        """Those of one worker."""
+        return self._known().setdefault(worker.row, WorkerLoads())
+
+    def _known(self) -> dict[WorkerRow, WorkerLoads]:
+        known: dict[WorkerRow, WorkerLoads] = self.__dict__.setdefault("_modelled", {})
+        return known
+
+    def candidate(self, worker: Worker, adapter: str, now: float, *, percent: int, worth: Worth) -> CandidateView:
+        """As a decision sees it for requests of an adapter, or of none; ``percent`` of its blocks are to stay free."""
+        loads, load = self.loads(worker), known_load(worker, now)
+        room = loads.room(worker, now, percent=percent)
+        fresh = load is not None and not worker.stream.stale(now) and not worker.unindexed
+        state = load.state if load else None
+        return CandidateView(
+            reported_at=load.at if load and fresh else None,
+            queued_tokens=loads.others_tokens if load else 0,
+            inflight_tokens=loads.own.tokens(now),
+            tokens_per_second=state.prefill_tokens_per_second if state and loads.samples >= SAMPLES_NEEDED else None,
+            inter_token_seconds=state.inter_token_seconds if state else None,
+            loaded_per_second=state.loaded_tokens_per_second if state else None,
+            batched_tokens=worker.hello.max_batched_tokens if worker.hello else 0,
+            blocks_total=room.total if room else None,
+            blocks_free=room.free if room else None,
+            blocks_reserved=room.reserve if room else 0,
+            blocks_idle=room.idle if room else 0,
+            blocks_used=room.used if room else 0,
+            blocks_blank=loads.blank(load),
+            requests=(loads.others_requests if load else 0) + loads.own.sequences,
+            last_used=loads.last_used,
+            trust=trust_in(worker.evidence),
+            worth=worth,
+            adapter_seconds=adapter_seconds(displaces=adapter in worker.adapters.displaced) if adapter else 0.0,
+        )
+
+    def begin(self, decision: Decision, prompt: Prompt) -> ModelledRequest:  # type: ignore[override]
+        """Begin it in both."""
+        worker, now = self._registry.worker(decision.id), self.now
+        if worker is None:
+            return ModelledRequest(super().begin(decision, prompt), None)
+        held = (decision.predicted_tokens - decision.loaded_tokens) // prompt.block_size if prompt.block_size else 0
+        needed, common = needed_blocks(prompt), usable_blocks(len(prompt.keys) // KEY_BYTES, prompt)
+        loads = self.loads(worker)
+        room = loads.room(worker, now, percent=0)
+        flight = InFlightRequest(
+            loads.own,
+            lambda: now,
+            keys=prompt.keys,
+            tokens=decision.uncached_tokens + (prompt.prompts - 1) * prompt.tokens,
+            sequences=prompt.prompts * prompt.choices,
+            blocks=needed,
+            taken=needed - (room.shared(held) if room else 0),
+            common=prompt.keys[: KEY_BYTES * common],
+        )
+        begun = ModelledRequest(super().begin(decision, prompt), flight)
+        loads.own.begin(flight, prompt_tokens=prompt.tokens, held=held)
+        loads.last_used = worker.row.last_used
+        return begun
+
+    def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
+        """A new epoch begins in both."""
+        known = self._registry.worker(worker_id(hello.pool, hello.worker, hello.rank))
+        before = known.stream.epoch if known else ""
+        events = super().hello(connection, hello)
+        if hello.epoch != before:
+            self.loads(connection.ranks[hello.rank]).restarted()
+        return events
+
+    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
+        """A State that is taken over counts in both."""
+        worker = connection.ranks.get(frame.rank)
+        before = worker.load if worker else None
+        events = super().receive(connection, frame)
+        if worker is not None and worker.load is not None and worker.load is not before:
+            self.loads(worker).accept(worker.load.state, self.now)
+        return events
+
+
+@dataclass
+class ModelledRequest:
+    """A request in flight in both."""
+
+    native: NativeRequest
+    plain: InFlightRequest | None
+
+    @property
+    def blocks(self) -> int:
+        return self.native.blocks
+
+    def first_token(self) -> None:
+        self.native.first_token()
+        if self.plain:
+            self.plain.first_token()
+
+    def finish(self, *, cached_tokens: int | None = None) -> None:
+        if self.plain:
+            self.plain.finish(cached_tokens=cached_tokens)
+        self.native.finish(cached_tokens=cached_tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.finish()
