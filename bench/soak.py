@@ -9,8 +9,9 @@ seconds or so a worker is killed with SIGKILL, half of the time with its agent, 
 goes on to call it ready, so that only the gateway can know. Every answer is checked to be whole, to the character.
 
 It fails where a request fails, but for streams that nobody else could have gone on with and whose worker died after
-their first byte; where memory, file descriptors, threads or tasks of the control plane go on growing over the last two
-thirds; and where anything is left open at the end. Rows go to bench/results/soak.json. SOAK_SECONDS is how long.
+their first byte; where memory, file descriptors, threads or tasks of the control plane (one for each request under way
+aside) go on growing over the last two thirds; and where anything is left open at the end. Rows go to
+bench/results/soak.json. SOAK_SECONDS is how long.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class Sample:
     descriptors: int
     threads: int
     tasks: int
+    """Besides one for each request under way: how many these are goes up and down with deaths of workers."""
     under_way: int
 
 
@@ -61,7 +62,7 @@ def sample(running: Running, at: float) -> Sample:
         memory=int((process / "statm").read_text().split()[1]) * PAGE / MIB,
         descriptors=len(list((process / "fd").iterdir())),
         threads=len(list((process / "task").iterdir())),
-        tasks=told["tasks"],
+        tasks=told["tasks"] - told["requests_under_way"],
         under_way=told["requests_under_way"],
     )
 
