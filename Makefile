@@ -31,7 +31,7 @@ TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +81,8 @@ check: setup ## Formatting, lint, types, layers, figures of the source, generate
 	  "$(BIN)/python -m tests.reporting.structure" \
 	  "$(BIN)/python -m cachefleet_core.pool.crd --check" \
 	  "$(BIN)/python -m charts.dashboards --check" \
-	  "$(BIN)/python -m tests.settings_page --check"
+	  "$(BIN)/python -m tests.settings_page --check" \
+	  "env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .results/site"
 
 test: setup ## All tests, tier by tier: check, unit, cluster, console, engine, node; ends with a table of them
 	@CACHEFLEET_NODE=optional $(BIN)/python -m tests.reporting.tiers
@@ -121,6 +122,9 @@ dashboards: setup ## Write the chart's Grafana dashboards from charts/dashboards
 
 requirements-table: setup ## Write docs/requirements.md from the tests and the results of the last run
 	@$(BIN)/python -m tests.requirements .results/unit.xml .results/cluster.xml .results/console.xml .results/engine.xml
+
+docs: setup ## The pages as a site with search, in site/ (a few seconds)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 settings-page: setup ## Write docs/settings.md from the settings of all processes
 	@$(BIN)/python -m tests.settings_page

@@ -28,7 +28,7 @@ DRAWN: Final[Mapping[str, str]] = {
     "docs/decisions.md cost =": "a formula: tests/controlplane/routing",
     "docs/decisions.md needed": "a formula: tests/controlplane/routing",
     "docs/decisions.md decision ": "what `cachefleet explain` prints: tests/local/cli/explanation",
-    "docs/index.md key": "a drawing",
+    "docs/block-index.md key": "a drawing",
     "docs/reports.md agent": "a drawing",
     "docs/security.md clients": "a drawing",
     "docs/worker.md cachefleet 0.1.0": "a line of the engine's log",

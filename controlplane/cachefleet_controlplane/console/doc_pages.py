@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 FOLDER: Final = Path(__file__).parent / "docs"
 """Links to the pages in a checkout, the pages themselves in a wheel."""
-NAMES: Final = ("continuation", "index", "operations", "tenants", "troubleshooting", "worker")
+NAMES: Final = ("block-index", "continuation", "operations", "tenants", "troubleshooting", "worker")
 _HEADING: Final = re.compile(r"^(#{1,4}) (.+)$")
 _LINK: Final = re.compile(r"\[([^\]\n]+)\]\(([a-z-]+)?(?:\.md)?(#[\w-]+)?\)")
 

@@ -40,7 +40,7 @@ class IndexStats:
 
 
 class BlockIndex:
-    """Sets of (key, tier) by worker, described in ``docs/index.md``: an operation applied twice is the same as once.
+    """Sets of (key, tier) by worker (``docs/block-index.md``): an operation applied twice is the same as once.
 
     A worker is added by its first block. Calls raise IndexDefectError where native code fails.
     """

@@ -3,7 +3,7 @@
 //! Layers, each knowing only those before it: `chunked`, `arena` (keys in pages), `pages`, `bucket`, `leaf` and `table`
 //! (key to block), `sets` (interned holder sets), `spans` (holders of stretches of a run), `runs` (keys with their
 //! spans), `tier` (all runs), `windows` (hits of several KV cache groups), `workers`, and here the index.
-//! `docs/index.md` has a picture.
+//! `docs/block-index.md` has a picture.
 
 mod arena;
 mod bucket;

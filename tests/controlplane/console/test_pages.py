@@ -171,7 +171,7 @@ async def test_every_page_that_findings_name_is_shown_with_its_anchor(browser: h
         assert not anchor or f'id="{anchor}"' in shown.text, (page, anchor)
 
 
-@pytest.mark.parametrize("name", ["none", "requirements", "%2e%2e%2fREADME", "index.md"])
+@pytest.mark.parametrize("name", ["none", "requirements", "%2e%2e%2fREADME", "block-index.md"])
 async def test_no_other_page_is_shown(browser: httpx.AsyncClient, name: str) -> None:
     assert (await browser.get(f"/docs/{name}")).status_code == 404
 
