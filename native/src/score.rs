@@ -143,7 +143,11 @@ impl View {
         self.reported_at.is_none_or(|at| now - at > STALE_AFTER_SECONDS)
     }
 
+    #[inline]
     fn counted(&self, blocks: u32) -> u64 {
+        if self.trust == WHOLE {
+            return u64::from(blocks);
+        }
         u64::from(blocks) * u64::from(self.trust) / u64::from(WHOLE)
     }
 
@@ -168,6 +172,8 @@ impl View {
 pub struct Prompt {
     pub tokens: u64,
     pub block_size: u64,
+    /// Its blocks that a hit can have: all but the one with its last token.
+    pub usable_blocks: u64,
     /// Free blocks that there must be for the request.
     pub needed_blocks: u64,
     /// Seconds of waiting that have paid for a copy of its prefix.
@@ -179,16 +185,27 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Its blocks that a hit can have: all but the one with its last token.
-    #[must_use]
-    pub fn usable_blocks(&self) -> u64 {
-        self.tokens.saturating_sub(1).checked_div(self.block_size).unwrap_or(0)
-    }
-
     /// What its work and evictions cost others on a worker.
     #[must_use]
     pub fn worth(&self, view: &View) -> Worth {
         if self.weighed { view.worth } else { Worth::UNLEARNT }
+    }
+}
+
+/// What waits on a worker before any new request, and whom that delays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Queue {
+    seconds: f64,
+    /// Requests that wait for each second of it, and seconds of queue that are there on the mean.
+    delayed: f64,
+    standing: f64,
+}
+
+impl Queue {
+    #[must_use]
+    pub fn of(view: &View, throughput: &Throughput, worth: Worth) -> Self {
+        let (delayed, standing) = worth.delays(throughput.token_seconds());
+        Self { seconds: throughput.seconds(view.waiting_tokens()), delayed, standing }
     }
 }
 
@@ -232,30 +249,33 @@ pub struct Score {
 }
 
 /// The cost of a prompt on a worker; stale reports exclude nobody.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "most callers need a few of the numbers alone")]
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
-pub fn score(prompt: &Prompt, view: &View, throughput: &Throughput, cached: &Cached, now: f64) -> Score {
-    let stale = view.stale(now);
-    let usable = |blocks: u32| view.counted(blocks).min(prompt.usable_blocks());
+pub fn score(prompt: &Prompt, view: &View, throughput: &Throughput, queue: &Queue, cached: &Cached, now: f64) -> Score {
+    let (stale, most) = (view.stale(now), prompt.usable_blocks);
+    let usable = |blocks: u32| if blocks == 0 { 0 } else { view.counted(blocks).min(most) };
     let (matched, below) = if stale { (0, 0) } else { (cached.matched, cached.loadable) };
     let held = usable(matched);
     let predicted = usable(matched + below) * prompt.block_size;
-    let there = held.max(usable(cached.sent)) * prompt.block_size;
+    let on_device = held.max(usable(cached.sent));
+    let there = on_device * prompt.block_size;
     let expected = predicted.max(there);
-    let evicted = if stale { 0 } else { evicted(prompt, view, there) };
+    let evicted = if stale { 0 } else { evicted(prompt, view, on_device) };
     let taken = prompt.needed_blocks.saturating_sub(view.certainly_used(held));
 
     let uncached = prompt.tokens - expected;
-    let before = throughput.seconds(view.waiting_tokens());
+    let before = queue.seconds;
     let own = throughput.seconds(view.waiting_tokens() + uncached);
-    let worth = prompt.worth(view);
-    let (delayed, standing) = worth.delays(throughput.token_seconds());
-    let others = delayed * (standing + before + (own - before) / 2.0);
-    let lost = worth.eviction * evicted as f64 / throughput.tokens_per_second;
+    let others = queue.delayed * (queue.standing + before + (own - before) / 2.0);
+    let lost =
+        if evicted == 0 { 0.0 } else { prompt.worth(view).eviction * evicted as f64 / throughput.tokens_per_second };
     let full = own + (own - before) * others + lost * (1.0 + others);
     let paid = if expected < prompt.paid_tokens { prompt.paid } else { 0.0 };
     let seconds = own.max(full - paid);
-    let loading = (expected - there) as f64 / throughput.loaded_per_second;
+    let loaded = expected - there;
+    let loading = if loaded == 0 { 0.0 } else { loaded as f64 / throughput.loaded_per_second };
     Score {
         matched_blocks: if view.reported_at.is_some() { cached.matched } else { 0 },
         predicted_tokens: predicted,
@@ -275,12 +295,12 @@ pub fn score(prompt: &Prompt, view: &View, throughput: &Throughput, cached: &Cac
     }
 }
 
-fn evicted(prompt: &Prompt, view: &View, there: u64) -> u64 {
-    match (view.blocks_blank, there.checked_div(prompt.block_size)) {
-        (Some(blank), Some(held)) => {
+fn evicted(prompt: &Prompt, view: &View, held: u64) -> u64 {
+    match view.blocks_blank {
+        Some(blank) => {
             let new = prompt.needed_blocks.saturating_sub(held);
             new.saturating_sub(blank).saturating_mul(prompt.block_size)
         }
-        _ => 0,
+        None => 0,
     }
 }

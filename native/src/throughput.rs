@@ -39,7 +39,7 @@ impl Throughput {
     #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
     pub fn seconds(&self, tokens: u64) -> f64 {
         let tokens = tokens as f64;
-        tokens / self.tokens_per_second + self.inter_token_seconds * (tokens / self.batched_tokens as f64).ceil()
+        tokens / self.tokens_per_second + self.inter_token_seconds * whole_steps(tokens / self.batched_tokens as f64)
     }
 
     /// How long so many tokens take by the rate alone.
@@ -55,6 +55,14 @@ impl Throughput {
     pub fn token_seconds(&self) -> f64 {
         1.0 / self.tokens_per_second + self.inter_token_seconds / self.batched_tokens as f64
     }
+}
+
+/// `f64::ceil` of a number of steps, without the call that it is on processors of any age.
+#[inline]
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
+fn whole_steps(steps: f64) -> f64 {
+    let whole = steps as i64 as f64;
+    if whole < steps { whole + 1.0 } else { whole }
 }
 
 /// The throughput assumed of each worker, of which there is its view and the number of its pool.

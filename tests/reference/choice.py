@@ -58,7 +58,7 @@ def _native(prompt: Prompt, candidates: Sequence[Candidate], policy: RoutingPoli
             index.store(one.id, 0, pack_keys(below), Tier.HOST)
     asked = replace(prompt, keys=pack_keys(keys) if prompt.keys else b"", adapter="x")
     selection = Selection(model="", policy=policy, now=NOW, every=True)
-    return choose(index, _table(candidates, keys), asked, selection)
+    return choose(index, _table(candidates, keys), asked, asked.keys, selection)
 
 
 def _table(candidates: Sequence[Candidate], keys: Sequence[int]) -> Any:

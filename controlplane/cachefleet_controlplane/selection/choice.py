@@ -41,18 +41,19 @@ def decide(
     index: cachefleet_native.Index,
     table: WorkerTable,
     prompt: Prompt,
+    keys: bytes,
     selection: Selection,
     *,
     refuted: Sequence[tuple[WorkerId, int]] = (),
     tokens_each: float | None = None,
 ) -> Decision:
-    """Decide on one of a table's workers by what the index says of them. IndexDefectError.
+    """Decide on one of a table's workers by what the index says of them and ``keys``. IndexDefectError.
 
     Of workers that lack a block which it says they hold, only ``refuted`` blocks are counted on. ``tokens_each``: the
     keys are those of a text's chunks of so many tokens.
     """
     policy, now = selection.policy, selection.now
-    choice = _choose(index, table, prompt, selection, refuted=refuted, tokens_each=tokens_each)
+    choice = _choose(index, table, prompt, keys, selection, refuted=refuted, tokens_each=tokens_each)
     if choice is None:
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
@@ -96,6 +97,7 @@ def _choose(
     index: cachefleet_native.Index,
     table: WorkerTable,
     prompt: Prompt,
+    keys: bytes,
     selection: Selection,
     *,
     refuted: Sequence[tuple[WorkerId, int]],
@@ -105,7 +107,7 @@ def _choose(
     try:
         return table.native.choose(
             index,
-            prompt.keys,
+            keys,
             selection.now,
             prompt.tokens,
             prompt.block_size,

@@ -35,7 +35,7 @@ class Selector:
     def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
         refuted = self._registry.refuted_blocks.bounds(prompt.keys) if prompt.keys else {}
         table = self._tables.of(selection.model, selection.duty)
-        return decide(self._native, table, prompt, selection, refuted=[*refuted.items()])
+        return decide(self._native, table, prompt, prompt.keys, selection, refuted=[*refuted.items()])
 
     def renderers(self, model: str, now: float) -> WorkerTable:
         """Workers that may render for a model: those that may answer, where there are any."""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
@@ -36,9 +34,9 @@ class TextSelector(Selector):
 
     def choose(self, prompt: Prompt, selection: Selection) -> Decision:
         """As ``Selector.choose``, by the prompt's chunks; never TOO_LARGE, as sizes are estimates."""
-        decision = super().choose(replace(prompt, keys=prompt.chunks.keys), selection)
+        decision = self._decide(prompt, selection)
         if decision.reason is Reason.TOO_LARGE:  # an estimate refuses no request
-            return super().choose(Prompt(adapter=prompt.adapter), selection)
+            return self._decide(Prompt(adapter=prompt.adapter), selection)
         return decision
 
     def likely(self, prompt: Prompt, selection: Selection) -> str:
@@ -61,6 +59,7 @@ class TextSelector(Selector):
     def keep(self, workers: Sequence[WorkerId]) -> None:
         """Drop the texts of all other workers."""
         self._texts.keep(workers)
+        self._failing = {known: self._failing[known] for known in workers if known in self._failing}
 
     def failed(self, worker: Worker) -> None:
         """A request to a worker failed: without an agent to tell it, that counts as a restart."""
@@ -70,7 +69,8 @@ class TextSelector(Selector):
     def _decide(self, prompt: Prompt, selection: Selection) -> Decision:
         table = self._tables.of(selection.model, selection.duty)
         self._follow()
-        return decide(self._native, table, prompt, selection, tokens_each=prompt.chunks.tokens_each)
+        chunks = prompt.chunks
+        return decide(self._native, table, prompt, chunks.keys, selection, tokens_each=chunks.tokens_each)
 
     def _follow(self) -> None:
         """Drop the texts of workers' older epochs, and those of failing workers until they answer."""

@@ -6,13 +6,14 @@ a new epoch begins with nothing. Owned by one event loop.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from cachefleet_native import RecentKeys
+
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexFullError
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_core.block_keys import pack_keys, unpack_keys
+from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_core.report_frames import Removed, Stored
 
 MAX_CHUNKS: Final = 262_144
@@ -24,20 +25,22 @@ class SentTexts:
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
-        self._sent: dict[WorkerId, tuple[str, OrderedDict[int, None]]] = {}
+        self._sent: dict[WorkerId, tuple[str, RecentKeys]] = {}
 
     def sent(self, worker: WorkerId, epoch: str, keys: bytes, *, room: int) -> None:
         """A prompt was sent to a worker with room for ``room`` chunks; another epoch begins with nothing."""
-        known, held = self._sent.get(worker, ("", OrderedDict[int, None]()))
-        if known != epoch:
+        known = self._sent.get(worker)
+        if known is None or known[0] != epoch:
             self.forget(worker)
-            held = OrderedDict()
-        self._sent[worker] = (epoch, held)
-        chunks = unpack_keys(keys)[: max(0, min(room, MAX_CHUNKS))]
-        if chunks and not self._store(worker, chunks, held):
+            known = self._sent[worker] = (epoch, RecentKeys())
+        most = max(0, min(room, MAX_CHUNKS))
+        keys = keys[: KEY_BYTES * most]
+        # The end of a prompt is evicted before its beginning, as in an engine.
+        new, dropped = known[1].use(keys, most)
+        if new and not self._store(worker, keys):
             self.forget(worker)
-            return
-        self._evict(worker, held, len(held) - min(room, MAX_CHUNKS))
+        elif dropped:
+            self._index.apply(worker, Removed(dropped))
 
     def match(self, keys: bytes, workers: Sequence[WorkerId]) -> list[int]:
         """How many of a prompt's first chunks were sent to each worker."""
@@ -58,19 +61,9 @@ class SentTexts:
         for worker in self._sent.keys() - set(workers):
             self.forget(worker)
 
-    def _store(self, worker: WorkerId, chunks: Sequence[int], held: OrderedDict[int, None]) -> bool:
-        if not held.keys() >= set(chunks):  # else the index has all of them
-            try:
-                self._index.apply(worker, Stored(0, pack_keys(chunks)))
-            except IndexFullError:
-                return False
-        # The end of a prompt is evicted before its beginning, as in an engine.
-        for chunk in reversed(chunks):
-            held[chunk] = None
-            held.move_to_end(chunk)
+    def _store(self, worker: WorkerId, keys: bytes) -> bool:
+        try:
+            self._index.apply(worker, Stored(0, keys))
+        except IndexFullError:
+            return False
         return True
-
-    def _evict(self, worker: WorkerId, held: OrderedDict[int, None], count: int) -> None:
-        if count > 0:
-            oldest = [held.popitem(last=False)[0] for _ in range(count)]
-            self._index.apply(worker, Removed(pack_keys(oldest)))

@@ -52,6 +52,7 @@ struct Recent {
     sent_at: f64,
     /// Neither prefilled nor over.
     working: bool,
+    first: u64,
     keys: Arc<[u64]>,
     common: usize,
 }
@@ -112,12 +113,12 @@ impl Flights {
         self.sequences += sent.sequences;
         let common = Chain::new(&sent.keys, sent.common);
         let reservation = self.reservations.take(&common, sent.blocks, sent.held);
-        if !sent.keys.is_empty() {
+        if let Some(first) = sent.keys.first().copied() {
             if self.recent.len() == MAX_EXPECTED {
                 self.recent.pop_front();
             }
             let (keys, common) = (Arc::clone(&sent.keys), sent.common);
-            self.recent.push_back(Recent { number: self.begun, sent_at: now, working: true, keys, common });
+            self.recent.push_back(Recent { number: self.begun, sent_at: now, working: true, first, keys, common });
         }
         if sent.prompt_tokens > 0 {
             self.typical_tokens += SMOOTHING * (sent.prompt_tokens as f64 - self.typical_tokens);
@@ -212,6 +213,9 @@ impl Flights {
             let theirs: &[u64] =
                 if whole { &recent.keys[..recent.common.min(recent.keys.len())] } else { &recent.keys };
             // Most share no more than what was found already, and there may be many.
+            if best == 0 && keys.first() != Some(&recent.first) {
+                continue;
+            }
             let longer = theirs.get(best).is_some_and(|key| keys.get(best) == Some(key));
             if longer && (!whole || keys.starts_with(theirs)) && recent.expected(now) {
                 best = if whole { theirs.len() } else { shared_blocks(keys, theirs, best) };

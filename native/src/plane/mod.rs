@@ -1,11 +1,12 @@
 //! The workers of all fleets as decisions see them, updated in place, and the choice among those of one fleet.
 //!
 //! Pure and synchronous: everything takes `now`, nothing does I/O, and nothing here knows Python. `reservations` are
-//! blocks that requests will fill, `flights` requests in flight to one worker, `workers` one worker's row, and `table`
+//! blocks that requests will fill, `flights` requests in flight to one worker, `recent_keys` the texts sent to it last, `workers` one worker's row, and `table`
 //! the workers of one fleet, among which is chosen.
 
 pub mod choose;
 pub mod flights;
+pub mod recent_keys;
 pub mod reservations;
 pub mod table;
 pub mod workers;
@@ -19,6 +20,8 @@ use workers::Row;
 struct Seen {
     view: View,
     preference: u8,
+    /// Another one whenever the row was looked at again.
+    stamp: u64,
     /// When time alone may change it; in the past where an event has.
     until: f64,
 }
@@ -31,6 +34,7 @@ pub struct Plane {
     free: Vec<u32>,
     /// Raised whenever a measurement or a preference changes.
     changes: u64,
+    stamps: u64,
     decisions: u64,
     names: RandomState,
 }
@@ -43,7 +47,7 @@ impl Plane {
     pub fn join(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.rows.push(Row::default());
-            self.seen.push(Seen { view: View::UNKNOWN, preference: 0, until: f64::NEG_INFINITY });
+            self.seen.push(Seen { view: View::UNKNOWN, preference: 0, stamp: 0, until: f64::NEG_INFINITY });
             u32::try_from(self.rows.len() - 1).expect("fewer workers")
         });
         *self.row(slot) = Row::default();
@@ -77,7 +81,8 @@ impl Plane {
     /// Holds a row's load to be this, whatever its events and the time tell.
     pub fn hold(&mut self, slot: u32, view: View) {
         self.changes += 1;
-        self.seen[slot as usize] = Seen { view, preference: u8::MAX, until: f64::INFINITY };
+        self.stamps += 1;
+        self.seen[slot as usize] = Seen { view, preference: u8::MAX, stamp: self.stamps, until: f64::INFINITY };
     }
 
     /// The number of another decision that sends a request.
@@ -103,7 +108,9 @@ impl Plane {
 
     fn look_again(&mut self, slot: u32, now: f64) {
         let (row, seen) = (&self.rows[slot as usize], &mut self.seen[slot as usize]);
-        let new = Seen { view: row.view(now), preference: row.preference(now), until: row.due(now) };
+        self.stamps += 1;
+        let (preference, until) = (row.preference(now), row.due(now));
+        let new = Seen { view: row.view(now), preference, stamp: self.stamps, until };
         let same = seen.preference == new.preference && seen.view.measured() == new.view.measured();
         self.changes += u64::from(!same);
         *seen = new;

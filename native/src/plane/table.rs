@@ -3,7 +3,7 @@
 use super::Plane;
 use super::choose::{Choice, Cost, Order, Scored};
 use crate::index::Rule;
-use crate::score::{Cached, Prompt, Score, View, score};
+use crate::score::{Cached, Prompt, Queue, Score, View, score};
 use crate::throughput::{self, Throughput};
 use std::collections::HashMap;
 
@@ -34,6 +34,9 @@ pub struct Table {
     /// Learnt of those candidates, as of that change of the plane.
     throughputs: Vec<Throughput>,
     learnt: Option<(u64, Vec<u32>)>,
+    /// Of each member its queue, as of that stamp of its row.
+    queues: Vec<(u64, Queue)>,
+    weighed: bool,
     candidates: Vec<u32>,
     costs: Vec<Cost>,
 }
@@ -101,6 +104,8 @@ impl Table {
             pools: members.iter().map(|member| member.pool).collect(),
             throughputs: Vec::new(),
             learnt: None,
+            queues: vec![(0, Queue::default()); members.len()],
+            weighed: true,
             candidates: Vec::new(),
             costs: Vec::new(),
         }
@@ -201,6 +206,7 @@ impl Table {
             self.throughputs[*number as usize] = throughput;
         }
         self.learnt = Some((plane.changes, self.candidates.clone()));
+        self.queues.fill((0, Queue::default()));
     }
 
     /// Chooses; `cached` finds what of the prompt each member has, by the index. None without candidates.
@@ -243,20 +249,28 @@ impl Table {
     fn kept(&self, plane: &Plane, request: &Request, cached: &[Cached], number: u32) -> Kept {
         let member = number as usize;
         let (view, throughput) = (&plane.seen[self.slots[member] as usize].view, &self.throughputs[member]);
-        let score = score(&request.prompt, view, throughput, &cached[member], request.now);
+        let score = score(&request.prompt, view, throughput, &self.queues[member].1, &cached[member], request.now);
         let worth = request.prompt.worth(view);
         Kept { member: number, score, view: View { worth, ..*view }, throughput: *throughput }
     }
 
     fn best(&mut self, plane: &Plane, request: &Request, cached: &[Cached], every: bool) -> Option<Chosen> {
-        let Self { slots, throughputs, candidates, costs, ranks, .. } = self;
+        if self.weighed != request.prompt.weighed {
+            self.weighed = request.prompt.weighed;
+            self.queues.fill((0, Queue::default()));
+        }
+        let Self { slots, throughputs, candidates, costs, ranks, queues, .. } = self;
         let view = |number: u32| &plane.seen[slots[number as usize] as usize].view;
         costs.clear();
         costs.extend(candidates.iter().map(|number| {
             let member = *number as usize;
-            let (view, throughput) = (view(*number), &throughputs[member]);
-            let score = score(&request.prompt, view, throughput, &cached[member], request.now);
-            Cost::of(&score, view, *number, ranks[member])
+            let (seen, throughput) = (&plane.seen[slots[member] as usize], &throughputs[member]);
+            let (stamp, queue) = &mut queues[member];
+            if *stamp != seen.stamp {
+                (*stamp, *queue) = (seen.stamp, Queue::of(&seen.view, throughput, request.prompt.worth(&seen.view)));
+            }
+            let score = score(&request.prompt, &seen.view, throughput, queue, &cached[member], request.now);
+            Cost::of(&score, &seen.view, *number, ranks[member])
         }));
         let reported = |number: &u32| !view(*number).stale(request.now) || cached[*number as usize].sent > 0;
         let order = if candidates.iter().any(reported) { request.order } else { request.order.blind() };

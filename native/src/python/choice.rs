@@ -284,10 +284,11 @@ impl WorkerTable {
         }
         let keys: Vec<u64> = ints::packed_keys(keys, None)?.iter().map(Key::key).collect();
         let (needed_blocks, weighed) = (needed_blocks.min(MOST_TOKENS), tokens_each.is_none());
+        let usable_blocks = tokens.saturating_sub(1).checked_div(block_size).unwrap_or(0);
         let order = read_order(order)?;
         let order = if keys.is_empty() { order.blind() } else { order };
         let request = Request {
-            prompt: Prompt { tokens, block_size, needed_blocks, paid, paid_tokens, weighed },
+            prompt: Prompt { tokens, block_size, usable_blocks, needed_blocks, paid, paid_tokens, weighed },
             order,
             needed: self.adapter(&self.needed),
             adapter: self.adapter(adapter),
@@ -328,7 +329,7 @@ impl State {
             let chunks = self.walk(&known, &[], asked.keys, Tier::Device, None);
             return chunks.map(|chunks| sent_text(chunks, each, prompt.block_size)).collect();
         }
-        let usable = usize::try_from(prompt.usable_blocks()).unwrap_or(usize::MAX);
+        let usable = usize::try_from(prompt.usable_blocks).unwrap_or(usize::MAX);
         let mut depths: Vec<u32> = self.walk(&known, rules, asked.keys, Tier::Device, Some(usable)).collect();
         for (place, most) in &asked.refuted {
             if *most < depths[*place] {

@@ -36,6 +36,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<choice::WorkerTable>()?;
     module.add_class::<plane::InFlightRequest>()?;
     module.add_class::<plane::Plane>()?;
+    module.add_class::<plane::RecentKeys>()?;
     module.add_class::<plane::WorkerRow>()?;
     module.add_class::<digest::Digest>()?;
     module.add_class::<transport::Transport>()?;

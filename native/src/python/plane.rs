@@ -9,6 +9,7 @@ use crate::reader::Key;
 use crate::score::Worth;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -214,6 +215,28 @@ pub fn read_keys(packed: &[u8]) -> PyResult<Vec<u64>> {
 pub fn shared_blocks(a: &[u8], b: &[u8], at_least: usize) -> PyResult<usize> {
     let (a, b) = (ints::packed_keys(a, None)?, ints::packed_keys(b, None)?);
     Ok(crate::plane::reservations::shared_blocks(a, b, at_least))
+}
+
+/// Keys in the order in which they were used last.
+#[pyclass(module = "cachefleet_native")]
+#[derive(Default)]
+pub struct RecentKeys(crate::plane::recent_keys::RecentKeys);
+
+#[pymethods]
+impl RecentKeys {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Uses packed keys, the first of them last; whether any is new, and the packed oldest ones, which are dropped where
+    /// there are more than `most`.
+    #[pyo3(name = "use")]
+    fn use_all<'py>(&mut self, py: Python<'py>, keys: &[u8], most: usize) -> PyResult<(bool, Bound<'py, PyBytes>)> {
+        let keys = read_keys(keys)?;
+        let (new, dropped) = self.0.use_all(&keys, most);
+        Ok((new, ints::packed(py, &dropped)?))
+    }
 }
 
 const SENT: u8 = 0;

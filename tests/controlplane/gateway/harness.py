@@ -353,15 +353,19 @@ async def front(
             affinity=context.affinity,
             unseen=lookup._unseen,
         )
-        declared = pool(
-            isolation=isolation,
-            model=model,
-            admission=admission,
-            max_model_len=max_model_len,
-            continuation=continuation,
-            prefix_cache=prefix_cache,
-        )
-        views = [PoolView(declared, made.endpoints(ready=ready))]
+        views = [
+            PoolView(
+                pool(
+                    isolation=isolation,
+                    model=model,
+                    admission=admission,
+                    max_model_len=max_model_len,
+                    continuation=continuation,
+                    prefix_cache=prefix_cache,
+                ),
+                made.endpoints(ready=ready),
+            )
+        ]
         credentials.update(views)
         fleet.update_pools(views)
         try:
@@ -370,6 +374,7 @@ async def front(
             await http.close()
             server.stop()
             await serving
+        assert (fleet.view().inflight_requests, len(context.queue)) == (0, 0), "something is left in flight"
 
 
 def events(body: bytes) -> list[bytes]:
