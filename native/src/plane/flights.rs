@@ -3,7 +3,7 @@
 //! A request's uncached tokens count as work until its first token, at most `UNCACHED_WORK_SECONDS`. Its prompt's blocks
 //! are expected on the worker from the time it is sent: for `EXPECTED_SECONDS`, or as long as it is being prefilled. So
 //! a burst of one prompt goes to one worker, and so do the turns of a conversation, without waiting for reports.
-//! `tests/reference/flights.py` says the same in Python.
+//! `tests/reference/inflight.py` says the same in Python.
 
 use super::reservations::{Chain, Reservation, Reservations, shared_blocks};
 use std::collections::{BTreeMap, VecDeque};

@@ -195,14 +195,14 @@ impl Room {
 }
 
 impl Row {
-    /// A State has come: its waiting work beyond our own requests is counted as that of others, in tokens and requests.
+    /// A State has come: its waiting work beyond our own requests is counted as that of others.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "bounded counts"
     )]
-    pub fn reported(&mut self, report: Report, suspended: bool, leaving: bool, now: f64) -> (u64, u64) {
+    pub fn reported(&mut self, report: Report, suspended: bool, leaving: bool, now: f64) {
         let own = &mut self.flights;
         let others = report.waiting.saturating_sub(own.waiting(now));
         let others_tokens = match report.waiting_tokens {
@@ -213,7 +213,6 @@ impl Row {
         own.ended_blocks = 0;
         self.load = Some(Load { report, at: now, others_tokens, others_requests, suspended, leaving });
         self.samples += u32::from(report.prefill_tokens_per_second.is_some_and(|rate| rate != 0.0));
-        (others_tokens, others_requests)
     }
 
     /// A new epoch: what its engine and agent told and what was sent there before is gone.

@@ -84,8 +84,8 @@ impl WorkerRow {
         self.write(|row| row.stream = Stream { reported, heard_at, out_of_step_at })
     }
 
-    /// Takes a State over; its waiting work beyond our own requests in flight, in tokens and requests.
-    fn reported(&self, state: Report, suspended: bool, leaving: bool, now: f64) -> PyResult<(u64, u64)> {
+    /// Takes a State over; its waiting work beyond our own requests in flight is counted as that of others.
+    fn reported(&self, state: Report, suspended: bool, leaving: bool, now: f64) -> PyResult<()> {
         self.write(|row| row.reported(state, suspended, leaving, now))
     }
 
