@@ -170,7 +170,7 @@ bench-decisions: setup ## CPU of deciding on a request and following it, by numb
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
 
-bench-index-peers: ## The native index beside kv-index and smg-radix-tree, in one program (cargo; ten minutes)
+bench-index-peers: ## The native index beside kv-index and smg-radix-tree, in one program (cargo; half an hour, 4 GB)
 	@cd bench/index_peers && CARGO_TARGET_DIR=$(HOME)/.cache/cachefleet/bench-peers/target cargo run --quiet --release
 
 bench-replay: setup ## Recorded workloads through the real decisions, beside other policies (a few minutes, virtual time)

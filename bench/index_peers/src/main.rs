@@ -1,9 +1,10 @@
 //! Prompts and reports through the block index and its published rivals, one after another on one corpus.
 //!
-//!     index-peers [--workers 8,64,256] [--blocks 1000000,10000000] [--holes none,holes] [--sides NAME,NAME]
+//!     index-peers [--workers 8,64,256] [--blocks 1000000,10000000,32000000] [--holes none,holes] [--sides NAME,NAME]
 //!
 //! Answers are checked before anything is timed. Bytes are what the process grew by for each held block; storing and
-//! evicting are nanoseconds of CPU a block; prompts of so many blocks are microseconds that the caller waits.
+//! evicting are nanoseconds of CPU a block; prompts of so many blocks are microseconds that the caller waits. After
+//! the sides comes what the first has of the least of the others: less than 1 is better.
 
 mod corpus;
 mod sides;
@@ -30,11 +31,16 @@ fn main() {
         return println!("{}", row_of(side, number(workers), number(held), holes == "holes"));
     }
     println!("side\tworkers\tblocks\tholes\t{HEADINGS}");
-    for held in of("--blocks", "1000000,10000000").split(',') {
+    for held in of("--blocks", "1000000,10000000,32000000").split(',') {
         for workers in of("--workers", "8,64,256").split(',') {
             for holes in of("--holes", "none,holes").split(',') {
-                for side in of("--sides", "cachefleet,kv-index,smg-radix-tree").split(',') {
-                    row_in_a_process(side, workers, held, holes);
+                let sides = of("--sides", "cachefleet,kv-index,smg-radix-tree");
+                let rows: Vec<Vec<f64>> =
+                    sides.split(',').map(|side| row_in_a_process(side, workers, held, holes)).collect();
+                if let [first, others @ ..] = &rows[..]
+                    && !others.is_empty()
+                {
+                    println!("of the best\t{workers}\t{held}\t{holes}\t{}", of_the_best(first, others));
                 }
             }
         }
@@ -43,13 +49,24 @@ fn main() {
 
 const HEADINGS: &str = "bytes\tstore_ns\tevict_ns\tp50_64\tp99_64\tp50_512\tp99_512\tp50_2048\tp99_2048\twrong";
 
-/// Each row in a process of its own, so that no side meets the memory of another.
-fn row_in_a_process(side: &str, workers: &str, held: &str, holes: &str) {
-    print!("{side}\t{workers}\t{held}\t{holes}\t");
-    std::io::Write::flush(&mut std::io::stdout()).expect("standard output");
+/// Each row in a process of its own, so that no side meets the memory of another; prints it, and returns its figures
+/// but for the number of wrong answers.
+fn row_in_a_process(side: &str, workers: &str, held: &str, holes: &str) -> Vec<f64> {
     let program = std::env::current_exe().expect("this program");
-    let ended = std::process::Command::new(program).args(["row", side, workers, held, holes]).status();
-    assert!(ended.is_ok_and(|status| status.success()), "a row failed");
+    let ended = std::process::Command::new(program).args(["row", side, workers, held, holes]).output();
+    let row = ended.ok().filter(|ended| ended.status.success()).expect("a row failed").stdout;
+    let row = String::from_utf8(row).expect("figures");
+    print!("{side}\t{workers}\t{held}\t{holes}\t{row}");
+    let mut figures: Vec<f64> = row.split_whitespace().map(|figure| figure.parse().expect("a figure")).collect();
+    figures.pop();
+    figures
+}
+
+/// Each figure of a row over the least of the others'.
+fn of_the_best(first: &[f64], others: &[Vec<f64>]) -> String {
+    let best = |column: usize| others.iter().map(|row| row[column]).fold(f64::INFINITY, f64::min);
+    let ratios = first.iter().enumerate().map(|(column, figure)| format!("{:.2}", figure / best(column)));
+    ratios.collect::<Vec<_>>().join("\t")
 }
 
 fn row_of(side: &str, workers: usize, held: usize, holes: bool) -> String {
