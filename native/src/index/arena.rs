@@ -7,8 +7,8 @@ use super::chunked::Chunked;
 use super::prefetch::prefetch;
 
 pub const PAGE: u32 = 16;
-/// Sizes of extents: 1, 2, 4 and so on up to 128 pages.
-pub const CLASSES: usize = 8;
+/// Sizes of extents: 1, 2, 4 and so on up to 32 pages.
+pub const CLASSES: usize = 6;
 const EMPTY_PAGE: Page = [0; PAGE as usize];
 /// No page, in lists of free extents.
 const NONE: u32 = u32::MAX;

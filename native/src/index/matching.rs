@@ -1,6 +1,6 @@
 //! Prefix matching: one walk along a prompt's keys narrows the set of workers that hold all of them so far.
 
-use super::sets::{SetId, Sets};
+use super::sets::{NOBODY, SetId, Sets};
 use super::spans::pieces;
 use super::tier::Tier;
 use crate::reader::Key;
@@ -69,20 +69,30 @@ impl Walk {
                 break;
             };
             let run = &tier.runs[place.run];
-            // Most prompts go on at a run's end: what finds the key there comes while this one is compared.
             let end = depth + (run.len() - place.offset) as usize;
-            if let Some(next) = keys.get(end) {
+            if run.holes() > 0 {
+                run.fetch(&tier.arena, place.offset);
+            } else if let Some(next) = keys.get(end) {
+                // Most prompts go on at a run's end: what finds the key there comes while this one is compared.
                 let ahead = tier.table.soon(next.key());
                 tier.table.sooner(ahead, &tier.arena);
             }
-            let same = run.common(&tier.arena, place.offset, &keys[depth..]);
-            for piece in pieces(run.spans(), place.offset, place.offset + same) {
-                let at = depth as u32 + (piece.start - place.offset);
-                if !self.narrow(sets, piece.set, at) {
+            for piece in pieces(run.spans(), place.offset, run.len()) {
+                // One key is enough where nobody holds the block.
+                let most = if piece.set == NOBODY { 1 } else { piece.len() as usize };
+                let asked = &keys[depth..keys.len().min(depth + most)];
+                let same = run.common(&tier.arena, piece.start, asked) as usize;
+                if same == 0 {
+                    continue 'prompt;
+                }
+                if !self.narrow(sets, piece.set, depth as u32) {
                     break 'prompt;
                 }
+                depth += same;
+                if same < most {
+                    continue 'prompt;
+                }
             }
-            depth += same as usize;
         }
         self.settle(depth as u32);
     }

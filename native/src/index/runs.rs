@@ -1,12 +1,14 @@
 //! Runs: sequences of keys that were stored one after another, with the workers that hold each part.
 //!
-//! A run is a sequence of live keys and of holes (key 0, without holders). That neighbours in a run are neighbours in a
-//! prompt makes lookups fast; correctness does not depend on it, because every key is compared.
+//! A run is a sequence of live keys and of holes: keys that nobody holds any more, which the table finds as before, so
+//! that a prompt ends there without another look and a key that comes back has its place. The last key is live. That
+//! neighbours in a run are neighbours in a prompt makes lookups fast; correctness does not depend on it, because every
+//! key is compared.
 
 use super::arena::{Arena, BlockId, PAGE, Place};
 use super::pages::{MOST, Pages};
 use super::sets::{NOBODY, SetId, Sets};
-use super::spans::{Piece, Span, Spans};
+use super::spans::{Piece, Span, Spans, pieces};
 use super::table::{Ahead, Table};
 use crate::reader::Key;
 
@@ -27,15 +29,22 @@ pub const AHEAD: usize = 32;
 pub struct Run {
     pages: Pages,
     spans: Spans,
-    len: u32,
-    holes: u32,
+    len: u16,
+    holes: u16,
 }
 
 const _: () = assert!(size_of::<Run>() == 64);
 
 impl Run {
+    #[inline]
     pub fn len(&self) -> u32 {
-        self.len
+        self.len.into()
+    }
+
+    /// How many of its keys nobody holds.
+    #[inline]
+    pub fn holes(&self) -> u32 {
+        self.holes.into()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,7 +80,7 @@ impl Run {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "at most the run's length")]
     pub fn common<K: Key>(&self, arena: &Arena, offset: u32, keys: &[K]) -> u32 {
-        let reach = (self.len - offset).min(keys.len().min(MAX_RUN as usize) as u32);
+        let reach = (self.len() - offset).min(keys.len().min(MAX_RUN as usize) as u32);
         let (mut same, mut fetched) = (0, 0);
         let mut ahead = self.pages.stretches(offset / PAGE, (offset + reach).div_ceil(PAGE));
         for slice in self.slices(arena, offset, offset + reach) {
@@ -88,6 +97,14 @@ impl Run {
             }
         }
         same as u32
+    }
+
+    /// Prefetches the first keys that `common` compares from `offset` on.
+    #[inline]
+    pub fn fetch(&self, arena: &Arena, offset: u32) {
+        if let Some(stretch) = self.pages.stretches(offset / PAGE, self.len().div_ceil(PAGE)).next() {
+            arena.prefetch_keys(stretch.page, stretch.pages);
+        }
     }
 
     /// The same backwards: how many of `keys` are at `offset`, `offset - 1` and so on.
@@ -123,9 +140,9 @@ impl Run {
     /// Appends keys, all held by `set`, up to the first that some run has already or to its greatest length; returns
     /// how many.
     pub fn append(&mut self, number: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
-        let room = (MAX_RUN - self.len) as usize;
+        let room = (MAX_RUN - self.len()) as usize;
         let keys = &keys[..keys.len().min(room)];
-        let start = self.len;
+        let start = self.len();
         let mut spots = [Ahead::default(); AHEAD];
         for (spot, key) in spots.iter_mut().zip(keys) {
             *spot = around.table.soon(*key);
@@ -136,8 +153,8 @@ impl Run {
             if let Some(later) = keys.get(place + AHEAD) {
                 spots[place % AHEAD] = around.table.soon(*later);
             }
-            if self.len.is_multiple_of(PAGE) {
-                id = BlockId::new(self.pages.push(around.arena, number), 0);
+            if self.len().is_multiple_of(PAGE) {
+                id = BlockId::new(self.pages.push(around.arena, number, self.len() / PAGE), 0);
             } else {
                 id.0 += 1;
             }
@@ -148,49 +165,47 @@ impl Run {
             }
             self.len += 1;
         }
-        if self.len > start {
-            around.sets.shift(NOBODY, set, self.len - start);
-            self.spans.push(self.len, set);
+        if self.len() > start {
+            around.sets.shift(NOBODY, set, self.len() - start);
+            self.spans.push(self.len(), set);
         }
-        (self.len - start) as usize
+        (self.len() - start) as usize
     }
 
     /// The number of its last block; 0 where it has none.
     fn last_id(&self) -> BlockId {
-        self.len.checked_sub(1).map_or(BlockId(0), |last| self.id(last))
+        self.len().checked_sub(1).map_or(BlockId(0), |last| self.id(last))
     }
 
     /// Removes the key beyond its end.
     fn unpush(&mut self, id: BlockId, arena: &mut Arena) {
         arena.set_key(id, 0);
-        self.pages.shorten(self.len.div_ceil(PAGE), arena);
+        self.shorten(self.len() + 1, arena);
     }
 
-    /// Puts keys into the holes from `offset` on, up to the first that some run has already; returns how many.
+    /// Puts keys in place of those of the holes from `offset` on, up to the first that some run has already; returns
+    /// how many.
     pub fn fill(&mut self, offset: u32, keys: &[u64], set: SetId, around: &mut Around) -> usize {
+        let hole = pieces(self.spans(), offset, self.len()).next().filter(|piece| piece.set == NOBODY);
         let mut at = offset;
-        for key in keys {
-            let spot = around.table.soon(*key);
-            let hole = at < self.len && around.arena.key(self.id(at)) == 0;
-            if !hole {
+        for (key, place) in keys.iter().zip(offset..hole.map_or(offset, |piece| piece.end)) {
+            if around.table.find(*key, around.arena).is_some() {
                 break;
             }
-            around.arena.set_key(self.id(at), *key);
-            if !around.table.insert(spot, *key, self.id(at), around.arena) {
-                around.arena.set_key(self.id(at), 0);
-                break;
-            }
+            self.bury(place, place + 1, around);
+            around.arena.set_key(self.id(place), *key);
+            around.table.insert(around.table.soon(*key), *key, self.id(place), around.arena);
             at += 1;
         }
         if at > offset {
-            self.holes -= at - offset;
+            self.holes -= short(at - offset);
             around.sets.shift(NOBODY, set, at - offset);
             self.spans.rewrite(offset, at, |_| set);
         }
         (at - offset) as usize
     }
 
-    /// Gives each piece of `from..to` the holders that `change` returns; blocks without holders are removed.
+    /// Gives each piece of `from..to` the holders that `change` returns; blocks without holders are holes, or removed.
     pub fn change(
         &mut self,
         from: u32,
@@ -199,31 +214,32 @@ impl Run {
         mut change: impl FnMut(&mut Sets, &Arena, &Run, Piece) -> SetId,
     ) {
         let mut held = std::mem::take(&mut self.spans);
-        let mut died = 0;
+        let (mut died, mut revived) = (0, 0);
         held.rewrite(from, to, |piece| {
             let set = change(around.sets, around.arena, self, piece);
-            if set == NOBODY && piece.set != NOBODY {
-                self.bury(piece, around);
-                died += piece.len();
+            match (piece.set == NOBODY, set == NOBODY) {
+                (false, true) => died += piece.len(),
+                (true, false) => revived += piece.len(),
+                _ => {}
             }
             around.sets.shift(piece.set, set, piece.len());
             set
         });
         self.spans = held;
-        self.holes += died;
+        self.holes = short(self.holes() + died - revived);
         if died > 0 {
-            self.trim(around.arena);
-            if self.holes > MANY_HOLES && self.holes * 4 > self.len {
+            self.trim(around);
+            if self.holes() > MANY_HOLES && self.holes() * 4 > self.len() {
                 self.squeeze(around);
             }
         }
     }
 
-    fn bury(&self, piece: Piece, around: &mut Around) {
+    /// Removes the keys of `start..to`, which nobody holds.
+    fn bury(&self, mut start: u32, to: u32, around: &mut Around) {
         let mut spots = [Ahead::default(); AHEAD];
-        let mut start = piece.start;
-        while start < piece.end {
-            let end = piece.end.min((start / PAGE + 1) * PAGE);
+        while start < to {
+            let end = to.min((start / PAGE + 1) * PAGE);
             let page = self.pages.get(start / PAGE);
             let batch = &mut spots[..(end - start) as usize];
             for (spot, offset) in batch.iter_mut().zip(start..end) {
@@ -238,24 +254,28 @@ impl Run {
     }
 
     /// Drops holes at the end.
-    fn trim(&mut self, arena: &mut Arena) {
+    fn trim(&mut self, around: &mut Around) {
+        let before = self.len();
         while let Some(last) = self.spans().last()
             && last.set == NOBODY
         {
             let end = self.spans.pop();
-            self.holes -= self.len - end;
-            self.len = end;
+            self.bury(end, self.len(), around);
+            self.holes -= self.len - short(end);
+            self.len = short(end);
         }
-        self.shorten(arena);
+        self.shorten(before, around.arena);
     }
 
     /// Moves live blocks together, over the holes.
     fn squeeze(&mut self, around: &mut Around) {
-        let spans = std::mem::take(&mut self.spans);
+        let (spans, before) = (std::mem::take(&mut self.spans), self.len());
         let mut to = 0;
         let mut start = 0;
         for span in spans.as_slice() {
-            if span.set != NOBODY {
+            if span.set == NOBODY {
+                self.bury(start, span.end, around);
+            } else {
                 for from in start..span.end {
                     self.shift_block(from, to, around);
                     to += 1;
@@ -264,9 +284,9 @@ impl Run {
             }
             start = span.end;
         }
-        self.len = to;
+        self.len = short(to);
         self.holes = 0;
-        self.shorten(around.arena);
+        self.shorten(before, around.arena);
     }
 
     fn shift_block(&mut self, from: u32, to: u32, around: &mut Around) {
@@ -279,13 +299,20 @@ impl Run {
         }
     }
 
-    /// Frees pages beyond its length; the rest of the last page is zeros already.
-    fn shorten(&mut self, arena: &mut Arena) {
-        self.pages.shorten(self.len.div_ceil(PAGE), arena);
+    /// Frees pages beyond its length, which was `before`; the rest of the last page is zeros already.
+    fn shorten(&mut self, before: u32, arena: &mut Arena) {
+        self.pages.shorten(before.div_ceil(PAGE), self.len().div_ceil(PAGE), arena);
         if self.len == 0 {
             *self = Self::default();
         }
     }
+}
+
+/// A length or number of holes, as a run keeps it.
+#[expect(clippy::cast_possible_truncation, reason = "at most MAX_RUN")]
+fn short(blocks: u32) -> u16 {
+    const { assert!(MAX_RUN <= u16::MAX as u32) };
+    blocks as u16
 }
 
 /// The place after a block in its run.

@@ -36,30 +36,35 @@ pub fn pieces(spans: &[Span], from: u32, to: u32) -> impl Iterator<Item = Piece>
 }
 
 /// The spans of one run. Most runs have one, which needs no list.
-#[derive(Clone, Debug, Default)]
-pub struct Spans {
-    /// The only one, none where it ends at 0; not used where there is a list.
-    only: Span,
-    #[expect(clippy::box_collection, reason = "a run is small because most have no list")]
-    listed: Option<Box<Vec<Span>>>,
+#[derive(Clone, Debug)]
+pub enum Spans {
+    /// None where it ends at 0.
+    One(Span),
+    Many(Vec<Span>),
+}
+
+impl Default for Spans {
+    fn default() -> Self {
+        Self::One(Span::default())
+    }
 }
 
 impl Spans {
     #[inline]
     pub fn as_slice(&self) -> &[Span] {
-        match &self.listed {
-            Some(listed) => listed,
-            None if self.only.end == 0 => &[],
-            None => std::slice::from_ref(&self.only),
+        match self {
+            Self::Many(listed) => listed,
+            Self::One(only) if only.end == 0 => &[],
+            Self::One(only) => std::slice::from_ref(only),
         }
     }
 
     /// Adds a span at the end.
     pub fn push(&mut self, end: u32, set: SetId) {
-        match &mut self.listed {
-            Some(listed) => push(listed, end, set),
-            None if self.only.end == 0 || self.only.set == set => self.only = Span { end, set },
-            None => self.listed = Some(Box::new(vec![self.only, Span { end, set }])),
+        match self {
+            Self::Many(listed) => push(listed, end, set),
+            Self::One(only) if only.end == 0 || only.set == set => *only = Span { end, set },
+            Self::One(only) => *self = Self::Many(vec![*only, Span { end, set }]),
         }
     }
 
@@ -74,8 +79,11 @@ impl Spans {
 
     /// Gives each piece of `from..to` the set that `change` returns.
     pub fn rewrite(&mut self, from: u32, to: u32, mut change: impl FnMut(Piece) -> SetId) {
-        if self.listed.is_none() && from == 0 && to == self.only.end {
-            self.only.set = change(Piece { start: from, end: to, set: self.only.set });
+        if let Self::One(only) = self
+            && from == 0
+            && to == only.end
+        {
+            only.set = change(Piece { start: from, end: to, set: only.set });
             return;
         }
         let mut spans = self.take();
@@ -85,22 +93,22 @@ impl Spans {
 
     /// Bytes of the list.
     pub fn bytes(&self) -> usize {
-        self.listed.as_ref().map_or(0, |listed| size_of::<Vec<Span>>() + listed.capacity() * size_of::<Span>())
+        if let Self::Many(listed) = self { listed.capacity() * size_of::<Span>() } else { 0 }
     }
 
     fn take(&mut self) -> Vec<Span> {
-        match self.listed.take() {
-            Some(listed) => *listed,
-            None => self.as_slice().to_vec(),
+        match std::mem::take(self) {
+            Self::Many(listed) => listed,
+            one @ Self::One(_) => one.as_slice().to_vec(),
         }
     }
 
     fn set(&mut self, spans: Vec<Span>) {
-        if let [] | [_] = spans[..] {
-            self.only = spans.first().copied().unwrap_or_default();
+        *self = if let [] | [_] = spans[..] {
+            Self::One(spans.first().copied().unwrap_or_default())
         } else {
-            self.listed = Some(Box::new(spans));
-        }
+            Self::Many(spans)
+        };
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Tier {
     free: Vec<u32>,
     /// Bytes of all runs' lists.
     beside: usize,
+    /// Keys in runs that nobody holds.
+    holes: usize,
 }
 
 /// Growth or shrinkage of a worker's holdings.
@@ -52,11 +54,12 @@ impl Tier {
             runs: Chunked::new(),
             free: Vec::new(),
             beside: 0,
+            holes: 0,
         }
     }
 
     pub fn keys(&self) -> usize {
-        self.table.len()
+        self.table.len() - self.holes
     }
 
     pub fn bytes(&self) -> usize {
@@ -223,9 +226,10 @@ impl Tier {
     fn with_run(&mut self, number: u32, sets: &mut Sets, act: impl FnOnce(&mut Run, &mut Around)) {
         let run = &mut self.runs[number];
         let mut around = Around { arena: &mut self.arena, table: &mut self.table, sets };
-        let before = run.bytes();
+        let (bytes, holes) = (run.bytes(), run.holes());
         act(run, &mut around);
-        self.beside = self.beside - before + run.bytes();
+        self.beside = self.beside - bytes + run.bytes();
+        self.holes = self.holes - holes as usize + run.holes() as usize;
         if run.is_empty() {
             self.free.push(number);
         }
@@ -235,4 +239,82 @@ impl Tier {
 #[expect(clippy::cast_possible_truncation, reason = "at most a run's length")]
 fn end(from: Place, blocks: usize) -> Place {
     Place { offset: from.offset + blocks as u32 - 1, ..from }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKS: u64 = 100;
+
+    struct Play {
+        tier: Tier,
+        sets: Sets,
+    }
+
+    impl Play {
+        /// One worker that holds keys 1 to `BLOCKS` after each other, but for those of `holes`.
+        fn with_holes(holes: std::ops::Range<u64>) -> Self {
+            let (tier, sets) =
+                (Tier::new(digest::Tier::Device, [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03]), Sets::default());
+            let mut play = Self { tier, sets };
+            play.hold(0, &(1..=BLOCKS).collect::<Vec<_>>());
+            let holes: Vec<u64> = holes.collect();
+            play.tier.lose(&mut play.sets, 0, &holes);
+            play
+        }
+
+        fn hold(&mut self, parent: u64, keys: &[u64]) -> u64 {
+            self.tier.hold(&mut self.sets, 0, parent, keys).blocks
+        }
+
+        fn prefix(&self, keys: &[u64]) -> u32 {
+            self.tier.prefix(&self.sets, 0, keys)
+        }
+    }
+
+    fn place(offset: u32) -> Place {
+        Place { run: 0, offset }
+    }
+
+    #[test]
+    fn a_key_that_nobody_holds_keeps_its_place_within_a_run_and_counts_for_nothing() {
+        let mut play = Play::with_holes(50..53);
+
+        assert_eq!(play.tier.find(50), Some(place(49)));
+        assert_eq!(play.tier.keys(), 97);
+        assert_eq!(play.prefix(&(1..=BLOCKS).collect::<Vec<_>>()), 49);
+        assert_eq!(play.hold(0, &[50, 51, 52]), 3);
+        assert_eq!(play.tier.find(52), Some(place(51)));
+        assert_eq!(play.tier.keys(), 100);
+        assert_eq!(play.prefix(&(1..=BLOCKS).collect::<Vec<_>>()), 100);
+    }
+
+    #[test]
+    fn other_keys_after_the_same_parent_take_the_places_of_those_that_nobody_holds() {
+        let mut play = Play::with_holes(50..53);
+
+        assert_eq!(play.hold(49, &[500, 501]), 2);
+        assert_eq!(play.tier.find(500), Some(place(49)));
+        assert_eq!([50, 51].map(|key| play.tier.find(key)), [None; 2]);
+        assert_eq!(play.tier.find(52), Some(place(51)));
+        assert_eq!(play.prefix(&(1..50).chain([500, 501, 52]).collect::<Vec<_>>()), 51);
+        assert_eq!(play.hold(501, &[50, 52]), 2);
+        assert_eq!(play.prefix(&(1..50).chain([500, 501, 50]).collect::<Vec<_>>()), 52);
+        assert_eq!(play.tier.keys(), 101);
+    }
+
+    #[test]
+    fn what_nobody_holds_is_gone_at_a_runs_end_and_where_it_is_too_much() {
+        let mut play = Play::with_holes(50..53);
+        play.tier.lose(&mut play.sets, 0, &(53..=BLOCKS).collect::<Vec<_>>());
+        assert_eq!(play.tier.table.len(), 49);
+
+        let play = Play::with_holes(10..40);
+        assert_eq!((play.tier.table.len(), play.tier.keys()), (70, 70));
+        assert_eq!(play.tier.find(40), Some(place(9)));
+
+        let play = Play::with_holes(1..BLOCKS + 1);
+        assert_eq!((play.tier.table.len(), play.tier.keys()), (0, 0));
+    }
 }

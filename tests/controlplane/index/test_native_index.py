@@ -14,7 +14,7 @@ from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectErr
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.report_frames import Operation
-from tests.controlplane.chains import chain, stored
+from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.index.index_histories import History
 from tests.reference.block_index import ReferenceIndex
 
@@ -55,6 +55,30 @@ def test_long_histories_end_as_those_of_the_reference(seed: int) -> None:
         if number % 75 == 0:
             assert_alike(native, reference, history)
     assert_alike(native, reference, history)
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(st.randoms(use_true_random=False))
+def test_what_grows_side_by_side_loses_blocks_and_goes_on_otherwise_is_matched_exactly(chance: random.Random) -> None:
+    native, reference = BlockIndex(), ReferenceIndex()
+    kept = [chain(number, 30) for number in range(4)]
+    for turn in range(40):
+        worker, place = chance.choice([A, B]), chance.randrange(len(kept))
+        cut = chance.choice([0, 0, chance.randrange(40)]) if len(kept[place]) > 100 else 0
+        kept[place] = kept[place][: len(kept[place]) - cut]
+        parent, fresh = kept[place][-1], chain(1000 + turn, chance.randrange(1, 90))
+        lost = chance.sample(kept[place], chance.choice([1, 3, 25]))
+        back = chance.sample(kept[place], chance.choice([1, 20]))
+        for operation in (stored(fresh, parent=parent), removed(lost), stored(back)):
+            for index in (native, reference):
+                index.apply(worker, operation)
+        kept[place] = [*kept[place], *fresh]
+        for keys in kept:
+            start = chance.choice([0, chance.randrange(len(keys))])
+            assert native.match(keys[start:], [A, B]) == reference.match(keys[start:], [A, B])
+    assert native.stats().held == reference.stats().held
+    assert native.stats().keys == reference.stats().keys
+    assert [*map(native.digest, (A, B))] == [*map(reference.digest, (A, B))]
 
 
 def test_everything_goes_when_everybody_is_gone() -> None:
