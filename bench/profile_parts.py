@@ -57,7 +57,6 @@ _RULES: Final = tuple(
         (r"cachefleet_runtime\.sse:.*", RELAY),
         (rf"{_G}retry\.(stream_join|stop_strings):.*", RELAY),
         (rf"{_G}send\..*", UPSTREAM),
-        (rf"{_C}wire\.headers:(upstream_headers|answer_headers|_header_text).*", UPSTREAM),
         # From the client, and to it.
         (r"(uvicorn|httptools|websockets)\b.*", SERVER),
         (rf"{_C}(transport\.\w+|wire\.http_exchange):.*", SERVER),

@@ -2,6 +2,7 @@
 
 pub mod digest;
 pub mod frame;
+pub mod headers;
 pub mod index;
 pub mod json;
 pub mod json_bounds;

@@ -8,6 +8,7 @@ mod client_request;
 mod digest;
 mod errors;
 mod frames;
+mod headers;
 mod index;
 pub mod ints;
 mod json_bounds;
@@ -46,6 +47,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_class::<stream_filter::StreamFilter>()?;
+    module.add_function(wrap_pyfunction!(headers::permitted_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(headers::upstream_headers, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;

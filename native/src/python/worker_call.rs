@@ -9,19 +9,24 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
 use super::stream_filter::StreamFilter;
 use super::transport::{Payload, Told, Transport};
+use crate::headers::to_client;
 use crate::transport::client::{
-    Answer, Bounds, Client, Cut, Failure, Head, Held, Opened, Request, Trust as Authorities, Unsupported, Verified,
-    Waiting, hold as hold_request, open,
+    Answer, Bounds, Client, Cut, Failure, Framing, Head, Held, Opened, Request, Trust as Authorities, Unsupported,
+    Verified, Waiting, hold as hold_request, open,
 };
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Beginning, Heard, Passes, Passing, Relay, Relayed, Stop, begins};
+use crate::transport::relay::{Beginning, Heard, Passes, Passing, Relay, Relayed, Stop, begins as relay_begins};
+
+/// By which a worker says what it keeps of a conversation (`cachefleet_core.continuation`).
+const CONVERSATION_HEADER: &str = "x-cachefleet-conversation";
+const MAX_PLUGIN_HEADER_BYTES: usize = 1024;
 
 /// The authorities (PEM) that workers are verified by. `ValueError` where there is none.
 #[pyclass(frozen)]
@@ -63,8 +68,9 @@ impl WorkerClient {
     }
 
     /// Sends a request, on the thread of the client `beside`: a GET without a `body`. `trust` and `name` are those by
-    /// which the certificate at an https URL is verified. What comes of it is told to `number`: (status, fields, data,
-    /// whether that is all, whether it is a stream's ordinary beginning), or (failure, reason). Of a request that the
+    /// which the certificate at an https URL is verified. What comes of it is told to `number`: (status, the headers
+    /// that a client may see, what the worker keeps of the conversation, content codings, announced length, data, whether
+    /// that is all, whether it is a stream of events, whether that is its ordinary beginning), or (failure, reason). Of a request that the
     /// worker is to `hold` (see `cachefleet_core.engine.held_requests`) it is (keys,), the document of its block keys,
     /// where it has no answer yet; `go` has it answered. `ConnectionError` for a URL, `ValueError` for a path or header
     /// that this client does not send.
@@ -343,10 +349,10 @@ impl Call {
 
 fn begun(opened: Result<Opened, Failure>) -> Step {
     match opened {
-        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true, false)),
+        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true)),
         Ok(Opened::Stream(head, first, answer)) => {
-            let (ended, ordinary) = (answer.ended(), head.is_stream() && begins(&first));
-            ((!ended).then_some(Rest::Answer(answer)), answered(head, first, ended, ordinary))
+            let ended = answer.ended();
+            ((!ended).then_some(Rest::Answer(answer)), answered(head, first, ended))
         }
         Err(failure) => (None, failed(failure)),
     }
@@ -385,11 +391,20 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-fn answered(head: Head, data: Vec<u8>, ended: bool, begins: bool) -> Payload {
+/// An answer, or its beginning, for Python.
+fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
+    let (stream, length) = (head.is_stream(), if let Framing::Length(length) = head.framing { length } else { 0 });
+    let begins = stream && !ended && relay_begins(&data);
+    let coding = head.values("content-encoding").collect::<Vec<_>>().join(b",".as_slice());
+    let kept = head.values(CONVERSATION_HEADER).next().unwrap_or_default();
+    let kept = std::str::from_utf8(kept).ok().filter(|kept| kept.len() <= MAX_PLUGIN_HEADER_BYTES);
+    let kept = kept.unwrap_or_default().to_owned();
     Box::new(move |py| {
-        let fields = head.fields.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
-        let fields: Vec<_> = fields.collect();
-        (head.status, fields, PyBytes::new(py, &data), ended, begins).into_bound_py_any(py)
+        let fields = head.fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+        let fields = to_client(fields).map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
+        let fields = fields.map(|field| field.into_pyobject(py)).collect::<PyResult<Vec<_>>>()?;
+        let (fields, data, coding) = (PyTuple::new(py, fields)?, PyBytes::new(py, &data), PyBytes::new(py, &coding));
+        (head.status, fields, kept, coding, length, data, ended, stream, begins).into_bound_py_any(py)
     })
 }
 

@@ -5,8 +5,10 @@ import json
 
 import pytest
 from aiohttp import web
+from cachefleet_native import permitted_headers, upstream_headers
 
-from cachefleet_controlplane.wire.headers import MAX_REQUEST_ID, Header, request_id
+from cachefleet_controlplane.wire.headers import ACCOUNT, AGENT_HEADERS, MAX_REQUEST_ID, Header, request_id
+from cachefleet_core.engine.left_answers import NAME_HEADER
 from tests.controlplane.gateway.harness import chat, front
 from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 
@@ -25,6 +27,22 @@ from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 )
 def test_a_request_id_is_remembered_where_it_is_short_and_printable(headers: list[Header], told: str | None) -> None:
     assert request_id(headers) == told
+
+
+@pytest.mark.parametrize("name", [name for names in AGENT_HEADERS for name in names if name])
+def test_names_of_agents_sessions_are_not_sent_to_workers(name: bytes) -> None:
+    assert upstream_headers([(name, b"s")], key="") == upstream_headers([], key="")
+
+
+def test_a_worker_gets_the_name_of_a_request_by_the_header_that_it_knows() -> None:
+    assert (NAME_HEADER, "d1") in upstream_headers([(ACCOUNT, b"d1")], key="")
+
+
+@pytest.mark.parametrize("name", [b"x-vllm-priority", b"x-request-id", b"x-session-id", b"x-real-ip", b"x-forwarded-a"])
+def test_only_a_trusted_tenant_names_a_request_to_an_engine(name: bytes) -> None:
+    headers = [(b"a", b"1"), (name, b"2")]
+    assert permitted_headers(headers, trusted=True) == headers
+    assert permitted_headers(headers, trusted=False) == headers[:1]
 
 
 class Named(Scripted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cachefleet_native import permitted_headers
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
@@ -11,7 +12,6 @@ from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.request.request import Layer, Request
-from cachefleet_controlplane.wire.headers import permitted_headers
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
 
 Parser = Callable[[Request], Callable[[bytes], RequestInfo]]

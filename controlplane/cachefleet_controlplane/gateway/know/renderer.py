@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from cachefleet_native import upstream_headers
 from msgspec.structs import replace
 from prometheus_client import Counter
 
@@ -51,7 +52,6 @@ from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
-from cachefleet_controlplane.wire.headers import upstream_headers
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
 from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
 from cachefleet_core.prompt_keys import TOKEN_HEADER

@@ -34,7 +34,7 @@ from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, turned_away
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header, upstream_headers
+from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import encode
 
 _PRODUCING_SECONDS: Final = 2.0
@@ -110,7 +110,9 @@ class Exchange(RetryLoop):
         self._threshold = attempt.threshold
         work = _send_attempt(
             *(self._context.upstream, self._request, attempt, chosen.url),
-            upstream_headers(headers, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked),
+            cachefleet_native.upstream_headers(
+                headers, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked
+            ),
             resumed=self._resuming.resumed,
         )
         self._opened = await self._bounded(chosen, work)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from cachefleet_native import upstream_headers
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -26,7 +27,6 @@ from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import upstream_headers
 from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, ZERO, Fields, edited
 
 KIND: Final = "prefill"

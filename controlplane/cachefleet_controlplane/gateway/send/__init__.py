@@ -1,7 +1,6 @@
 """The HTTP client of the workers, and what their answers and streams say.
 
-client          sends one attempt
-native_sender   by native code, off the event loop
+client          sends one attempt, by native code, off the event loop
 worker_call     one request by native code: its response, or the keys of a request that the worker holds
 worker_answer   what it brings: a whole answer, or a stream with its first event
 answer_budget   bytes of all whole answers that are held at once

@@ -14,13 +14,11 @@ from cachefleet_controlplane.gateway.send.answers.gate_refusals import Watch
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_call import MAX_EVENT_BYTES, AttemptError, Held, NativeResponse
 from cachefleet_controlplane.wire.content_encoding import CONTENT_ENCODING, Inflater, UndecodableError, codings_of
-from cachefleet_controlplane.wire.headers import Header, answer_headers
-from cachefleet_core.continuation import CONVERSATION_HEADER
+from cachefleet_controlplane.wire.headers import Header
 from cachefleet_runtime.sse import EventSplitter, StreamTooLargeError, event_data, is_end, is_prelude
 
 MAX_HELD_EVENTS: Final = 1024
 """Events without a token that are held back, at most; then the stream goes to the client all the same."""
-MAX_PLUGIN_HEADER_BYTES: Final = 1024
 _SUCCESS: Final = 200
 
 
@@ -34,21 +32,15 @@ class InflatedResponse:
         """UndecodableError for codings that are not understood."""
         self._response = response
         self._inflater = Inflater(codings)
-        self.status = response.status
-        self.headers = response.headers
-        self.raw_headers = [field for field in response.raw_headers if field[0].lower() != CONTENT_ENCODING]
-        self.content_type = response.content_type
-
-    @property
-    def content(self) -> InflatedResponse:
-        """Where the body is read."""
-        return self
+        self.status, self.kept, self.length = response.status, response.kept, response.length
+        self.streams = response.streams
+        self.headers = tuple(field for field in response.headers if field[0] != CONTENT_ENCODING)
 
     async def readany(self) -> bytes:
         """Return the next part of the body; b"" at its end. UndecodableError."""
         await asyncio.sleep(0)  # a little may become much: others have their turn in between
         while not (piece := self._inflater.take()):
-            data = await self._response.content.readany()
+            data = await self._response.readany()
             if not data and not self._inflater.whole:
                 raise AttemptError(Outcome.LOST)
             if not data:
@@ -57,7 +49,8 @@ class InflatedResponse:
         return piece
 
     def begin(self) -> None:
-        """Read all that has come at once, from now on."""
+        """Read all that has come at once, from now on; the headers are kept no longer."""
+        self.headers = ()
         self._response.begin()
 
     def cut(self) -> None:
@@ -77,9 +70,9 @@ def readable(response: NativeResponse) -> WorkerResponse:
     """Return a response whose body can be read. UndecodableError where that is compressed in a way that is not
     understood.
     """
-    if not response.headers.get("content-encoding", ""):
+    if not response.coding:
         return response  # as nearly all
-    codings = codings_of(response.raw_headers)
+    codings = codings_of([(CONTENT_ENCODING, response.coding)])
     return InflatedResponse(response, codings) if codings else response
 
 
@@ -101,14 +94,17 @@ class AnswerStream:
     def __init__(self, response: WorkerResponse, splitter: EventSplitter) -> None:
         self.response = response
         self._splitter = splitter
-        self.status = response.status
-        self.headers = answer_headers(response.raw_headers)
-        self.kept = plugin_header(response, CONVERSATION_HEADER)
+        self.status, self.kept = response.status, response.kept
         self.first: list[bytes] = []
         self.done = False
         """The last event that a client waits for has been read; the connection may still be open."""
         self.outcome: Outcome | None = None
         """Why the stream ended; None while it goes on."""
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Those that a client may see, until the stream is relayed."""
+        return self.response.headers
 
     async def hold(self, watch: Watch | None = None) -> Outcome:
         """Read until an event is here that has data and is no prelude (see ``sse.is_prelude``).
@@ -137,7 +133,7 @@ class AnswerStream:
         self.first = events = list[bytes]()  # whoever has taken the first ones keeps them no longer than need be
         while not events and self.outcome is None:
             try:
-                data = await self.response.content.readany()
+                data = await self.response.readany()
                 events = list(self._splitter.feed(data)) if data else self._end()
             except FAILURES as error:
                 outcome = outcome_of(error)
@@ -191,12 +187,6 @@ class AttemptResult(Struct, frozen=True):
         """What the worker keeps of the conversation; "" for nothing."""
         begun = self.answer or self.stream
         return "" if begun is None else begun.kept
-
-
-def plugin_header(response: WorkerResponse, name: str) -> str:
-    """A header of the plugin's; "" where it is absent, or longer than any that is one."""
-    value = response.headers.get(name, "")
-    return value if len(value) <= MAX_PLUGIN_HEADER_BYTES else ""
 
 
 def _begun(events: Sequence[bytes], watch: Watch | None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from cachefleet_native import ClientRequest, StreamFilter, WorkerCall
@@ -13,7 +12,6 @@ from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.wire.headers import Header
 
-Fields = list[tuple[bytes, bytes]]
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 END_SECONDS: Final = 0.05
 """How long the end of a stream is waited for once it is near: workers send usage and it at once."""
@@ -41,16 +39,12 @@ class Call:
 
     async def response(self) -> NativeResponse:
         """Return the worker's response, which comes next. As ``next``."""
-        return self._response(await self.next())
+        return NativeResponse(self, await self.next())
 
     async def held(self) -> HeldKeys | NativeResponse:
         """Return the held request whose keys come next, or the worker's response. As ``next``."""
         completion = await self.next()
-        return HeldKeys(Held(self), *completion) if len(completion) == 1 else self._response(completion)
-
-    def _response(self, completion: Any) -> NativeResponse:
-        status, fields, data, ended, begins = completion
-        return NativeResponse(self, status, fields, data=data, ended=ended, begins=begins)
+        return HeldKeys(Held(self), *completion) if len(completion) == 1 else NativeResponse(self, completion)
 
     async def next(self) -> Any:
         """Return the next completion, a tuple; a failure, or that nobody waits any more, cancels the request.
@@ -70,10 +64,14 @@ class Call:
 
     def close(self) -> None:
         """Cut the connection, unless the answer has ended."""
-        self._completions.forget(self.number)
         if self.native is not None:
             self.native.cancel()
-            self.native = None
+        self.over()
+
+    def over(self) -> None:
+        """Nothing more comes of the request."""
+        self._completions.forget(self.number)
+        self.native = None
 
     def _complete(self, completion: Any) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -148,45 +146,39 @@ class Relayed(NamedTuple):
     """What the stream's first events told, where they were relayed and notes were asked for."""
 
 
-class NativeResponse:
-    """A worker's response, and its content."""
+Completion = tuple[int, tuple[Header, ...], str, bytes, int, bytes, bool, bool, bool]
+"""Status, headers for the client, what the worker keeps of the conversation, content codings, the announced length, the
+part of the body that has come, whether that is all, whether it is a stream of events, and begins as an ordinary one."""
 
-    def __init__(
-        self, call: Call, status: int, fields: Fields, *, data: bytes, ended: bool, begins: bool = False
-    ) -> None:
+
+class NativeResponse:
+    """A worker's response, and its content; ``headers`` are those that a client may see, until ``begin``.
+
+    ``kept`` is what the worker keeps of the conversation, "" for nothing; ``coding`` and ``length`` are of its
+    body, b"" and 0 where nothing is said.
+    """
+
+    __slots__ = (
+        *("_call", "_data", "_ended", "_failure", "_one", "begins", "coding", "headers"),
+        *("kept", "length", "status", "streams"),
+    )
+
+    def __init__(self, call: Call, completion: Completion) -> None:
+        self.status, self.headers, self.kept, self.coding, self.length, data, ended, streams, begins = completion
         self._call = call
-        self.begins = begins and not ended
-        """What has come is the ordinary beginning of a stream, with a token; it may be relayed unread."""
-        self._data = data
-        self._ended = ended
+        self._data, self._ended = data, ended
         self._failure = ""
         self._one = True
-        self.status = status
-        self.raw_headers = fields
-        self._first = dict(reversed(fields))
-        """The first header of each name."""
+        self.streams = streams
+        """It is a stream of events."""
+        self.begins = begins
+        """What has come is the ordinary beginning of a stream, with a token; it may be relayed unread."""
         if ended:
-            call.close()
+            call.over()
 
-    @property
-    def headers(self) -> NativeResponse:
-        """Where headers are looked up."""
-        return self
-
-    @property
-    def content(self) -> NativeResponse:
-        """Where the body is read."""
-        return self
-
-    @property
-    def content_type(self) -> str:
-        """Its type, without parameters."""
-        return self.get("content-type", "").partition(";")[0].strip().lower()
-
-    def get(self, name: str, default: str) -> str:
-        """The first header of a name, which has any case."""
-        value = self._first.get(_field_name(name))
-        return default if value is None else value.decode(errors="surrogateescape")
+    def whole(self) -> bytes | None:
+        """Its body, where that is plain, no stream, and all here; else None."""
+        return self._data if self._ended and not self.streams and not self.coding else None
 
     async def readany(self) -> bytes:
         """Return the next part of the body; b"" at its end. AttemptError."""
@@ -196,7 +188,7 @@ class NativeResponse:
             self._call.native.more(one=self._one)
             self._data, self._ended = await self._call.next()
             if self._ended:
-                self._call.close()
+                self._call.over()
         return self.take()
 
     def take(self) -> bytes:
@@ -260,8 +252,7 @@ class NativeResponse:
 
         The headers are kept no longer.
         """
-        self._one = False
-        self.raw_headers, self._first = [], {}
+        self._one, self.headers = False, ()
 
     def silent_seconds(self) -> float:
         """How long nothing has come of the worker while this is relayed."""
@@ -275,9 +266,3 @@ class NativeResponse:
     def close(self) -> None:
         """Cut the connection, unless the answer has ended: that frees the worker."""
         self._call.close()
-
-
-@lru_cache
-def _field_name(name: str) -> bytes:
-    """A header's name as native code gives it."""
-    return name.lower().encode()

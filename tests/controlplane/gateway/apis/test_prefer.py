@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from cachefleet_native import upstream_headers
 
 from cachefleet_controlplane.gateway.apis.request_info import wants_cached
 from cachefleet_controlplane.routing.decision import Knowledge
-from cachefleet_controlplane.wire.headers import upstream_headers
 from tests.controlplane.gateway.harness import chat, engine, front
 from tests.controlplane.gateway.retry.test_thresholds import TEXT
 from tests.controlplane.gateway.roles import CHAT, nixl, split

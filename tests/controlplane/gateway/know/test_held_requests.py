@@ -244,7 +244,7 @@ async def test_what_fails_after_the_keys_leaves_nothing_held(monkeypatch: pytest
     async with keyed() as worker, front([worker]) as gate:
         introduce(gate)
         assert (await gate.post(CHATS, chat(LONG)))[0] == 200
-        calls = gate.gateway._context.upstream._sender._completions._handlers
+        calls = gate.gateway._context.upstream._completions._handlers
         await until(lambda: not any("Call" in repr(handler) for handler in calls.values()))
         monkeypatch.setattr(prompt_lookup, "routing_prompt", None)
         assert (await gate.post(CHATS, chat(LONG)))[0] == 500
