@@ -92,7 +92,7 @@ async def test_refusals_are_the_worker_s_own(gate: Front, worker: FakeEngine) ->
 
 @pytest.mark.requirement("A23", "C14")
 async def test_usage_is_always_known_and_recorded(gate: Front) -> None:
-    await gate.chat("hello", stream=True)
+    await gate.settled_chat("hello", stream=True)
     assert gate.records[-1].completion_tokens == 4
     assert gate.records[-1].cached_tokens is not None
     assert gate.records[-1].ttft_seconds is not None

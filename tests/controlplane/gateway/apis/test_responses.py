@@ -100,7 +100,7 @@ async def test_a_worker_that_dies_before_its_first_token_leaves_no_trace() -> No
     async with engine() as one, engine() as two, front([one, two]) as gate:
         for worker in (one, two):
             worker.cut_next_stream(0)
-        status, _, data = await gate.post(PATH, body(LONG, stream=True))
+        status, _, data = await gate.settled(PATH, body(LONG, stream=True))
         events = told(data)
     assert status == 200
     assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost", "lost", "finished"]
@@ -112,7 +112,7 @@ async def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker_answer, "MAX_HELD_EVENTS", 1)
     async with engine() as worker, front([worker]) as gate:
         worker.cut_next_stream(0)
-        _, _, data = await gate.post(PATH, body(stream=True))
+        _, _, data = await gate.settled(PATH, body(stream=True))
         assert [event["type"] for event in told(data)][::2] == ["response.created", "error"]
         assert [attempt.outcome for attempt in gate.records[0].attempts] == ["lost"]
 

@@ -188,7 +188,7 @@ async def test_a16_all_attempts_have_one_request_id(gate: Front) -> None:
     talk = Chat(gate)
     for one in engines(gate):
         one.cut_next_stream(3)
-    status, _, _ = await gate.post("/v1/chat/completions", chat("hi", stream=True), **talk.headers)
+    status, _, _ = await gate.settled("/v1/chat/completions", chat("hi", stream=True), **talk.headers)
     assert status == 200
     sent = [s for one in engines(gate) for s in one.requests if s.path == "/v1/chat/completions"]
     assert len(gate.records[-1].attempts) > 1
