@@ -59,7 +59,7 @@ $(NATIVE): $(STAMP) $(NATIVE_SOURCES)
 	  flock $(CARGO_TARGET_DIR) sh -c "ls $$wheels/*.whl > /dev/null 2>&1 || { touch native/src/lib.rs && \
 	  $(BIN)/maturin build --quiet --release --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out $$wheels; }" \
 	  && touch $$wheels && cp -r $$wheels $(VENV)/native
-	@ls -dt $(NATIVE_WHEELS)/* | tail -n +9 | xargs -r rm -r
+	@ls -dt $(NATIVE_WHEELS)/* | tail -n +9 | xargs -r rm -rf
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --reinstall $(VENV)/native/*.whl
 	@touch $@
 
