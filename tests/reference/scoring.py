@@ -70,6 +70,8 @@ def decide(
         predicted_tokens=chosen.score.predicted_tokens,
         matched_blocks=chosen.score.matched_blocks,
         expected_tokens=chosen.score.expected_tokens,
+        elsewhere_blocks=max((one.matched_blocks for one in leading if one.id != chosen.view.id), default=0),
+        elsewhere_tokens=max((one.expected_tokens for one in leading if one.id != chosen.view.id), default=0),
         loaded_tokens=chosen.score.loaded_tokens,
         seconds=chosen.score.seconds,
         report_age=chosen.score.report_age,

@@ -28,8 +28,11 @@ def prefer_if_tied(decision: Decision, worker: str, again: Again) -> Decision:
     leant = again(frozenset(_named(score) for score in scores) - {worker})
     if leant.verdict is not Verdict.ROUTE or leant.full_name != worker:
         return decision
+    others = [score for score in scores if score.id != leant.id]
     return replace(
         leant,
+        elsewhere_blocks=max(score.matched_blocks for score in others),
+        elsewhere_tokens=max(score.expected_tokens for score in others),
         reason=decision.reason,
         prefix_tokens=decision.prefix_tokens,
         paid_seconds=decision.paid_seconds,

@@ -207,6 +207,11 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Blocks of the prompt that the index says the chosen worker holds."""
     expected_tokens: int = 0
     """As the predicted ones, with the blocks of prompts just sent to the chosen worker."""
+    elsewhere_blocks: int = 0
+    """These two: the most blocks of the prompt that another leading candidate holds, and the most tokens of it that
+    another is expected to hold.
+    """
+    elsewhere_tokens: int = 0
     loaded_tokens: int = 0
     """Of the expected ones, those to be loaded from below the device."""
     seconds: float = 0.0

@@ -1,17 +1,27 @@
-"""Scores of a decision that are made of native ones only if somebody looks at them."""
+"""Scores of a decision that are made of native ones only if somebody looks at them, and encoded without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
+from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateScore
 
 
 class LaterScores(Sequence[CandidateScore]):
-    """``count`` scores that ``make`` gives when one of them is first read."""
+    """``count`` scores that ``make`` gives when one of them is first read.
 
-    def __init__(self, count: int, make: Callable[[], Sequence[CandidateScore]]) -> None:
+    ``encode`` gives the JSON of their ``CandidateRecord``s for a block size and the chosen worker's id.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        make: Callable[[], Sequence[CandidateScore]],
+        encode: Callable[[int, WorkerId], bytes] | None = None,
+    ) -> None:
+        self.encode = encode
         self._count = count
         self._make: Callable[[], Sequence[CandidateScore]] | None = make
         self._made: Sequence[CandidateScore] = ()

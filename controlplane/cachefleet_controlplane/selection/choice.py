@@ -58,8 +58,7 @@ def decide(
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
     reason, workers, count = _reason(choice, prompt, policy), table.workers, choice.candidates
-    leading = LaterScores(choice.leading_count, partial(_scores, choice.leading, workers))
-    scores = LaterScores(count, partial(_scores, choice.scores, workers)) if selection.every else ()
+    leading, scores = _leading(choice, workers), _all(choice, workers) if selection.every else ()
     if verdict_of(reason) is not Verdict.ROUTE:
         decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
         return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
@@ -78,6 +77,8 @@ def decide(
         predicted_tokens=choice.predicted_tokens,
         matched_blocks=choice.matched_blocks,
         expected_tokens=choice.expected_tokens,
+        elsewhere_blocks=choice.elsewhere_blocks,
+        elsewhere_tokens=choice.elsewhere_tokens,
         loaded_tokens=choice.loaded_tokens,
         seconds=choice.seconds,
         report_age=choice.report_age,
@@ -130,6 +131,15 @@ def _reason(choice: cachefleet_native.Choice, prompt: Prompt, policy: RoutingPol
     if policy is RoutingPolicy.LEAST_LOADED and reason is Reason.LOAD_ONLY:
         return Reason.LEAST_LOADED
     return specific_reason(reason, prompt, predicted=choice.predicted_tokens)
+
+
+def _leading(choice: cachefleet_native.Choice, workers: Sequence[Worker]) -> LaterScores:
+    make, encode = partial(_scores, choice.leading, workers), partial(choice.leading_records, workers)
+    return LaterScores(choice.leading_count, make, encode)
+
+
+def _all(choice: cachefleet_native.Choice, workers: Sequence[Worker]) -> LaterScores:
+    return LaterScores(choice.candidates, partial(_scores, choice.scores, workers))
 
 
 def _scores(

@@ -152,7 +152,7 @@ class DecisionLog:
         self._forget(batch)
 
     def _save(self, batch: list[LaterRecord]) -> None:
-        self._repository.save([record.made() for record in batch])
+        self._repository.save([record.stored() for record in batch])
         self._unpruned += len(batch)
         if self._unpruned >= self._bounds.prune_every:
             while self._repository.prune():

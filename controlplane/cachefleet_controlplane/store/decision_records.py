@@ -163,13 +163,22 @@ class DecisionRecord(Struct, frozen=True):
 
 
 class LaterRecord:
-    """A record that is made when it is first looked at, by whichever thread does; made twice, it is the same."""
+    """A record that is made when it is first looked at, by whichever thread does; made twice, it is the same.
 
-    __slots__ = ("_make", "id")
+    ``stored``, if any, makes it to be written only, its candidates JSON.
+    """
 
-    def __init__(self, decision_id: str, make: Callable[[], DecisionRecord]) -> None:
+    __slots__ = ("_make", "id", "stored")
+
+    def __init__(
+        self,
+        decision_id: str,
+        make: Callable[[], DecisionRecord],
+        stored: Callable[[], DecisionRecord] | None = None,
+    ) -> None:
         self.id = decision_id
         self._make = make
+        self.stored = stored or self.made
 
     @classmethod
     def of(cls, record: DecisionRecord) -> LaterRecord:

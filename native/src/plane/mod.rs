@@ -1,9 +1,11 @@
 //! The workers of all fleets as decisions see them, updated in place, and the choice among those of one fleet.
 //!
-//! Pure and synchronous: everything takes `now`, nothing does I/O, and nothing here knows Python. `reservations` are
-//! blocks that requests will fill, `flights` requests in flight to one worker, `recent_keys` the texts sent to it last, `workers` one worker's row, and `table`
-//! the workers of one fleet, among which is chosen.
+//! Pure and synchronous: everything takes `now`, nothing does I/O, and nothing here knows Python. `account` makes
+//! records, `reservations` are blocks that requests will fill, `flights` requests in flight to one worker,
+//! `recent_keys` the texts sent to it last, `workers` one worker's row, and `table` the workers of one fleet, among
+//! which is chosen.
 
+pub mod account;
 pub mod choose;
 pub mod flights;
 pub mod recent_keys;

@@ -69,6 +69,13 @@ pub struct Chosen {
     pub all: Vec<Kept>,
 }
 
+impl Chosen {
+    /// Scores of the leading candidates but the best.
+    pub fn others(&self) -> impl Iterator<Item = &Score> {
+        self.leading.iter().filter(|kept| kept.member != self.first.member).map(|kept| &kept.score)
+    }
+}
+
 /// A score with what it was computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {

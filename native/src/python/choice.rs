@@ -8,13 +8,16 @@ use super::plane::{Plane, Slot, WorkerRow, one_plane};
 use super::state::State;
 use crate::digest::Tier;
 use crate::index::Rule;
+use crate::plane::account::{Own, rank, record};
 use crate::plane::choose::{Order, Reason};
 use crate::plane::table::{Chosen, Kept, Member, Request, Table};
 use crate::reader::Key;
 use crate::score::{Cached, Prompt};
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyString};
+use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MOST_TOKENS: u64 = 1 << 40;
@@ -126,6 +129,18 @@ impl Choice {
         self.chosen.candidates
     }
 
+    /// The most blocks that another leading candidate holds.
+    #[getter]
+    fn elsewhere_blocks(&self) -> u32 {
+        self.chosen.others().map(|score| score.matched_blocks).max().unwrap_or(0)
+    }
+
+    /// The most tokens that another leading candidate is expected to hold.
+    #[getter]
+    fn elsewhere_tokens(&self) -> u64 {
+        self.chosen.others().map(|score| score.expected_tokens).max().unwrap_or(0)
+    }
+
     #[getter]
     fn leading_count(&self) -> usize {
         self.chosen.leading.len()
@@ -134,6 +149,30 @@ impl Choice {
     /// The leading candidates: index and numbers of each, by the names of `CandidateScore`.
     fn leading<'py>(&self, py: Python<'py>) -> PyResult<Vec<(usize, Bound<'py, PyDict>)>> {
         self.chosen.leading.iter().map(|kept| kept.numbers(py, self.now)).collect()
+    }
+
+    /// Their records as JSON, each an array in the order of `CandidateRecord`; `workers` have the members' names.
+    fn leading_records<'py>(
+        &self,
+        py: Python<'py>,
+        workers: &Bound<'py, PyAny>,
+        block_size: u64,
+        chosen: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let records: PyResult<Vec<Value>> = self
+            .chosen
+            .leading
+            .iter()
+            .map(|kept| {
+                let worker = workers.get_item(kept.member as usize)?;
+                let text = |name: &Bound<'py, PyString>| worker.getattr(name)?.extract::<String>();
+                let (id, name, pool) =
+                    (text(intern!(py, "id"))?, text(intern!(py, "name"))?, text(intern!(py, "pool"))?);
+                let own = Own { rank: rank(&id), chosen: id == chosen, block_size };
+                Ok(record(kept, &name, &pool, self.now, &own))
+            })
+            .collect();
+        Ok(PyBytes::new(py, Value::Array(records?).to_string().as_bytes()))
     }
 
     /// The same of all candidates; none where not all were to be kept.

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cachefleet_native
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
+from cachefleet_controlplane.routing.decision import CandidateScore, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
+from cachefleet_controlplane.store.decision_records import CandidateRecord
 from cachefleet_core.block_keys import pack_keys
 from tests.controlplane.chains import chain
 from tests.reference.candidate import Candidate
 from tests.reference.candidate_view import CandidateView
 from tests.reference.choice import decide
+
+
+class Named(NamedTuple):
+    """What a record has of a worker."""
+
+    id: str
+    name: str
+    pool: str
+
 
 KEYS = chain(1, 40)
 SIZE = 16
@@ -80,6 +91,17 @@ prompts = st.builds(
     choices=st.sampled_from([1, 1, 4]),
     most_blocks=st.sampled_from([0, 50]),
 )
+candidate_views = st.builds(
+    CandidateView,
+    reported_at=st.none() | st.floats(-9, 0),
+    queued_tokens=tokens,
+    inflight_tokens=tokens,
+    tokens_per_second=st.none() | st.floats(1, 1e5),
+    inter_token_seconds=st.none() | st.floats(1e-7, 1),
+    blocks_total=st.none() | st.integers(0, 100),
+    blocks_free=st.none() | st.integers(0, 100),
+    requests=st.integers(0, 3),
+)
 policies = st.sampled_from([*RoutingPolicy, RoutingPolicy.CACHE_AWARE, RoutingPolicy.CACHE_AWARE])
 
 
@@ -89,6 +111,23 @@ def test_the_choice_is_that_of_the_reference(
     candidates: list[Candidate], prompt: Prompt, policy: RoutingPolicy
 ) -> None:
     decide(prompt, candidates, policy, 0.0)  # compares the two
+
+
+@given(st.lists(candidate_views, min_size=1, max_size=3), st.integers(0, 64), st.sampled_from(["a#0", "c#2", ""]))
+def test_encoded_records_are_those_of_the_scores(views: list[CandidateView], block_size: int, chosen: str) -> None:
+    choice = table(*views).choose(cachefleet_native.Index(), b"", **ASKED | {"order": "load"})
+    assert choice is not None
+    workers = [Named(f"{name}#{rank}", f'w"{name}\n', "é/pool") for rank, name in enumerate("abc")]
+    made = [
+        CandidateRecord.of(
+            CandidateScore(worker=workers[place].name, id=WorkerId(workers[place].id), pool="é/pool", **numbers),
+            block_size=block_size,
+            chosen=workers[place].id == chosen,
+        )
+        for place, numbers in choice.leading()
+    ]
+    encoded = choice.leading_records(workers, block_size, chosen)
+    assert msgspec.json.decode(encoded, type=list[CandidateRecord]) == made
 
 
 def test_of_many_candidates_those_lead_that_hold_most() -> None:

@@ -3,17 +3,19 @@
 import dataclasses
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import cast
 
 import pytest
+from msgspec import Raw, json
 from msgspec.structs import replace
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LaterRecord
+from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LaterRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
@@ -188,6 +190,20 @@ async def test_the_ring_is_pruned_while_it_runs(metrics: Metrics, make: MakeReco
             log.record(LaterRecord.of(make(number)))
             await until(lambda n=number: repository.get(f"d{n}") is not None)  # type: ignore[misc]
     assert len(repository.recent(99)) <= 5 + QUICK.prune_every
+
+
+async def test_what_is_written_may_have_its_candidates_encoded(
+    tmp_path: Path, metrics: Metrics, make: MakeRecord
+) -> None:
+    record = make(1)
+    encoded = cast("tuple[CandidateRecord, ...]", Raw(json.encode(record.candidates)))
+    with closing(Database(f"sqlite:///{tmp_path}/x.db", timeout_seconds=10)) as database:
+        repository = SqlDecisions(database, max_rows=5)
+        async with running(new_log(repository, metrics)) as log:
+            log.record(LaterRecord(record.id, lambda: record, lambda: replace(record, candidates=encoded)))
+            assert (await log.get("d1")) is record
+            await until(lambda: value(metrics, "store_records_total") == 1)
+            assert await log.get("d1") == record
 
 
 async def test_a_read_that_hangs_is_given_up(metrics: Metrics) -> None:

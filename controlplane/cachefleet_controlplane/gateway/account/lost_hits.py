@@ -142,7 +142,7 @@ class LostHits:
             claimed_tokens=claimed,
             shortfall=of_shortfall(short),
             first_tokens=claimed_tokens(first, size) if first is not None and first.id != decision.id else 0,
-            elsewhere_tokens=_elsewhere(decision, size),
+            elsewhere_tokens=max(decision.elsewhere_blocks * size, decision.elsewhere_tokens),
             seen_tokens=blocks * size,
             gone=gone,
         )
@@ -199,10 +199,3 @@ def _whole(
     if usage.prompt_tokens != tokens:  # of several prompts the blocks of the first alone are known
         return LostCause.RENDERED_DIFFERENTLY if trace.single else LostCause.NOT_RENDERED
     return None
-
-
-def _elsewhere(decision: Decision, block_size: int) -> int:
-    """The most tokens that another candidate held or was computing."""
-    others = [score for score in decision.leading if score.id != decision.id]
-    held = max((score.matched_blocks for score in others), default=0) * block_size
-    return max(held, max((score.expected_tokens for score in others), default=0))

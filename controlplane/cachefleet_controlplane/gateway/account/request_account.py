@@ -135,7 +135,7 @@ class RequestAccount:
             policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
         )
         self._count(trace, decision)
-        self._record(LaterRecord(trace.id, partial(trace.to_record, decision)))
+        self._record(LaterRecord(trace.id, partial(trace.to_record, decision), partial(trace.to_stored, decision)))
 
     def _count(self, trace: DecisionTrace, decision: Decision) -> None:
         """Metrics of what became of a request that was decided on."""

@@ -79,14 +79,12 @@ def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
         or prefilled(trace)
     ):
         return {}
-    expected = next((score.expected_tokens for score in answered.leading if score.id == answered.id), 0)
-    return surplus(predicted=answered.predicted_tokens, expected=expected, cached=usage.cached_tokens)
+    return surplus(predicted=answered.predicted_tokens, expected=answered.expected_tokens, cached=usage.cached_tokens)
 
 
 def claimed_tokens(answered: Decision, block_size: int) -> int:
     """What the index said that the decision's worker holds, in tokens that it would serve, whatever its trust."""
-    matched = next((score.matched_blocks for score in answered.leading if score.id == answered.id), 0)
-    return min(matched, max(0, answered.prompt_tokens - 1) // block_size) * block_size
+    return min(answered.matched_blocks, max(0, answered.prompt_tokens - 1) // block_size) * block_size
 
 
 def cause_of(
@@ -139,7 +137,7 @@ def _facts(
         restarted=fleet.losses.restarted(decision.id, decision.at),
         evicted=exact and _gone(fleet.losses.evicted, decision, predicted),
         left_window=exact and _gone(fleet.losses.left_window, decision, predicted),
-        report_age=decision.leading[0].report_age if exact and decision.leading else 0.0,
+        report_age=decision.report_age if exact else 0.0,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +14,7 @@ from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rendering
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision
+from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.store.decision_records import (
     AttemptRecord,
     CandidateRecord,
@@ -146,6 +148,21 @@ class DecisionTrace(Struct):
     def to_record(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
         """Return the record of that decision with its leading candidates, or with all (``whole``)."""
         scores = decision.scores if whole else decision.leading
+        return self._record(decision, self._candidates(decision, scores), left_out=decision.candidates - len(scores))
+
+    def to_stored(self, decision: Decision) -> DecisionRecord:
+        """Return the same record to be written and not read: its candidates are JSON, made without their objects."""
+        leading = decision.leading
+        if not isinstance(leading, LaterScores) or leading.encode is None:
+            return self.to_record(decision)
+        encoded = cast("tuple[CandidateRecord, ...]", msgspec.Raw(leading.encode(self.block_size, decision.id)))
+        return self._record(decision, encoded, left_out=decision.candidates - len(leading))
+
+    def _candidates(self, decision: Decision, scores: Sequence[CandidateScore]) -> tuple[CandidateRecord, ...]:
+        size, chosen = self.block_size, decision.id
+        return tuple(CandidateRecord.of(score, block_size=size, chosen=score.id == chosen) for score in scores)
+
+    def _record(self, decision: Decision, candidates: tuple[CandidateRecord, ...], *, left_out: int) -> DecisionRecord:
         usage = self.usage or self.cut_short
         return DecisionRecord(
             id=self.id,
@@ -166,11 +183,8 @@ class DecisionTrace(Struct):
             queued_seconds=self.queued_seconds,
             status=self.status,
             attempts=tuple(self.attempts),
-            candidates=tuple(
-                CandidateRecord.of(score, block_size=self.block_size, chosen=score.id == decision.id)
-                for score in scores
-            ),
-            candidates_left_out=decision.candidates - len(scores),
+            candidates=candidates,
+            candidates_left_out=left_out,
             shortfall=self.shortfall,
             lost=self.lost,
             continuation=self.continuation,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -39,6 +40,25 @@ def test_a_record_asks_for_no_other_scores() -> None:
     decision = replace(decision, scores=LaterScores(20, refuse))
     record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_record(decision)
     assert record.candidates_left_out == 20 - LEADING
+
+
+def test_a_record_to_be_written_has_its_candidates_encoded_without_making_them() -> None:
+    def refuse() -> list[CandidateScore]:
+        raise AssertionError("made")
+
+    made = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, made).to_record(made)
+    encoded = msgspec.json.encode(record.candidates)
+    asked = []
+
+    def encode(block_size: int, chosen: str) -> bytes:
+        asked.append((block_size, chosen))
+        return encoded
+
+    decision = replace(made, leading=LaterScores(len(made.leading), refuse, encode))
+    stored = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_stored(decision)
+    assert msgspec.json.encode(stored) == msgspec.json.encode(record)
+    assert asked == [(0, made.id)]
 
 
 def test_who_asks_for_the_decision_alone_sees_all_candidates() -> None:
