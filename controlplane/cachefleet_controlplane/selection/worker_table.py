@@ -19,6 +19,7 @@ class WorkerTable:
 
     def __init__(self, plane: cachefleet_native.Plane, pools: Sequence[Pool], *, needed: str = "") -> None:
         """``needed`` is an adapter: workers that lack it are not chosen."""
+        pools = [pool for pool in pools if pool.workers]  # those left are numbered, at most one for each worker
         members = [(worker, number) for number, pool in enumerate(pools) for worker in pool.workers.values()]
         self.workers = [worker for worker, _ in members]
         for worker, number in members:

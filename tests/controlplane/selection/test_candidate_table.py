@@ -122,6 +122,12 @@ def test_room_is_that_of_now(fleet: ModelledFleet, plain: ReferenceSelector) -> 
     assert len(seen) > 2, "it has changed"
 
 
+def test_a_pool_without_workers_before_another_counts_for_nothing() -> None:
+    fleet = ModelledFleet()
+    fleet.update_pools([view(pool(), []), view(pool("other"), ["demo-0"])])
+    assert fleet.route(MODEL, LONG).pool == "default/other"
+
+
 def test_an_exclusion_of_one_request_costs_no_other_its_table(fleet: ModelledFleet) -> None:
     fleet.route(MODEL, LONG)
     table = fleet._selector._tables.kept[MODEL, Duty.ANSWER]
