@@ -18,16 +18,16 @@ class NativeBlockKeyer(BlockKeyer):
     """Computes the keys of token sequences in one namespace at one block size; errors are those of BlockKeyer."""
 
     def _prepare(self, secrets: tuple[int, int, int, int]) -> None:
-        self._native = cachefleet_native.Keyer(secrets, self.block_size, self.lookahead)
+        self.native = cachefleet_native.Keyer(secrets, self.block_size, self.lookahead)
 
     def keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> list[BlockKey]:
-        return cast("list[BlockKey]", self._native.keys(tokens, parent, position & MASK))
+        return cast("list[BlockKey]", self.native.keys(tokens, parent, position & MASK))
 
     def packed_keys(self, tokens: Sequence[int], parent: BlockKey = NO_PARENT, position: int = 0) -> bytes:
-        return self._native.packed(tokens, parent, position & MASK)
+        return self.native.packed(tokens, parent, position & MASK)
 
     def packed_json(self, body: bytes, field: str) -> tuple[int, bytes]:
         try:
-            return self._native.json(body, field)
+            return self.native.json(body, field)
         except ValueError as error:
             raise BodyError(str(error)) from error

@@ -1,5 +1,6 @@
 //! Native backend of block keys, digests, the block index, scoring and the HTTP transport. Everything but `python` is plain Rust.
 
+pub mod ask;
 pub mod digest;
 pub mod frame;
 pub mod headers;

@@ -81,6 +81,11 @@ fn bodies() {
 }
 
 #[test]
+fn asks() {
+    play("ask", targets::ask, 400);
+}
+
+#[test]
 fn histories() {
     play("history", targets::history, 2000);
 }

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cachefleet_controlplane.gateway.apis.request_info import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES, Endpoint
+from cachefleet_native import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES
+
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
 from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER, PromptCacheRef
 

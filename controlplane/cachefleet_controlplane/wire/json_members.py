@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_faults import unreadable
@@ -27,7 +27,6 @@ _LIST_OF_PROMPTS: Final = re.compile(rb'\[\s*["\[]')
 
 _fields = msgspec.json.Decoder(Fields)
 _raws = msgspec.json.Decoder(list[Raw])
-_count = msgspec.json.Decoder(Annotated[int, Meta(ge=1)])
 _text = msgspec.json.Decoder(str)
 encode = msgspec.json.Encoder().encode
 
@@ -65,14 +64,6 @@ def lax_bool(raw: Raw | None) -> bool:
     return value == b"true" or (value not in {b"false", b"null"} and _LAX_TRUE.fullmatch(value) is not None)
 
 
-def number(raw: Raw | None) -> int | None:
-    """A whole number from 1; None for anything else."""
-    try:
-        return None if raw is None else _count.decode(raw)
-    except READ_ERRORS:
-        return None
-
-
 def text(fields: Mapping[str, Raw], name: str) -> str:
     """A text member; "" where it is absent or null. ApiError 400."""
     if name not in fields or is_null(fields, name):
@@ -88,20 +79,10 @@ def is_list(raw: Raw) -> bool:
     return bytes(memoryview(raw)[:1]) == b"["
 
 
-def is_object(raw: Raw) -> bool:
-    """Whether a value is an object, judged by its first byte."""
-    return bytes(memoryview(raw)[:1]) == b"{"
-
-
 def first_of(raw: Raw) -> Raw | None:
     """The first of a list of prompts; None for a single prompt, as text or ids."""
     items = _listed(raw)
     return items[0] if items else None
-
-
-def count_of(raw: Raw | None) -> int:
-    """The number of prompts: 1 for a value that is no list of them."""
-    return len(_listed(raw)) or 1 if raw is not None else 1
 
 
 def _listed(raw: Raw) -> list[Raw]:

@@ -93,7 +93,7 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
-        options = gateway_options(settings, self.code, tracer=self.tracer)
+        options = gateway_options(settings, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         self._deaths = context.deaths
         lookup = prompt_lookup(

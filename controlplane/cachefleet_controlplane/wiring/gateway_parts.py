@@ -13,9 +13,9 @@ from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.know.dedicated_renderers import Renderers
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.know.render_cache import RenderCache
+from cachefleet_controlplane.gateway.know.render_ladder import Renderers
 from cachefleet_controlplane.gateway.know.renderer import Renderer
 from cachefleet_controlplane.gateway.know.text_keys import Texts
 from cachefleet_controlplane.gateway.place.key_affinity import KeyAffinity
@@ -31,7 +31,6 @@ from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
-from cachefleet_core.native import Code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +68,8 @@ def socket_limits(settings: Settings) -> SocketLimits:
     )
 
 
-def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) -> GatewayOptions:
-    """What the gateway learns of prompts, and its bounds; ``code`` computes the keys of texts."""
+def gateway_options(settings: Settings, *, tracer: Tracer | None) -> GatewayOptions:
+    """What the gateway learns of prompts, and its bounds."""
     return GatewayOptions(
         render_seconds=settings.render_timeout_seconds,
         renderer_urls=settings.renderer_urls,
@@ -78,7 +77,7 @@ def gateway_options(settings: Settings, code: Code, *, tracer: Tracer | None) ->
         max_attempts=settings.max_attempts,
         knowledge=Knowledge(settings.knowledge),
         render_cache=RenderCache(),
-        texts=Texts(secrets.token_bytes(32), keyer=code.keyer),
+        texts=Texts(secrets.token_bytes(32)),
         tracer=tracer,
     )
 

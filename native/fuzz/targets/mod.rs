@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each program uses one of them")]
 
 mod answers;
+mod asks;
 mod bodies;
 mod events;
 mod histories;
@@ -33,6 +34,11 @@ pub fn frame(data: &[u8]) {
 pub fn json(data: &[u8]) {
     bodies::any(data);
     bodies::array(data);
+}
+
+/// A body of a request is refused, or made into a worker's body.
+pub fn ask(data: &[u8]) {
+    asks::any(data);
 }
 
 /// An index does with operations what sets do.

@@ -1,5 +1,6 @@
 //! Exceptions for Python, and the guard that turns panics into one.
 
+use crate::ask::Fault;
 use crate::frame::FrameError as Malformed;
 use crate::index::{Full, OperationError as Refused};
 use pyo3::create_exception;
@@ -10,6 +11,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 create_exception!(cachefleet_native, OperationError, PyValueError, "An operation that no sound stream contains.");
 create_exception!(cachefleet_native, IndexFullError, PyRuntimeError, "The index has reached one of its bounds.");
 create_exception!(cachefleet_native, FrameError, PyValueError, "Bytes that are no Delta or Snapshot frame.");
+create_exception!(
+    cachefleet_native,
+    AskError,
+    PyValueError,
+    "A refused body: message and member, None where unreadable."
+);
 create_exception!(cachefleet_native, InternalError, PyRuntimeError, "A defect in the native code; see its message.");
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -17,12 +24,22 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("OperationError", py.get_type::<OperationError>())?;
     module.add("IndexFullError", py.get_type::<IndexFullError>())?;
     module.add("FrameError", py.get_type::<FrameError>())?;
+    module.add("AskError", py.get_type::<AskError>())?;
     module.add("InternalError", py.get_type::<InternalError>())
 }
 
 impl From<Refused> for PyErr {
     fn from(error: Refused) -> Self {
         OperationError::new_err(error.to_string())
+    }
+}
+
+impl From<Fault> for PyErr {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unreadable => AskError::new_err((None::<String>, None::<String>)),
+            Fault::Member { message, name } => AskError::new_err((message, name)),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const MAX_LOOKAHEAD: usize = 1024;
 
 /// Computes the keys of token sequences; `secrets` are the four words that HMAC gives for the namespace.
 #[pyclass(frozen, module = "cachefleet_native")]
-pub struct Keyer(Inner);
+pub struct Keyer(pub(super) Inner);
 
 #[pymethods]
 impl Keyer {

@@ -2,6 +2,7 @@
 //!
 //! All computation runs in `guard`, which turns panics into `InternalError`.
 
+mod ask;
 mod candidates;
 mod choice;
 mod client_request;
@@ -21,16 +22,19 @@ mod stream_filter;
 mod transport;
 mod worker_call;
 
+use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 9;
+const API: u32 = 10;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     errors::register(module)?;
     module.add_class::<keyer::Keyer>()?;
+    module.add_class::<ask::Ask>()?;
+    module.add_function(wrap_pyfunction!(ask::understand, module)?)?;
     module.add_class::<index::Index>()?;
     module.add_class::<candidates::Candidates>()?;
     module.add_class::<choice::Choice>()?;
@@ -54,6 +58,9 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add_function(wrap_pyfunction!(plane::shared_blocks, module)?)?;
     pure::register(module)?;
+    module.add("MAX_CHOICES", MAX_CHOICES)?;
+    module.add("MAX_SEQUENCES", MAX_SEQUENCES)?;
+    module.add("MAX_INPUTS", MAX_INPUTS)?;
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("INTS_READ_DIRECTLY", ints::layout(py).is_some())?;

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.request.request import Request
-from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits
+from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay

@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
 from cachefleet_controlplane.wire.http_exchange import Scope
-from cachefleet_controlplane.wire.json_members import encode, is_null
+from cachefleet_controlplane.wire.json_members import encode
 from cachefleet_controlplane.workers.views import ServedModel
 
 MODELS_NAMED: Final = 16
@@ -56,7 +56,7 @@ class ModelLookup:
         memory = None if arrival is NO_ARRIVAL else self._memory_of(arrival.scope)
         if not name and len(self._fleet.models()) != 1:
             name = await self._continued(info, request.tenant, memory)
-            info = replace(info, model=name, fields=info.fields | {"model": Raw(encode(name))})
+            info = replace(info.with_fields(info.fields | {"model": Raw(encode(name))}), model=name)
         model = find_model(self._fleet, name)
         if memory is not None:
             memory.model = model.name
@@ -64,7 +64,7 @@ class ModelLookup:
 
     async def _continued(self, info: RequestInfo, tenant: TenantRecord, memory: LastModel | None) -> str:
         """The model of the response that a request continues, else the last one of its connection; "" for neither."""
-        continues = info.endpoint is Endpoint.RESPONSES and not is_null(info.fields, PREVIOUS)
+        continues = info.endpoint is Endpoint.RESPONSES and info.ask.gives(PREVIOUS)
         previous = previous_id(info) if continues else ""
         if memory is not None and (not previous or memory.holds(previous)):
             return memory.model

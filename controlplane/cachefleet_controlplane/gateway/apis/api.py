@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Final, Protocol
 
 import cachefleet_native
-from msgspec import Raw
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.media import with_own_names
-from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.send.answers.answer import (
     error_message,
     read_error,
@@ -22,7 +20,6 @@ from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
-from cachefleet_controlplane.wire.json_members import Fields, encode
 
 _NO_ROUTE: Final = "Not Found"
 """What FastAPI answers for a path that it does not have."""
@@ -78,17 +75,6 @@ class StreamTransformer(Protocol):
 class Api(Protocol):
     """One of the APIs that clients and workers speak."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body, whose private members are removed already. ApiError for what no worker is asked."""
-        ...
-
-    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
-        """Add to a worker's body the tenant's salt ("" for none), and requests for usage and token ids.
-
-        ``gated``: workers apply a hit threshold; a request without one of its own is sent 0.
-        """
-        ...
-
     def usage(self, body: bytes) -> Usage | None:
         """Return the usage of a whole answer; None where it has none."""
         ...
@@ -100,9 +86,6 @@ class Api(Protocol):
     def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
         """Return a transformer for the stream of a worker with that system fingerprint."""
         ...
-
-
-_MEDIA_IN: Final = ("messages", "input")
 
 
 class PassingTransformer:
@@ -142,15 +125,6 @@ class PassingTransformer:
 class PassingApi:
     """Base of the APIs: answers pass unchanged, errors in the API's own shape; subclasses override what differs."""
 
-    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:  # noqa: ARG002 # as Api has it
-        """Add the tenant's salt, and replace clients' names of media by the tenant's own."""
-        if not salt:
-            return
-        fields["cache_salt"] = Raw(encode(salt))
-        for name in _MEDIA_IN:
-            if name in fields:
-                fields[name] = with_own_names(fields[name], salt=salt)
-
     def usage(self, body: bytes) -> Usage | None:
         return read_usage(body)
 
@@ -188,22 +162,3 @@ def _restated_stream(endpoint: Endpoint, answer: Answer) -> Answer:
     """Return a stream that begins with an error, and is a whole answer, in the shape of its endpoint."""
     first, end, rest = answer.body.partition(b"\n\n")
     return replace(answer, body=restated_event(endpoint, first + end) + rest)
-
-
-def plain_ask(
-    endpoint: Endpoint, fields: Fields, *, model: str, size: int, stream: bool, max_tokens: int, bypass: Bypass | None
-) -> RequestInfo:
-    """Return the RequestInfo of an API where the gateway asks for nothing that the client does not get."""
-    return RequestInfo(
-        endpoint=endpoint,
-        model=model,
-        fields=fields,
-        size=size,
-        stream=stream,
-        usage_asked=True,
-        ids_asked=False,
-        ids_wanted=False,
-        single=True,
-        max_tokens=max_tokens,
-        bypass=bypass,
-    )

@@ -1,4 +1,4 @@
-"""The API of each endpoint, and that of embeddings. Pure."""
+"""The API of each endpoint, and that of chats and completions. Pure."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from msgspec.structs import replace
+import cachefleet_native
 
-from cachefleet_controlplane.gateway.apis.api import Api, PassingApi, plain_ask
-from cachefleet_controlplane.gateway.apis.chat import ChatApi, CompletionsApi
+from cachefleet_controlplane.gateway.apis.api import Api, PassingApi
 from cachefleet_controlplane.gateway.apis.messages import CountTokensApi, MessagesApi
-from cachefleet_controlplane.gateway.apis.request_info import MAX_INPUTS, Bypass, Endpoint, RequestInfo, within_bounds
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.apis.responses import ResponsesApi
-from cachefleet_controlplane.wire.json_members import Fields, count_of
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.send.worker_answer import Answer
 
 
-class EmbeddingsApi(PassingApi):
-    """``/v1/embeddings``: routed by load alone."""
+class ChatApi(PassingApi):
+    """Chats and completions: token ids and usage are always asked for, and taken out where the client did not."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body; nothing is rendered, and one token of output is counted."""
-        info = plain_ask(
-            Endpoint.EMBEDDINGS,
-            fields,
-            model=model,
-            size=size,
-            stream=False,
-            max_tokens=1,
-            bypass=Bypass.EMBEDDINGS,
+    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
+        """As the base, without token ids that the client did not ask for."""
+        answer = super().whole(info, answer, sent=sent)
+        if not info.ids_wanted or answer.status == 400:
+            return answer
+        return Answer(answer.status, answer.headers, cachefleet_native.without_token_ids(answer.body))
+
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
+        """Return the filter that takes out usage and ids where the client did not ask for them."""
+        return StreamFilter(
+            strip_usage=info.stream and not info.usage_asked,
+            strip_ids=info.ids_wanted,
+            single=info.single,
+            fingerprint=fingerprint,
+            echoes=info.sequences if info.echo else 0,
         )
-        return replace(info, prompts=within_bounds(count_of(fields.get("input")), most=MAX_INPUTS, param="input"))
 
 
 _APIS: Final[Mapping[Endpoint, Api]] = MappingProxyType(
     {
         Endpoint.CHAT: ChatApi(),
-        Endpoint.COMPLETIONS: CompletionsApi(),
+        Endpoint.COMPLETIONS: ChatApi(),
         Endpoint.RESPONSES: ResponsesApi(),
         Endpoint.MESSAGES: MessagesApi(),
-        Endpoint.EMBEDDINGS: EmbeddingsApi(),
+        Endpoint.EMBEDDINGS: PassingApi(),
         Endpoint.COUNT_TOKENS: CountTokensApi(),
     }
 )

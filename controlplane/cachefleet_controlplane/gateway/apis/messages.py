@@ -6,13 +6,11 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
-from cachefleet_controlplane.gateway.apis.media import holds_media
-from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.send.answers.usage import Usage, count, usage_in
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, lax_bool, number
+from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import event_data, event_name
 
 _OUTPUT: Final = "output_tokens"
@@ -36,18 +34,6 @@ _event = msgspec.json.Decoder(_Event)
 class MessagesApi(PassingApi):
     """``/v1/messages``."""
 
-    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body; media and a missing ``max_tokens`` are as for chats."""
-        return plain_ask(
-            Endpoint.MESSAGES,
-            fields,
-            model=model,
-            size=size,
-            stream=lax_bool(fields.get("stream")),
-            max_tokens=number(fields.get("max_tokens")) or CHAT_MAX_TOKENS,
-            bypass=Bypass.MEDIA if holds_media(fields.get("messages")) else None,
-        )
-
     def usage(self, body: bytes) -> Usage | None:
         """Return Anthropic's counts in OpenAI's terms; None where there are none."""
         try:
@@ -62,14 +48,6 @@ class MessagesApi(PassingApi):
 
 class CountTokensApi(MessagesApi):
     """``/v1/messages/count_tokens``: any worker can answer and caches nothing, so nothing is salted."""
-
-    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body as of messages; nothing is rendered or streamed."""
-        info = super().understand(fields, model=model, size=size)
-        return replace(info, endpoint=Endpoint.COUNT_TOKENS, stream=False, max_tokens=1, bypass=Bypass.COUNT_TOKENS)
-
-    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
-        pass
 
     def usage(self, body: bytes) -> Usage | None:  # noqa: ARG002 # as Api has it
         return None

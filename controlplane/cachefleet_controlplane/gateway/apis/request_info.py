@@ -6,24 +6,15 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
-import msgspec
-from msgspec import Raw, Struct
+from cachefleet_native import Ask
+from msgspec import Struct
+from msgspec.structs import replace
 
-from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, is_null, lax_bool, members
+from cachefleet_controlplane.wire.json_members import Fields
 
 COMPLETIONS_MAX_TOKENS: Final = 16
 """vLLM's ``max_tokens`` for a completion without one."""
-CHAT_MAX_TOKENS: Final = 256
-"""Assumed for a chat without a bound; decisions count no more than that anyway."""
-
-MAX_CHOICES: Final = 8
-"""Choices of each prompt that may be asked for."""
-MAX_SEQUENCES: Final = 128
-"""Choices of all prompts of one request: an engine computes as many answers."""
-MAX_INPUTS: Final = 2048
-"""Texts of one request for embeddings."""
 
 
 class Endpoint(StrEnum):
@@ -52,12 +43,12 @@ class Bypass(StrEnum):
 
 
 class RequestInfo(Struct, frozen=True):
-    """One request, parsed as far as routing needs it; ``fields`` are the members that a worker may see."""
+    """One request, parsed as far as routing needs it; ``ask`` has the members that a worker may see."""
 
     endpoint: Endpoint
+    ask: Ask
     model: str
     """As the client names it; "" where it does not."""
-    fields: Fields
     size: int
     """Members of the client's own body."""
     stream: bool
@@ -77,88 +68,34 @@ class RequestInfo(Struct, frozen=True):
     prompts: int = 1
     cache_key: str = ""
     """The client's ``prompt_cache_key``."""
+    reads_cache: bool = True
+    """Whether the engine looks for the prompt in its prefix cache: not where it tells the prompt's own logprobs.
+
+    It does that for some requests with ``echo``, which all count as such.
+    """
+    echo: bool = False
+
+    @property
+    def fields(self) -> Fields:
+        """The members themselves."""
+        return self.ask.fields
 
     @property
     def sequences(self) -> int:
         """Answers that an engine computes for it, each as large as a request of its own."""
         return self.choices * self.prompts
 
-    @property
-    def reads_cache(self) -> bool:
-        """Whether the engine looks for the prompt in its prefix cache: not where it tells the prompt's own logprobs.
-
-        It does that for some requests with ``echo``, which all count as such.
-        """
-        if _TELLING.isdisjoint(self.fields):
-            return True  # as nearly all
-        told = any(not is_null(self.fields, name) for name in _PROMPT_LOGPROBS)
-        return not told and not lax_bool(self.fields.get("echo"))
+    def with_fields(self, fields: Fields) -> RequestInfo:
+        """Return the same request with other members."""
+        return replace(self, ask=Ask(fields))
 
 
-_PROMPT_LOGPROBS: Final = ("prompt_logprobs", "prompt_logprob_token_ids")
-_TELLING: Final = frozenset({*_PROMPT_LOGPROBS, "echo"})
 THRESHOLD_FIELD: Final = "cache_hit_threshold"
 TRANSFER_FIELD: Final = "kv_transfer_params"
 """Where a worker finds the KV blocks that another one has computed."""
-MESSAGE: Final = f"Parameter `{THRESHOLD_FIELD}` must be between 0.0 and 1.0 if provided."
-
-_number = msgspec.json.Decoder(float)
-_number_or_text = msgspec.json.Decoder(int | float | str)
-
-
-def own_threshold(fields: Fields) -> float | None:
-    """Return the threshold in a body, else in its ``vllm_xargs``; None for neither. ApiError 400 outside 0 to 1."""
-    if THRESHOLD_FIELD not in fields and "vllm_xargs" not in fields:
-        return None  # as nearly all
-    nested = {} if is_null(fields, "vllm_xargs") else members(fields["vllm_xargs"]) or {}
-    given = [_checked(part[THRESHOLD_FIELD]) for part in (fields, nested) if not is_null(part, THRESHOLD_FIELD)]
-    return given[0] if given else None
-
-
-def _checked(raw: Raw) -> float:
-    try:
-        value = _number.decode(raw)
-    except READ_ERRORS as error:
-        raise _refused() from error
-    if not 0.0 <= value <= 1.0:
-        raise _refused()
-    return value
-
-
-def _refused() -> ApiError:
-    return ApiError(400, MESSAGE, param=THRESHOLD_FIELD)
-
-
 APPLIED: Final[Header] = (b"preference-applied", b"if-available")
 _PREFER: Final = b"prefer"
 _IF_AVAILABLE: Final = b"if-available"
-
-
-def choices_of(fields: Fields) -> int:
-    """Return how many choices of each prompt are asked for, by ``n`` or ``best_of``. ApiError 400 over MAX_CHOICES."""
-    if "n" not in fields and "best_of" not in fields:
-        return 1  # as nearly all
-    return max(_choices(fields, "n"), _choices(fields, "best_of"))
-
-
-def _choices(fields: Fields, name: str) -> int:
-    if is_null(fields, name):
-        return 1
-    try:
-        count = float(_number_or_text.decode(fields[name]))  # takes every way of writing a number that the engine takes
-    except (*READ_ERRORS, ValueError, OverflowError):
-        return 1  # no number: the engine refuses it
-    if not count <= MAX_CHOICES:
-        raise ApiError(400, f"`{name}` must be a whole number from 1 to {MAX_CHOICES}.", param=name)
-    return max(1, int(count))  # the engine refuses what is below 1
-
-
-def within_bounds(prompts: int, choices: int = 1, *, most: int = MAX_SEQUENCES, param: str) -> int:
-    """Return the number of prompts, which the member ``param`` lists. ApiError 400 where all of them are too many."""
-    if prompts * choices <= most:
-        return prompts
-    each = f", and with {choices} choices of each {most // choices}" if choices > 1 else ""
-    raise ApiError(400, f"`{param}` may have from 1 to {most} items{each}; it has {prompts}.", param=param)
 
 
 def wants_cached(headers: Iterable[Header]) -> bool:

@@ -8,17 +8,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer, plain_ask
-from cachefleet_controlplane.gateway.apis.media import holds_media
-from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.api import PassingApi, PassingTransformer, StreamTransformer
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.send.answers.usage import Usage, usage_in
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.json_members import FALSE, NULL, READ_ERRORS, Fields, is_null, lax_bool, number
+from cachefleet_controlplane.wire.json_members import NULL, READ_ERRORS
 from cachefleet_runtime.sse import event_data, event_name
 
 PREVIOUS: Final = "previous_response_id"
-CONVERSATION: Final = "conversation"
 _WHOLE: Final = "responses are not stored here. Send the whole conversation as `input`."
 _DELTA: Final = b".delta"
 _ENDS: Final = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
@@ -43,32 +41,13 @@ def not_stored() -> ApiError:
 
 def without_history(info: RequestInfo) -> RequestInfo:
     """Return the request. ApiError 400 where it continues a stored response."""
-    if not is_null(info.fields, PREVIOUS):
+    if info.ask.gives(PREVIOUS):
         raise ApiError(400, f"`{PREVIOUS}` is not supported: {_WHOLE}", param=PREVIOUS)
     return info
 
 
 class ResponsesApi(PassingApi):
     """``/v1/responses``."""
-
-    def understand(self, fields: Fields, *, model: str, size: int) -> RequestInfo:
-        """Read a body. ApiError 400 for ``conversation`` and ``background``."""
-        _refuse_state(fields)
-        return plain_ask(
-            Endpoint.RESPONSES,
-            fields,
-            model=model,
-            size=size,
-            stream=lax_bool(fields.get("stream")),
-            max_tokens=number(fields.get("max_output_tokens")) or CHAT_MAX_TOKENS,
-            bypass=Bypass.MEDIA if holds_media(fields.get("input")) else None,
-        )
-
-    def prepare(self, fields: Fields, info: RequestInfo, *, salt: str, gated: bool) -> None:
-        """Set ``store`` to false and drop the previous response's id, then as the base."""
-        fields["store"] = FALSE
-        fields.pop(PREVIOUS, None)  # what it names is in the input already
-        super().prepare(fields, info, salt=salt, gated=gated)
 
     def usage(self, body: bytes) -> Usage | None:
         """Return the response's usage in the chats' terms; None where it has none."""
@@ -95,13 +74,6 @@ class _ResponsesSieve(PassingTransformer):
         elif name in _ENDS:
             self.usage = _usage_of(event_data(event)) or self.usage
         return super().feed(event)
-
-
-def _refuse_state(fields: Fields) -> None:
-    if not is_null(fields, CONVERSATION):
-        raise ApiError(400, f"`{CONVERSATION}` is not supported: {_WHOLE}", param=CONVERSATION)
-    if lax_bool(fields.get("background")):
-        raise ApiError(400, "`background` is not supported: responses are not stored here.", param="background")
 
 
 def _usage_of(data: bytes) -> Usage | None:

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.wire.errors import ApiError
@@ -66,7 +65,7 @@ class Finished(Struct, frozen=True):
 
 def previous_id(info: RequestInfo) -> str:
     """Return the id of the response that a request continues; "" for none. ApiError 400."""
-    if is_null(info.fields, PREVIOUS):
+    if not info.ask.gives(PREVIOUS):
         return ""
     try:
         given = _text.decode(info.fields[PREVIOUS])
@@ -117,7 +116,7 @@ def continued(info: RequestInfo, before: tuple[Raw, ...]) -> RequestInfo:
     """Return the request with the items ``before`` in front of its own input."""
     fields = {name: raw for name, raw in info.fields.items() if name != PREVIOUS}
     fields["input"] = Raw(joined((*before, *input_items(info))))
-    return replace(info, fields=fields)
+    return info.with_fields(fields)
 
 
 def finished(body: bytes) -> Finished | None:

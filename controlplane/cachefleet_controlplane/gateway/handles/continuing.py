@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cachefleet_controlplane.gateway.handles.conversation_items import Items
-from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, HeldPrefix
-from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, HandleMetrics, HeldPrefix
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.wire.json_members import edited

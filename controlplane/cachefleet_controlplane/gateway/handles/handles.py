@@ -15,8 +15,7 @@ from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.continuing import Continuing
 from cachefleet_controlplane.gateway.handles.conversation_items import items_of
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
-from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
-from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import Sending, keep_header
 from cachefleet_controlplane.gateway.handles.token_continuing import TokenContinuing
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens, reference

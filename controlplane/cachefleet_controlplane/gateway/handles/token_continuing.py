@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory
-from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.handle_memory import HandleMemory, HandleMetrics
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome, Send, keep_header, kept_prefix, refusal_code
 from cachefleet_controlplane.gateway.handles.token_reference import plain_body, whole_body
 from cachefleet_controlplane.gateway.send.outcome import Outcome

@@ -32,8 +32,8 @@ def about_tokens(info: RequestInfo) -> bool:
     """Whether a request continues kept token ids, or asks for a reference to its own."""
     if info.endpoint is not Endpoint.COMPLETIONS:
         return False
-    named = any(not is_null(info.fields, name) for name in (REF_MEMBER, APPEND_MEMBER))
-    return named or lax_bool(info.fields.get(RETURN_MEMBER))
+    named = info.ask.gives(REF_MEMBER) or info.ask.gives(APPEND_MEMBER)
+    return named or lax_bool(info.ask.member(RETURN_MEMBER))
 
 
 def reference(info: RequestInfo) -> PromptCacheRef | None:

@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.handles.conversation_items import LISTS
@@ -165,8 +164,10 @@ class UnseenText:
 
     def of(self, info: RequestInfo, model: ServedModel) -> RequestInfo:
         """The request without it; the same object where there is none. Never waits."""
+        if not any(info.ask.mentions(marker) for marker in MARKERS):
+            return info  # as nearly all
         fields = self.fields(info.endpoint, info.fields, model)
-        return info if fields is info.fields else replace(info, fields=fields)
+        return info if fields is info.fields else info.with_fields(fields)
 
     def fields(self, endpoint: Endpoint, fields: Fields, model: ServedModel) -> Fields:
         """The members of a body without it; the same object where there is none. Never waits."""

@@ -10,15 +10,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.parse import upstream_body, upstream_fields
+from cachefleet_controlplane.gateway.apis.parse import upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.handles import Handles, no_handles
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.handles.token_reference import about_tokens
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
-from cachefleet_controlplane.gateway.know.keying import Keying
 from cachefleet_controlplane.gateway.know.render_ladder import MAX_WORKERS
 from cachefleet_controlplane.gateway.know.renderer import Renderer, render_ask
+from cachefleet_controlplane.gateway.know.rendering_result import Keying
 from cachefleet_controlplane.gateway.know.text_keys import NO_TEXT, Text, Texts, TokenEstimates
 from cachefleet_controlplane.gateway.request.hit_thresholds import HitThresholds
 from cachefleet_controlplane.gateway.request.rendered_prompt import (
@@ -29,11 +29,11 @@ from cachefleet_controlplane.gateway.request.rendered_prompt import (
     Rung,
 )
 from cachefleet_controlplane.gateway.request.request import Layer, Request
-from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits, with_mark
+from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits, with_mark
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.wire.json_members import Fields, encode
+from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
 
@@ -111,24 +111,25 @@ class PromptLookup:
         info, model, tenant = request.info, request.model, request.tenant
         salt = self._salter.salt(model.declared, tenant.name, tenant.salt_version)
         gate = HitThresholds.of(info, model)
-        fields = upstream_fields(info, model=model.upstream, salt=salt, gated=gate.ours)
-        continuing = self._continuing(request, fields, salt) if request.answered or about_tokens(info) else None
-        plain, limits = encode(fields), None
+        plain, members = upstream_body(info, model=model.upstream, salt=salt, gated=gate.ours)
+        continuing = self._continuing(request, plain, salt) if request.answered or about_tokens(info) else None
+        limits = None
         if request.answered:
             limits = ResumeLimits.of(info, gate, model.declared, parsed=facts.parses_reasoning)
-        body, members = with_mark(plain, len(fields), info, limits)
+        body, members = with_mark(plain, members, info, limits)
         addressed = replace(
             request, salt=salt, gate=gate, limits=limits, body=body, members=members, continuing=continuing
         )
         return addressed, plain
 
-    def _continuing(self, request: Request, fields: Fields, salt: str) -> Sending | None:
+    def _continuing(self, request: Request, body: bytes, salt: str) -> Sending | None:
         """How the request is sent to workers that keep conversations. ApiError."""
         info, model = request.info, request.model
         if self._handles is None or self._blind or self._knowledge is not Knowledge.EXACT:
             if about_tokens(info):
                 raise no_handles(model)
             return None
+        fields = parse_fields(body)
         return self._handles.begin(info, fields, model=model, tenant=request.tenant.name, salt=salt)
 
     def _text(self, request: Request) -> Text:

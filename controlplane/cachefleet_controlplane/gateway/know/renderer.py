@@ -20,12 +20,11 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.exposition import PendingCounts
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
-from cachefleet_controlplane.gateway.apis.request_info import Bypass, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import Sending
-from cachefleet_controlplane.gateway.know.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.know.keying import Keying
 from cachefleet_controlplane.gateway.know.render_cache import RenderCache, digest
 from cachefleet_controlplane.gateway.know.render_ladder import (
+    Renderers,
     RungMemory,
     Try,
     keys_media,
@@ -36,6 +35,7 @@ from cachefleet_controlplane.gateway.know.render_ladder import (
 )
 from cachefleet_controlplane.gateway.know.rendering_result import (
     ABSENT_SECONDS,
+    Keying,
     left_out_for,
     read,
 )
@@ -315,5 +315,7 @@ def _given(info: RequestInfo, keying: Keying) -> Keyed | None:
 
 def render_ask(info: RequestInfo) -> RequestInfo:
     """Return the request with its first prompt alone."""
+    if info.endpoint is not Endpoint.COMPLETIONS:
+        return info
     fields = first_prompt(info)
-    return info if fields is info.fields else replace(info, fields=fields)
+    return info if fields is info.fields else info.with_fields(fields)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
+from cachefleet_native import Keyer
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.routing.decision import NO_CHUNKS, Chunks
-from cachefleet_controlplane.wire.json_members import Fields
-from cachefleet_core.block_keys import BlockKeyer, Namespace
+from cachefleet_core.block_keys import Namespace
+from cachefleet_core.native_block_keys import NativeBlockKeyer
 from cachefleet_runtime.lru import LruMap
 
 START: Final = 4.0
@@ -48,40 +47,13 @@ class TokenEstimates:
         self._means.put(model, mean + SMOOTHING * (ratio - mean))
 
 
-MakeKeyer = Callable[[bytes, Namespace, int], BlockKeyer]
-"""BlockKeyer's constructor: of a secret key, a namespace and the tokens of a block."""
-
 CHUNK_BYTES: Final = 512
 KEY_BYTES: Final = 8
-_ORDER: Final = ("instructions", "system", "tools", "messages", "input", "prompt")
-"""Members that make a prompt; those that stay the same from turn to turn come first."""
-_ENDS: Final = b"]"
-"""Closes a list that the next turn makes longer."""
 
 
-def visible(fields: Fields) -> bytes:
-    """Return what a model sees of a body, ordered so that what grows is at its end."""
-    parts = [bytes(fields[name]) for name in _ORDER if name in fields and bytes(fields[name]) != b"null"]
-    return b"\n".join(parts).removesuffix(_ENDS)
-
-
-def chunk_keys(text: bytes, *, secret: bytes, model: str, salt: str, keyer: MakeKeyer | None = None) -> bytes:
-    """Return eight bytes for each full chunk, as the index takes keys. ``secret`` has at most 64 bytes.
-
-    ``keyer`` computes them as block keys, with four bytes of text in place of each token: in native code that takes a
-    tenth of the time.
-    """
-    if keyer is not None:
-        words = array("I", text[: len(text) // CHUNK_BYTES * CHUNK_BYTES])
-        return keyer(secret, Namespace(model, salt), CHUNK_BYTES // words.itemsize).packed_keys(words)
-    hashed = hashlib.blake2b(digest_size=KEY_BYTES, key=secret)
-    for name in (model, salt):
-        hashed.update(len(name).to_bytes(4, "little") + name.encode())
-    out = bytearray()
-    for start in range(0, len(text) - CHUNK_BYTES + 1, CHUNK_BYTES):
-        hashed.update(text[start : start + CHUNK_BYTES])
-        out += hashed.digest()
-    return bytes(out)
+def text_keyer(secret: bytes, model: str, salt: str) -> Keyer:
+    """Return the keyer of text, which takes four bytes for a token. ``secret`` has from 16 to 64 bytes."""
+    return NativeBlockKeyer(secret, Namespace(model, salt), CHUNK_BYTES // 4).native
 
 
 MAX_TEXT_BYTES: Final = 1024 * 1024
@@ -109,17 +81,14 @@ NO_TEXT: Final = Text()
 class Texts:
     """Keys prompts by text under ``secret``, 16 to 64 bytes known to no client; models are "namespace/name"."""
 
-    def __init__(self, secret: bytes, *, keyer: type[BlockKeyer] | None = None) -> None:
-        """``keyer``: see ``chunk_keys``."""
-        self._secret = secret
-        self._keyer: MakeKeyer | None = None if keyer is None else lru_cache(MAX_KEYERS)(keyer)
+    def __init__(self, secret: bytes) -> None:
+        self._keyer: Callable[[str, str], Keyer] = lru_cache(MAX_KEYERS)(partial(text_keyer, secret))
         self.estimates = TokenEstimates()
 
     def of(self, info: RequestInfo, *, model: str, salt: str) -> Text:
         """Key a request's first prompt (see ``render_ask``); prompts under different salts share no key."""
         if info.bypass is not None:
             return NO_TEXT
-        text = visible(info.fields)
-        keys = chunk_keys(text[:MAX_TEXT_BYTES], secret=self._secret, model=model, salt=salt, keyer=self._keyer)
+        size, keys = info.ask.text_keys(self._keyer(model, salt), MAX_TEXT_BYTES)
         each = CHUNK_BYTES / self.estimates.bytes_per_token(model)
-        return Text(len(text), self.estimates.tokens(model, len(text)), Chunks(keys, each))
+        return Text(size, self.estimates.tokens(model, size), Chunks(keys, each))

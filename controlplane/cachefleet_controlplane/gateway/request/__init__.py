@@ -5,5 +5,4 @@ decision_trace      notes on one request; its decision as headers, as a body, as
 hit_thresholds      hit thresholds: the caller's and those of pools
 rendered_prompt     a prompt's length and block keys, and what a worker has of it
 resume_eligibility  which requests can be resumed, the mark of those, and the body for the rest
-resume_limits       the limits within which an answer may be resumed
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
+from cachefleet_native import Ask
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
@@ -12,7 +13,7 @@ from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.hit_thresholds import NO_THRESHOLDS, HitThresholds
 from cachefleet_controlplane.gateway.request.rendered_prompt import NOT_RENDERED, Rendering
-from cachefleet_controlplane.gateway.request.resume_limits import ResumeLimits
+from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits
 from cachefleet_controlplane.gateway.send.answers.passes import Passes
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.pools.cache_salts import isolation
@@ -27,8 +28,8 @@ from cachefleet_core.pool.policy import Isolation
 NO_PROMPT: Final = Prompt()
 UNREAD: Final = RequestInfo(
     endpoint=Endpoint.COMPLETIONS,
+    ask=Ask({}),
     model="",
-    fields={},
     size=0,
     stream=False,
     usage_asked=False,

@@ -37,14 +37,14 @@ def checked(fields: Fields) -> Fields:
 
 def is_warm_up(info: RequestInfo) -> bool:
     """Whether no answer is wanted."""
-    return GENERATE in info.fields
+    return info.ask.member(GENERATE) is not None
 
 
 def warming(info: RequestInfo) -> RequestInfo:
     """Return what a worker is asked instead: the same prompt, for one token."""
     fields = {"input": Raw(b"[]")} | info.fields | {"max_output_tokens": Raw(b"1")}
     del fields[GENERATE]
-    return replace(info, fields=fields, max_tokens=1)
+    return replace(info.with_fields(fields), max_tokens=1)
 
 
 class WarmUpEvents:

@@ -155,7 +155,7 @@ class Resumption:
     def begun(self) -> None:
         """The answer has begun: forget of the request what only asking for its beginning needs."""
         first = self._first
-        info = replace(first.info, fields={})
+        info = first.info.with_fields({})
         rendering = replace(first.rendering, held=None)
         body = b"" if self._limits is None else carried(first.body)
         self._first = replace(first, info=info, body=body, rendering=rendering)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.media import with_own_names
-from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
+from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body, with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 
 PART = {"type": "image_url", "image_url": None, "uuid": "cat"}

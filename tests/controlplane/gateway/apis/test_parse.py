@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids, parse, upstream_body
-from cachefleet_controlplane.gateway.apis.request_info import CHAT_MAX_TOKENS, COMPLETIONS_MAX_TOKENS, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Endpoint
 from cachefleet_controlplane.wire.errors import ApiError, error_body
+from tests.reference.request_bodies import CHAT_MAX_TOKENS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

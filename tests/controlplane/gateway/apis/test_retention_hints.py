@@ -9,10 +9,10 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.apis.retention_hints import MAX_CACHE_KEY
 from cachefleet_controlplane.gateway.know.render_cache import digest
 from cachefleet_controlplane.gateway.request.resume_eligibility import resumable
 from cachefleet_controlplane.wire.errors import ApiError
+from tests.reference.request_bodies import MAX_CACHE_KEY
 
 OPENAI = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES)
 FIVE, HOUR = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}

@@ -11,8 +11,7 @@ import pytest
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.handles.continuing import Continuing
 from cachefleet_controlplane.gateway.handles.conversation_items import items_of
-from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, HeldPrefix
-from cachefleet_controlplane.gateway.handles.handle_metrics import HandleMetrics
+from cachefleet_controlplane.gateway.handles.handle_memory import PLACES, HandleMemory, HandleMetrics, HeldPrefix
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import Answer, AttemptResult

@@ -9,8 +9,7 @@ import pytest
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.handles.conversation_items import items_of
-from cachefleet_controlplane.gateway.handles.message_content import shaping
+from cachefleet_controlplane.gateway.handles.conversation_items import items_of, shaping
 from cachefleet_controlplane.wire.json_members import parse_fields
 
 MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

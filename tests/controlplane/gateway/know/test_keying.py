@@ -7,7 +7,7 @@ from array import array
 import pytest
 from msgspec import Raw
 
-from cachefleet_controlplane.gateway.know.keying import Keying
+from cachefleet_controlplane.gateway.know.rendering_result import Keying
 from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.native import Code

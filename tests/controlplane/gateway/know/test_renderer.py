@@ -12,15 +12,14 @@ import pytest
 
 from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
-from cachefleet_controlplane.gateway.know.dedicated_renderers import Renderers
-from cachefleet_controlplane.gateway.know.keying import Keying
 from cachefleet_controlplane.gateway.know.render_cache import RenderCache
-from cachefleet_controlplane.gateway.know.render_ladder import TOKENIZE_PATH, RungMemory, ladder, tokenizable
+from cachefleet_controlplane.gateway.know.render_ladder import TOKENIZE_PATH, Renderers, RungMemory, ladder, tokenizable
 from cachefleet_controlplane.gateway.know.renderer import Renderer, render_ask
 from cachefleet_controlplane.gateway.know.rendering_result import (
     ABSENT_SECONDS,
     BUSY_SECONDS,
     FAILED_SECONDS,
+    Keying,
     read,
 )
 from cachefleet_controlplane.gateway.request.rendered_prompt import Keyed, RenderFailure, Rendering, Rung

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
-from cachefleet_controlplane.gateway.apis.media import holds_media
 from cachefleet_controlplane.gateway.apis.parse import parse
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, SALT, engine, front
 from tests.controlplane.waiting import value
@@ -18,8 +17,12 @@ IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/p
 TEXT: dict[str, Any] = {"type": "text", "text": 'what is "type":"image_url" here?'}
 
 
-def raw(messages: Any) -> Raw:
-    return Raw(json.dumps(messages).encode())
+def raw(messages: Any) -> bytes:
+    return json.dumps(messages).encode()
+
+
+def holds_media(messages: bytes) -> bool:
+    return parse(b'{"messages":%b}' % messages, Endpoint.CHAT).bypass is not None
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -127,13 +130,15 @@ def test_vectors_as_a_prompt_are_media() -> None:
 )
 def test_what_is_no_conversation_holds_no_media(messages: Any) -> None:
     assert not holds_media(raw(messages))
-    assert not holds_media(None)
+    assert parse(b"{}", Endpoint.CHAT).bypass is None
 
 
 def test_broken_text_and_deep_nesting_are_borne() -> None:
-    assert not holds_media(Raw(b'[{"type":"\xff","content":["_url"]}]'))
-    depth = 5000
-    assert not holds_media(Raw(b'[{"content":' * depth + b'[{"type":"image_url"}]' + b"}]" * depth))
+    assert not holds_media(b'[{"type":"\xff","content":["_url"]}]')
+    depth = 50
+    assert not holds_media(b'[{"content":' * depth + b'[{"type":"image_url"}]' + b"}]" * depth)
+    with pytest.raises(ApiError):
+        holds_media(b'[{"content":' * 5000 + b"[]" + b"}]" * 5000)
 
 
 @pytest.mark.requirement("C9")

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.know.keying import Keying
-from cachefleet_controlplane.gateway.know.rendering_result import read
+from cachefleet_controlplane.gateway.know.rendering_result import Keying, read
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials

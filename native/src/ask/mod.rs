@@ -1,0 +1,64 @@
+//! What the gateway needs to know of a request's body, and the body that a worker is sent for it.
+
+pub mod media;
+pub mod members;
+pub mod resumable;
+pub mod retention;
+pub mod text;
+pub mod understand;
+pub mod upstream;
+pub mod values;
+
+pub use members::Members;
+
+/// An API that clients and workers speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Chat,
+    Completions,
+    Responses,
+    Messages,
+    Embeddings,
+    CountTokens,
+}
+
+impl Endpoint {
+    #[must_use]
+    pub fn from_path(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Self::Chat,
+            "/v1/completions" => Self::Completions,
+            "/v1/responses" => Self::Responses,
+            "/v1/messages" => Self::Messages,
+            "/v1/embeddings" => Self::Embeddings,
+            "/v1/messages/count_tokens" => Self::CountTokens,
+            _ => return None,
+        })
+    }
+
+    /// Whether its answers are chats or completions, which can have token ids, thresholds and several choices.
+    #[must_use]
+    pub fn completes(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
+    }
+
+    #[must_use]
+    pub fn generates(self) -> bool {
+        self.completes() || matches!(self, Self::Responses | Self::Messages)
+    }
+}
+
+/// Why a body is refused, with status 400.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is no JSON object, or a name in it is no text.
+    Unreadable,
+    /// A member has a value that is not allowed.
+    Member { message: String, name: &'static str },
+}
+
+impl Fault {
+    fn member(name: &'static str, message: impl Into<String>) -> Self {
+        Self::Member { message: message.into(), name }
+    }
+}
