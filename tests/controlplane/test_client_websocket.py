@@ -60,9 +60,13 @@ class Side:
         self.writer.write(Frame(opcode, text, fin=fin).serialize(mask=True)[:upto])
 
     async def close_code(self) -> int:
+        """As soon as it is told: a write after that may find the connection closed."""
+        rest = b""
         async with asyncio.timeout(60):
-            rest = await self.reader.read()
-        at = rest.rindex(b"\x88")
+            while (at := rest.rfind(b"\x88")) < 0 or len(rest) < at + 4:
+                block = await self.reader.read(65536)
+                assert block, rest
+                rest += block
         return int.from_bytes(rest[at + 2 : at + 4], "big")
 
 
