@@ -79,7 +79,8 @@ class TextSelector(Selector):
             for worker in self._registry.workers():
                 self._texts.follow(worker.id, _epoch(worker))
         for worker in [*self._failing.values()]:
-            if worker.hello is None and worker.row.failures:
+            listed = self._registry.worker(worker.id) is worker  # else another one has its id
+            if listed and worker.hello is None and worker.row.failures:
                 self._texts.forget(worker.id)
             else:
                 del self._failing[worker.id]

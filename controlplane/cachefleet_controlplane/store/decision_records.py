@@ -165,25 +165,29 @@ class DecisionRecord(Struct, frozen=True):
 class LaterRecord:
     """A record that is made when it is first looked at, by whichever thread does; made twice, it is the same.
 
-    ``stored``, if any, makes it to be written only, its candidates JSON.
+    ``to_store``, if any, makes it to be written only, its candidates JSON.
     """
 
-    __slots__ = ("_make", "id", "stored")
+    __slots__ = ("_make", "_to_store", "id")
 
     def __init__(
         self,
         decision_id: str,
         make: Callable[[], DecisionRecord],
-        stored: Callable[[], DecisionRecord] | None = None,
+        to_store: Callable[[], DecisionRecord] | None = None,
     ) -> None:
         self.id = decision_id
         self._make = make
-        self.stored = stored or self.made
+        self._to_store = to_store
 
     @classmethod
     def of(cls, record: DecisionRecord) -> LaterRecord:
         """One that is made already."""
         return cls(record.id, lambda: record)
+
+    def stored(self) -> DecisionRecord:
+        """The record as it is written."""
+        return self.made() if self._to_store is None else self._to_store()
 
     def made(self) -> DecisionRecord:
         """The record."""

@@ -5,7 +5,7 @@ use super::choose::{Choice, Cost, Order, Scored};
 use crate::index::Rule;
 use crate::score::{Cached, Prompt, Queue, Score, View, score};
 use crate::throughput::{self, Throughput};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A worker of a table.
 #[derive(Clone, Debug)]
@@ -147,13 +147,13 @@ impl Table {
         &self.candidates
     }
 
-    /// Has `candidates` be the most preferred members besides `without`.
-    fn prefer(&mut self, plane: &mut Plane, without: &[u32], now: f64) {
+    /// Has `candidates` be the most preferred members but those that are marked in `without`, which may be empty.
+    fn prefer(&mut self, plane: &mut Plane, without: &[bool], now: f64) {
         self.candidates.clear();
         let mut most = 1;
         for (number, slot) in (0..).zip(&self.slots) {
             let preference = plane.follow(*slot, now).preference;
-            if preference < most || (!without.is_empty() && without.contains(&number)) {
+            if preference < most || without.get(number as usize) == Some(&true) {
                 continue;
             }
             if preference > most {
@@ -164,38 +164,47 @@ impl Table {
         }
     }
 
-    /// All ranks of workers any ready rank of which lacks an adapter.
-    fn lacking(&self, plane: &mut Plane, needed: Option<u64>, now: f64) -> Vec<u32> {
+    /// Marks all ranks of workers any ready rank of which lacks an adapter; empty where none is needed.
+    fn lacking(&self, plane: &mut Plane, needed: Option<u64>, now: f64) -> Vec<bool> {
         let Some(adapter) = needed else {
             return Vec::new();
         };
         let lacks =
             |slot: u32, plane: &mut Plane| plane.follow(slot, now).preference > 0 && plane.look(slot).lacks(adapter);
-        let lacking: Vec<u32> = self
+        let lacking: HashSet<u32> = self
             .slots
             .iter()
             .zip(&self.groups)
             .filter(|(slot, _)| lacks(**slot, plane))
             .map(|(_, group)| *group)
             .collect();
-        (0..).zip(&self.groups).filter(|(_, group)| lacking.contains(group)).map(|(number, _)| number).collect()
+        self.groups.iter().map(|group| lacking.contains(group)).collect()
+    }
+
+    /// Marks the members with these ids or full names.
+    fn named(&self, names: &[String]) -> Vec<bool> {
+        let mut marks = vec![false; self.slots.len()];
+        for number in names.iter().filter_map(|name| self.by_name.get(name)).flatten() {
+            marks[*number as usize] = true;
+        }
+        marks
     }
 
     /// Has `candidates` be those to choose among, and throughputs be those of all that are as preferred.
     fn select(&mut self, plane: &mut Plane, request: &Request) {
-        let mut without = self.lacking(plane, request.needed, request.now);
-        self.prefer(plane, &without, request.now);
-        let excluded: Vec<u32> =
-            request.excluded.iter().filter_map(|name| self.by_name.get(name)).flatten().copied().collect();
-        if excluded.is_empty() {
+        let lacking = self.lacking(plane, request.needed, request.now);
+        self.prefer(plane, &lacking, request.now);
+        if request.excluded.is_empty() {
             return self.learn(plane);
         }
-        if self.candidates.iter().all(|number| excluded.contains(number)) {
-            without.extend(&excluded); // others than the preferred ones may be left
-            self.prefer(plane, &without, request.now);
+        let excluded = self.named(&request.excluded);
+        if self.candidates.iter().all(|number| excluded[*number as usize]) {
+            let lacks = |number: usize| lacking.get(number) == Some(&true);
+            let without: Vec<bool> = excluded.iter().enumerate().map(|(number, out)| *out || lacks(number)).collect();
+            self.prefer(plane, &without, request.now); // others than the preferred ones may be left
         }
         self.learn(plane);
-        self.candidates.retain(|number| !excluded.contains(number));
+        self.candidates.retain(|number| !excluded[*number as usize]);
     }
 
     fn learn(&mut self, plane: &Plane) {

@@ -8,6 +8,8 @@ use crate::score::{View, WHOLE, Worth};
 pub const FORGET_SECONDS: f64 = 15.0;
 /// A report older than this, or a stream out of step for longer, says nothing of caches.
 const STALE_SECONDS: f64 = 5.0;
+/// Work that is estimated is at most that, so that no sum with it overflows.
+const MOST_TOKENS: u64 = 1 << 48;
 /// Reports with a prefill rate that are needed before it is used.
 const SAMPLES_NEEDED: u32 = 3;
 /// How often a worker that refused the gateway's key is asked again, by one request each time.
@@ -207,7 +209,7 @@ impl Row {
         let others = report.waiting.saturating_sub(own.waiting(now));
         let others_tokens = match report.waiting_tokens {
             Some(tokens) => tokens.saturating_sub(own.tokens(now)),
-            None => (others as f64 * own.typical_tokens).round_ties_even() as u64,
+            None => ((others as f64 * own.typical_tokens).round_ties_even() as u64).min(MOST_TOKENS),
         };
         let others_requests = (report.running + report.waiting).saturating_sub(own.sequences);
         own.ended_blocks = 0;

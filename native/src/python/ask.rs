@@ -51,13 +51,17 @@ impl Ask {
     /// Of members as `msgspec.Raw`.
     #[new]
     fn new(fields: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let as_bytes = fields.py().get_type::<PyBytes>();
-        let mut members = Members(Vec::with_capacity(fields.len()));
+        let py = fields.py();
+        let (as_bytes, as_raw) = (py.get_type::<PyBytes>(), raw_type(py)?);
+        let (mut members, own) = (Members(Vec::with_capacity(fields.len())), PyDict::new(py));
         for (name, raw) in fields {
-            let value: PyBackedBytes = as_bytes.call1((raw,))?.extract()?;
-            members.0.push((name.extract()?, Bytes::from_owner(value)));
+            let value = as_bytes.call1((raw,))?;
+            own.set_item(&name, as_raw.call1((&value,))?)?;
+            members.0.push((name.extract()?, Bytes::from_owner(value.extract::<PyBackedBytes>()?)));
         }
-        Ok(Self { members, body: None, fields: PyOnceLock::new() })
+        let made = Self { members, body: None, fields: PyOnceLock::new() };
+        made.fields.get_or_init(py, || own.unbind());
+        Ok(made)
     }
 
     /// The members as `msgspec.Raw`, the same object each time.
@@ -133,11 +137,15 @@ fn endpoint_of(path: &str) -> PyResult<Endpoint> {
     Endpoint::from_path(path).ok_or_else(|| PyValueError::new_err(format!("no endpoint {path}")))
 }
 
+fn raw_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static RAW: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    RAW.import(py, "msgspec", "Raw")
+}
+
 impl Ask {
     /// A value as `msgspec.Raw`; a long one is not copied from the body.
     fn raw<'py>(&self, py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        static RAW: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        let raw = RAW.import(py, "msgspec", "Raw")?;
+        let raw = raw_type(py)?;
         match self.body.as_ref().map(|body| body.bind(py)) {
             Some(body) if value.len() > LONG && body.as_bytes().as_ptr_range().contains(&value.as_ptr()) => {
                 let at = value.as_ptr() as usize - body.as_bytes().as_ptr() as usize;

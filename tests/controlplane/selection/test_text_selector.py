@@ -127,6 +127,25 @@ def test_a_worker_without_an_agent_that_was_away_begins_with_nothing() -> None:
     assert fleet.route(MODEL, prompt()).knowledge is Knowledge.LOAD
 
 
+def test_a_worker_in_place_of_one_that_failed_keeps_what_it_is_sent() -> None:
+    fleet = TextFleet("a", report=False)
+    fleet.worker_failed("default/demo/a")
+    fleet.update_pools([view(pool(uid="another"), ["a"])])
+    fleet.serve(prompt())
+    assert fleet.route(MODEL, prompt()).knowledge is Knowledge.APPROXIMATE
+
+
+def test_no_claim_of_waiting_work_makes_a_worker_look_idle() -> None:
+    """Long prompts times as many requests as there can be are no small number."""
+    fleet = TextFleet("a", "b")
+    long, longer = Prompt(tokens=2**21), Prompt(tokens=2**22)
+    first = fleet.route(MODEL, long, exclude=frozenset({"default/demo/b"}))
+    second = fleet.route(MODEL, longer, exclude=frozenset({"default/demo/a"}))
+    with fleet.begin(first, long), fleet.begin(second, longer):
+        fleet.receive(fleet.links["a"].connection, state(1, waiting=2**60, waiting_tokens=None))
+        assert fleet.route(MODEL, prompt(2)).worker == "b"
+
+
 def test_an_estimate_refuses_nobody() -> None:
     fleet = TextFleet("a", report=False)
     fleet.report("a", blocks_total=100, blocks_free=100, blocks_idle=0)

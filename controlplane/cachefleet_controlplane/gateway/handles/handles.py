@@ -24,7 +24,7 @@ from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.json_members import Fields
+from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.render_profiles import Profile, RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.continuation import REF_MEMBER, RETURN_MEMBER, Fingerprints, KeptPrefix, unpacked
@@ -75,8 +75,8 @@ class Handles:
         self._unseen = unseen
         self._memory = HandleMemory(remembered)
 
-    def begin(self, info: RequestInfo, fields: Fields, *, model: ServedModel, tenant: str, salt: str) -> Sending | None:
-        """Return how a request is sent whose worker's body has these fields; None where it is always sent whole.
+    def begin(self, info: RequestInfo, body: bytes, *, model: ServedModel, tenant: str, salt: str) -> Sending | None:
+        """Return how a request is sent for which a worker gets this body; None where it is always sent whole.
 
         ApiError for a reference that cannot be understood, or where the model's pools want no handles.
         """
@@ -86,7 +86,7 @@ class Handles:
         wanted = facts.conversations_at and info.bypass is None and _wanted(model)
         if not wanted or not self._certified(facts.certifiable):
             return None
-        name = _name(model)
+        name, fields = _name(model), parse_fields(body)
         seen = self._unseen.fields(info.endpoint, fields, model)
         items = items_of(info.endpoint, fields, key=self._key, owner=(name, tenant, salt), seen=seen)
         if items is None:
@@ -97,7 +97,7 @@ class Handles:
             fingerprints(name, facts.rendered_by, self._unseen.of(info, model), key=self._key),
             keepers=facts.conversations_at,
             metrics=self._metrics,
-            on_continued=partial(self._tell, model.name, info),
+            on_continued=partial(self._tell, model.name, info.with_fields({})),
         )
 
     def _tokens(self, info: RequestInfo, model: ServedModel) -> Sending:

@@ -33,7 +33,6 @@ from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLim
 from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, RoutingPolicy
-from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
 
@@ -129,8 +128,7 @@ class PromptLookup:
             if about_tokens(info):
                 raise no_handles(model)
             return None
-        fields = parse_fields(body)
-        return self._handles.begin(info, fields, model=model, tenant=request.tenant.name, salt=salt)
+        return self._handles.begin(info, body, model=model, tenant=request.tenant.name, salt=salt)
 
     def _text(self, request: Request) -> Text:
         """What is known of a prompt by its text."""

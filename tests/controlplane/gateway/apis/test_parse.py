@@ -9,6 +9,7 @@ import pytest
 from cachefleet_native import upstream_headers
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids, parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import COMPLETIONS_MAX_TOKENS, Endpoint
@@ -256,6 +257,16 @@ def test_a_long_list_of_ids_is_not_taken_apart() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_other_members_are_copied_once() -> None:
+    one, history = ask(b'{"input":"a"}', Endpoint.RESPONSES), Raw(b'"' + b"h" * 4_000_000 + b'"')
+    tracemalloc.start()
+    other = one.with_fields({"input": history})
+    assert other.fields["input"] == history
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
 
 
 def test_headers_of_one_hop_and_credentials_stay_here() -> None:
