@@ -12,10 +12,11 @@ when it is ready.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -42,6 +43,8 @@ _OPEN: Final = ("/health", "/metrics")
 """What the plugin's guard lets anybody read."""
 _GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
 _MAX_BODY: Final = 64 * 1024 * 1024
+_TURNS_TO_ACCEPT: Final = 4
+"""Turns of the event loop after which a connection that it was accepting is made."""
 Handler = Callable[[web.Request], Any]
 
 
@@ -133,9 +136,8 @@ class FakeEngine:
         runner, self._runner = self._runner, None
         if worker is None or runner is None:
             return
-        for site in runner.sites:  # first, as with a process: who notices the end finds nobody listening
-            if (listening := getattr(site, "_server", None)) is not None:
-                listening.close()
+        # First, as with a process: who notices the end finds nobody listening.
+        await _close([server for site in runner.sites if (server := getattr(site, "_server", None)) is not None])
         if runner.server is not None:
             for connection in runner.server.connections:
                 if connection.transport is not None:
@@ -331,6 +333,16 @@ def _key(link: Link, keyer: Callable[[str], BlockKeyer], known: dict[Link, Block
             known[one] = computer.keys((*one.tokens, *one.ahead), parent, position)[0]
         parent = known[one]
     return known[link]
+
+
+async def _close(servers: Sequence[asyncio.Server]) -> None:
+    """Stop listening, once what is being accepted is: a closed server would leave that open, and never read it."""
+    for listening in [listening for server in servers for listening in server.sockets]:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _ in range(_TURNS_TO_ACCEPT):
+        await asyncio.sleep(0)
+    for server in servers:
+        server.close()
 
 
 async def _sign(_: web.Request, response: web.StreamResponse) -> None:

@@ -94,7 +94,8 @@ async def test_its_neighbours_are_answered_elsewhere() -> None:
     slow: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "stream": True, "return_token_ids": True}
     async with fleet(3, inter_token_seconds=0.05) as (gate, engines):
         streams = [asyncio.create_task(gate.chat(f"neighbour {number}", **slow)) for number in range(9)]
-        await until(lambda: all(len(one.worker.scheduler.running) == 3 for one in engines))
+        running = [one.worker.scheduler.running for one in engines]
+        await until(lambda: sum(map(len, running)) == len(streams) and all(running))
         status, _, body = await gate.chat(POISON, stream=True)
         assert (status, code(body)) == (422, "fatal_request")
         assert living(engines) == 1
