@@ -8,11 +8,9 @@ from cachefleet_controlplane.routing.hit_trust import WHOLE
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 
 
-class CandidateView(Struct, frozen=True):
+class CandidateLoad(Struct, frozen=True):
     """The load of a candidate; None where it was not reported. Never changed."""
 
-    reported_at: float | None = None
-    """When the report came by which its blocks are known; None where they are not."""
     queued_tokens: int = 0
     inflight_tokens: int = 0
     tokens_per_second: float | None = None
@@ -41,3 +39,10 @@ class CandidateView(Struct, frozen=True):
     """What work and evictions cost others there."""
     adapter_seconds: float = 0.0
     """How long the adapter that is asked for would be loaded onto its device."""
+
+
+class CandidateView(CandidateLoad, frozen=True):
+    """A candidate's load, and when it was reported."""
+
+    reported_at: float | None = None
+    """When the report came by which its blocks are known; None where they are not."""

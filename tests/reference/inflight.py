@@ -1,6 +1,6 @@
 """Requests of this replica in flight to a worker that the worker's report does not show yet.
 
-A request's uncached tokens count as work until its first token, at most PATIENCE_SECONDS. Its prompt's blocks are
+A request's uncached tokens count as work until its first token, at most UNCACHED_WORK_SECONDS. Its prompt's blocks are
 expected on the worker from the time it is sent: for EXPECTED_SECONDS, or as long as it is being prefilled. So a burst
 of one prompt goes to one worker, and so do the turns of a conversation, without waiting for reports.
 """

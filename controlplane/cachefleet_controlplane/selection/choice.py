@@ -62,11 +62,27 @@ def decide(
     if verdict_of(reason) is not Verdict.ROUTE:
         decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
         return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
-    worker, exact = workers[choice.first], knowledge is Knowledge.EXACT
+    return _routed(
+        choice, workers[choice.first], prompt, reason, selection, knowledge=knowledge, leading=leading, scores=scores
+    )
+
+
+def _routed(
+    choice: cachefleet_native.Choice,
+    worker: Worker,
+    prompt: Prompt,
+    reason: Reason,
+    selection: Selection,
+    *,
+    knowledge: Knowledge,
+    leading: LaterScores,
+    scores: Sequence[CandidateScore],
+) -> Decision:
+    exact = knowledge is Knowledge.EXACT
     return Decision(
         verdict=Verdict.ROUTE,
         reason=reason,
-        policy=policy,
+        policy=selection.policy,
         knowledge=knowledge,
         worker=worker.name,
         id=worker.id,
@@ -87,10 +103,10 @@ def decide(
         excess_seconds=choice.excess if exact else 0.0,
         paid_seconds=prompt.paid_seconds,
         queue_seconds=choice.queue_seconds,
-        candidates=count,
+        candidates=choice.candidates,
         leading=leading,
         scores=scores,
-        at=now,
+        at=selection.now,
     )
 
 

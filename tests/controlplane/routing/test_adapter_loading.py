@@ -1,13 +1,16 @@
-"""An adapter that would be loaded onto the device counts in the cost, by a pure function; plain models pay nothing."""
+"""An adapter that would be loaded onto the device counts in the cost; plain models pay nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import cachefleet_native
+
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy
-from tests.reference.adapter_loading import ASSUMED_SECONDS, adapter_seconds
+from tests.reference.adapter_loading import ASSUMED_SECONDS
 from tests.reference.candidate import Candidate
+from tests.reference.candidate_view import CandidateView
 from tests.reference.choice import decide
 
 SIZE = 16
@@ -24,7 +27,16 @@ def choose(*candidates: Candidate) -> Decision:
 
 
 def test_it_costs_the_time_of_loading_and_else_nothing() -> None:
-    assert (adapter_seconds(displaces=True), adapter_seconds(displaces=False)) == (ASSUMED_SECONDS, 0.0)
+    plane = cachefleet_native.Plane()
+    row = plane.row()
+    row.set_adapters(None, ["sql"])
+    table = cachefleet_native.WorkerTable(plane, [(row, "full", "full", 0)])
+    for adapter, seconds in (("sql", ASSUMED_SECONDS), ("another", 0.0), ("", 0.0)):
+        cachefleet_native.pure.hold(row, CandidateView())
+        choice = table.choose(cachefleet_native.Index(), b"", 0.0, 5, SIZE, 1, "cost", (), adapter)
+        assert choice is not None
+        ((_, score),) = choice.leading()
+        assert score["adapter_seconds"] == seconds
 
 
 def test_among_equals_the_worker_that_has_it_wins_and_the_score_tells_why() -> None:

@@ -259,6 +259,11 @@ def test_a_long_list_of_ids_is_not_taken_apart() -> None:
     assert peak < 100_000
 
 
+@pytest.mark.parametrize("count", ['"-inf"', "-1e400", '"\\uff19"', '"\uff19"', "-3", '"no number"'])
+def test_a_number_of_choices_that_the_engine_refuses_counts_as_one(count: str) -> None:
+    assert ask(f'{{"n":{count}}}'.encode(), Endpoint.CHAT).choices == 1
+
+
 def test_other_members_are_copied_once() -> None:
     one, history = ask(b'{"input":"a"}', Endpoint.RESPONSES), Raw(b'"' + b"h" * 4_000_000 + b'"')
     tracemalloc.start()
