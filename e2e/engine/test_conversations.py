@@ -149,7 +149,9 @@ def test_the_console_shows_what_the_engine_counts(fleet: Up, client: openai.Open
     queries, hits = told_and_counted(fleet)[2:]
 
     def by_engine() -> float:
-        return round(float(hit_ratio(fleet)["counted"]), 6)
+        """-1 until the worker's next State tells of its first prompt."""
+        counted = hit_ratio(fleet)["counted"]
+        return -1 if counted is None else round(float(counted), 6)
 
     until(lambda: by_engine() == round(hits / queries, 6), 60, "the engine's counters in the pool's ratio")
     told = hit_ratio(fleet)
