@@ -1,13 +1,11 @@
 """The control plane: an index of all cached blocks, routing decisions, an OpenAI-compatible gateway and an admin API.
 
 __main__         ``python -m cachefleet_controlplane``, which ends with one sentence where native code cannot be used
-client_websocket  uvicorn's WebSockets for clients: deadlines of messages, a shutdown that ends answers first
 exposition       counts that wait until they are read; the format of /metrics, OpenMetrics with exemplars too
 inherited_sockets  listening sockets that outlive this process
 internal_endpoints  /metrics and /healthz
 metrics          Prometheus counters, gauges and histograms, one method per event
 timed_bodies     middleware of the internal port that ends requests whose body is slow
-websocket_protocol  uvicorn's WebSockets for agents: a smaller bound on a connection's first message
 admin/           admin API under /admin/v1
 console/         pages for people under /console, made of the admin API's answers
 internal_auth/   who may report and who may use the admin API

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
+from cachefleet_controlplane.transport.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_core.report_frames import MAX_FRAME_BYTES
 
 MALFORMED: Final = 4400

@@ -27,8 +27,8 @@ from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.listening_sockets import START_SECONDS, NeverListenedError, listening_sockets
 from cachefleet_controlplane.transport.native_exchange import ClientRequest, NativeExchange
 from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from cachefleet_controlplane.transport.websocket_server import WebSocketServer
-from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvicorn
 
 from cachefleet_controlplane.transport.listening_sockets import START_SECONDS, NeverListenedError
-from cachefleet_controlplane.websocket_protocol import RefusingWebSocket
+from cachefleet_controlplane.transport.websocket_protocol import RefusingWebSocket
 
 logger = logging.getLogger(__name__)
 

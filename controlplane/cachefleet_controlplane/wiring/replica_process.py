@@ -21,8 +21,8 @@ from typing import Final
 import uvloop
 from prometheus_client import disable_created_metrics
 
-from cachefleet_controlplane.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
+from cachefleet_controlplane.transport.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.transport.listening_sockets import NeverListenedError
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.wiring.control_plane import ControlPlane

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import aiohttp
 from msgspec.structs import replace
 
-from cachefleet_controlplane.client_websocket import MessageBounds, client_websocket
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
@@ -47,6 +46,7 @@ from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.transport.client_websocket import MessageBounds, client_websocket
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls

@@ -14,7 +14,7 @@ from cachefleet_controlplane.internal_auth.authorizer import Authorization, Repo
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.websocket_protocol import CautiousWebSocket
+from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket
 from cachefleet_core.report_frames import SUBPROTOCOL, DownFrame, Hello, UpFrame, decode_down, encode
 from tests.controlplane.fleets import LiveFleet, fleet_of
 from tests.controlplane.waiting import until

@@ -14,7 +14,7 @@ from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server import connection
-from cachefleet_controlplane.websocket_protocol import FIRST_MESSAGE_BYTES
+from cachefleet_controlplane.transport.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_controlplane.workers import registry
 from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored

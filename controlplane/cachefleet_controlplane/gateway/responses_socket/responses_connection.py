@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from cachefleet_controlplane.client_websocket import LEAVING
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.responses_socket.create_event import create_body, create_scope
 from cachefleet_controlplane.gateway.responses_socket.event_messages import EventMessages
 from cachefleet_controlplane.gateway.responses_socket.message_queue import End, Item, MessageQueue
 from cachefleet_controlplane.gateway.responses_socket.response_memory import ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
+from cachefleet_controlplane.transport.client_websocket import LEAVING
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import NAMES
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Receive, Reply, Scope, Send

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from cachefleet_controlplane.websocket_protocol import RefusingWebSocket
+from cachefleet_controlplane.transport.websocket_protocol import RefusingWebSocket
 
 LEAVING: Final = "websocket.leaving"
 """Type of the message that tells the application that the server stops."""

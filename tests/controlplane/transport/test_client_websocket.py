@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
-from cachefleet_controlplane import client_websocket as module
-from cachefleet_controlplane.client_websocket import LEAVING, MessageBounds, UnfinishedMessages, client_websocket
+from cachefleet_controlplane.transport import client_websocket as module
+from cachefleet_controlplane.transport.client_websocket import (
+    LEAVING,
+    MessageBounds,
+    UnfinishedMessages,
+    client_websocket,
+)
+from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from cachefleet_controlplane.transport.websocket_server import WebSocketServer
-from cachefleet_controlplane.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from tests.controlplane.waiting import until
 
 pytestmark = pytest.mark.usefixtures("hurried")
