@@ -117,19 +117,27 @@ impl Ask {
         usage: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
         let additions = Additions { model, salt, threshold, ids, usage };
-        let fields = upstream(&self.members, endpoint_of(endpoint)?, &additions);
-        Ok((PyBytes::new(py, &fields.encode()), fields.0.len()))
+        let endpoint = endpoint_of(endpoint)?;
+        let (body, members) = guard(|| {
+            let fields = upstream(&self.members, endpoint, &additions);
+            Ok((fields.encode(), fields.0.len()))
+        })?;
+        Ok((PyBytes::new(py, &body), members))
     }
 
     /// The size of the prompt's text, and packed keys of the chunks of its first `most` bytes.
     fn text_keys<'py>(&self, py: Python<'py>, keyer: &Keyer, most: usize) -> PyResult<(usize, Bound<'py, PyBytes>)> {
-        let (size, text) = text::visible(&self.members, most);
-        Ok((size, ints::packed(py, &text::keys(&text, &keyer.0))?))
+        let (size, keys) = guard(|| {
+            let (size, text) = text::visible(&self.members, most);
+            Ok((size, text::keys(&text, &keyer.0)))
+        })?;
+        Ok((size, ints::packed(py, &keys)?))
     }
 
     /// The prompt's text.
-    fn visible<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &text::visible(&self.members, usize::MAX).1)
+    fn visible<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let (_, text) = guard(|| Ok(text::visible(&self.members, usize::MAX)))?;
+        Ok(PyBytes::new(py, &text))
     }
 }
 
