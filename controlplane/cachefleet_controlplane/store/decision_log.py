@@ -36,6 +36,7 @@ class LogBounds:
     queue: int = 4096
     batch: int = 256
     flush_seconds: float = 0.25
+    """What is waited for a batch to fill; a full one is written at once."""
     prune_every: int = 500
     """Records written between two prunings, and so how many the ring may hold too many."""
     retry_seconds: float = 5.0
@@ -118,7 +119,8 @@ class DecisionLog:
         try:
             await self._open()
             await self._arrived.wait()
-            await asyncio.sleep(self._bounds.flush_seconds)
+            if len(self._waiting) < self._bounds.batch:
+                await asyncio.sleep(self._bounds.flush_seconds)
             await self._write_batch()
         except StoreError as error:
             self._failed(error)

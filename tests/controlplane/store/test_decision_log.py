@@ -100,6 +100,18 @@ async def test_a_record_is_made_once_by_who_writes_it_or_looks_at_it_first(metri
     assert [who == here for who in makers] == [True, False]
 
 
+async def test_full_batches_do_not_wait(metrics: Metrics, make: MakeRecord) -> None:
+    repository = InMemoryDecisions(max_rows=100)
+    slow = dataclasses.replace(QUICK, flush_seconds=600)
+    async with running(DecisionLog(repository, metrics=metrics, bounds=slow)) as log:
+        await until(lambda: not log.problem)
+        for number in range(7):
+            log.record(LaterRecord.of(make(number)))
+        await until(lambda: repository.get("d5") is not None)
+        assert repository.get("d6") is None
+    assert value(metrics, "store_records_total") == 7
+
+
 async def test_stopping_writes_what_still_waits(metrics: Metrics, make: MakeRecord) -> None:
     repository = InMemoryDecisions(max_rows=100)
     patient = dataclasses.replace(QUICK, retry_seconds=30)  # which is also how long the last writing may take

@@ -67,10 +67,10 @@ class HotObserver:
     def note(self, request: Request) -> None:
         """Note a placed request, and start a fetch if its prefix needs one; never waits."""
         prompt = request.prompt
-        kept = any(keeps_blocks(pool.spec) for pool in request.model.declared)
-        more = request.info.bypass is not None or request.model.is_adapter
-        if prompt.knowledge is not Knowledge.EXACT or more or not kept:
+        if prompt.knowledge is not Knowledge.EXACT or request.info.bypass is not None or request.model.is_adapter:
             return  # ids alone would not warm a prompt with media, nor an adapter's
+        if not any(keeps_blocks(pool.spec) for pool in request.model.declared):
+            return
         now = self._clock()
         may = len(self._tasks) < FETCHES and now - self._fetched_at >= FETCH_SECONDS
         wanted = self._hot.note(self._line(request), prompt.keys, now, fetch=may)
