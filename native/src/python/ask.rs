@@ -141,7 +141,7 @@ impl Ask {
     }
 }
 
-fn endpoint_of(path: &str) -> PyResult<Endpoint> {
+pub(super) fn endpoint_of(path: &str) -> PyResult<Endpoint> {
     Endpoint::from_path(path).ok_or_else(|| PyValueError::new_err(format!("no endpoint {path}")))
 }
 

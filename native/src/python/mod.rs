@@ -53,6 +53,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream_filter::StreamFilter>()?;
     module.add_function(wrap_pyfunction!(headers::permitted_headers, module)?)?;
     module.add_function(wrap_pyfunction!(headers::upstream_headers, module)?)?;
+    module.add_function(wrap_pyfunction!(stream_filter::answer_usage, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;

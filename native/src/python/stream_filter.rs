@@ -1,8 +1,10 @@
-//! `StreamFilter`: takes out of a chat's or completion's stream what only the gateway asked for; and the same of whole
-//! answers.
+//! `StreamFilter`: takes out of a stream what only the gateway asked for, and counts it; and the same of whole answers.
 
+use super::ask::endpoint_of;
 use super::errors::guard;
-use crate::transport::relay::{Rules, SharedFilter, StreamFilter as Filter, without_ids, without_zeros};
+use crate::transport::relay::{
+    Rules, SharedFilter, StreamFilter as Filter, Usage, usage_of, without_ids, without_zeros,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::borrow::Cow;
@@ -13,13 +15,21 @@ pub struct StreamFilter(pub SharedFilter);
 
 #[pymethods]
 impl StreamFilter {
-    /// `fingerprint` is the worker's last system fingerprint, as JSON (b"" where it has none); None where it is not known.
+    /// Of an `endpoint` other than chats and completions the stream passes as it is. `fingerprint` is the worker's last system fingerprint, as JSON (b"" where it has none); None where it is not known.
     /// `echoes`: so many choices begin with their prompt, which may be among the ids.
     #[new]
-    #[pyo3(signature = (*, strip_usage, strip_ids, single, fingerprint = None, echoes = 0))]
-    fn new(strip_usage: bool, strip_ids: bool, single: bool, fingerprint: Option<Vec<u8>>, echoes: u64) -> Self {
-        let rules = Rules { strip_usage, strip_ids, single, echoes };
-        Self(SharedFilter::new(Filter::new(rules, fingerprint)))
+    #[pyo3(signature = (endpoint, *, strip_usage, strip_ids, single, fingerprint = None, echoes = 0))]
+    fn new(
+        endpoint: &str,
+        strip_usage: bool,
+        strip_ids: bool,
+        single: bool,
+        fingerprint: Option<Vec<u8>>,
+        echoes: u64,
+    ) -> PyResult<Self> {
+        let (endpoint, rules) = (endpoint_of(endpoint)?, Rules { strip_usage, strip_ids, single, echoes });
+        let filter = if endpoint.completes() { Filter::new(rules, fingerprint) } else { Filter::passing(endpoint) };
+        Ok(Self(SharedFilter::new(filter)))
     }
 
     /// The bytes to send to the client now.
@@ -46,19 +56,42 @@ impl StreamFilter {
         self.0.lock().fingerprint().map(|fingerprint| PyBytes::new(py, fingerprint))
     }
 
-    /// The usage that has come, as JSON.
+    /// The usage that has come.
     #[getter]
-    fn usage<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.0.lock().usage().map(|usage| PyBytes::new(py, usage))
+    fn usage(&self) -> Option<Counts> {
+        self.0.lock().usage().map(counts)
+    }
+
+    /// The counts with which the stream has begun, where it begins with some.
+    #[getter]
+    fn begun(&self) -> Option<Counts> {
+        self.0.lock().begun().map(counts)
     }
 
     /// Tokens so far: those produced, those of all prompts, those of the longest prompt.
     #[getter]
     fn counted(&self) -> (u64, u64, u64) {
-        let filter = self.0.lock();
-        let count = filter.count();
-        (count.produced, count.prompts, count.longest_prompt)
+        self.0.lock().counted()
     }
+
+    /// Number of the next event.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.0.lock().sequence()
+    }
+}
+
+/// Tokens of the prompt, those produced, and those of the prompt that came from cache; None for what is not known.
+pub type Counts = (u64, Option<u64>, Option<u64>);
+
+pub fn counts(usage: Usage) -> Counts {
+    (usage.prompt, usage.completion, usage.cached)
+}
+
+/// The usage of a whole answer of an endpoint; None where it has none.
+#[pyfunction]
+pub fn answer_usage(body: &[u8], endpoint: &str) -> PyResult<Option<Counts>> {
+    guard(|| Ok(usage_of(body, endpoint_of(endpoint)?).map(counts)))
 }
 
 /// A whole answer with null for its token ids.

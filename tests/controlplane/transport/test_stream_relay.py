@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits
@@ -80,6 +81,7 @@ class Side:
     worker: FakeRawWorker
     native: bool = True
     resumable: bool = True
+    endpoint: str = Endpoint.CHAT
     strip_ids: bool = True
     single: bool = True
     send_seconds: float = 30
@@ -112,7 +114,7 @@ def app_of(sides: list[Side], upstream: Upstream) -> Any:
         opened = await upstream.open(side.worker.url, "/", b"", headers=(), beside=getattr(reply, "native", None))
         assert opened.stream is not None
         resuming = _resumption(resumable=side.resumable)
-        transformer = StreamFilter(strip_usage=True, strip_ids=side.strip_ids, single=side.single)
+        transformer = StreamFilter(side.endpoint, strip_usage=True, strip_ids=side.strip_ids, single=side.single)
         await reply.start(200, [])
         try:
             stalled = StalledAttempts(lambda _: {})
@@ -334,6 +336,63 @@ async def test_what_nobody_resumes_is_relayed_to_its_end(
             body, told = await alike((one, two), steps)
             assert (told.outcome, body.endswith(DONE)) == ("finished", True)
     assert [(left.events, left.ended, left.whole) for left in relays] == [([], True, True)] * 2
+
+
+def named(name: str, **members: Any) -> bytes:
+    data = json.dumps({"type": name, **members}, separators=(",", ":")).encode()
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+MESSAGE = [
+    named("message_start", message={"usage": {"input_tokens": 2, "cache_read_input_tokens": 7}}),
+    named("content_block_start", index=0),
+    *(named("content_block_delta", delta={"type": "text_delta", "text": '"error"'}) for _ in range(3)),
+    b'event: ping\ndata: {"type":"ping"}\n\n',
+    named("message_delta", usage={"output_tokens": 3}),
+    named("message_stop"),
+]
+RESPONSE = [
+    named("response.created", response={"error": None}, sequence_number=0),
+    named("response.output_item.added", sequence_number=1),
+    *(named("response.output_text.delta", delta="x", sequence_number=2 + number) for number in range(3)),
+    named(
+        "response.completed",
+        response={
+            "error": None,
+            "usage": {"input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 7}},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "stream"),
+    [(Endpoint.MESSAGES, MESSAGE), (Endpoint.MESSAGES, [*MESSAGE, DONE]), (Endpoint.RESPONSES, RESPONSE)],
+)
+async def test_streams_of_other_apis_are_relayed_to_their_end(
+    endpoint: str, stream: list[bytes], relays: list[Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_call, "END_SECONDS", 30.0)
+    steps: list[Step] = [HEAD, *(part for each in stream for part in (chunk(each), 0.002)), b"0\r\n\r\n"]
+    options: dict[str, Any] = {"resumable": False, "endpoint": endpoint}
+    async with side_of(native=False, **options) as one, side_of(**options) as two:
+        body, told = await alike((one, two), steps)
+    assert (body, told.outcome, told.usage) == (b"".join(stream), "finished", Usage(9, 3, 7))
+    assert told.so_far.completion_tokens == 3
+    assert [(left.events, left.ended, left.whole) for left in relays] == [([], True, True)]
+
+
+@pytest.mark.parametrize(("endpoint", "stream"), [(Endpoint.MESSAGES, MESSAGE), (Endpoint.RESPONSES, RESPONSE)])
+async def test_an_error_in_a_stream_of_another_api_comes_to_python(
+    endpoint: str, stream: list[bytes], relays: list[Relayed]
+) -> None:
+    error = named("error", error={"type": "internal_error", "message": "m"})
+    steps: list[Step] = [HEAD, *(part for each in [*stream[:4], error] for part in (chunk(each), 0.005)), b"0\r\n\r\n"]
+    options: dict[str, Any] = {"resumable": False, "endpoint": endpoint}
+    async with side_of(native=False, **options) as one, side_of(**options) as two:
+        body, told = await alike((one, two), steps)
+    assert body.startswith(b"".join(stream[:4]) + b"event: error\n")
+    assert (told.outcome, relays[0].events) == ("error_event", [error])
 
 
 async def test_an_answer_that_is_given_up_ends_before_that(relays: list[Relayed]) -> None:

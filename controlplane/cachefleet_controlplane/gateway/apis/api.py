@@ -1,22 +1,20 @@
-"""The protocol of an API, and the base of APIs whose streams and bodies pass unchanged."""
+"""What the APIs of all endpoints do with answers."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Protocol
+from typing import Final
 
-import cachefleet_native
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.send.answers.answer import (
     error_message,
     read_error,
-    read_usage,
     restate_size,
     restated_event,
 )
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
-from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.send.answers.usage import Usage, read_usage
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError, error_body
 from cachefleet_controlplane.wire.http_exchange import JSON
@@ -27,109 +25,21 @@ _NO_WORDS: Final = "The worker refused the request."
 _STREAMED_ERRORS: Final = (b"event: error", b'data: {"error"')
 
 
-class StreamTransformer(Protocol):
-    """Turns one stream of a worker into the client's; fed whole events, in order."""
-
-    @property
-    def passes(self) -> Passes:
-        """What need not be fed: native code then feeds it to ``native``."""
-        ...
-
-    @property
-    def native(self) -> cachefleet_native.StreamFilter | None:
-        """The filter that native code relays the stream through; None where it passes nothing."""
-        ...
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage that came at the stream's end; None before it."""
-        ...
-
-    @property
-    def fingerprint(self) -> bytes | None:
-        """The worker's system fingerprint (see ``StreamFilter``); None where it is not known."""
-        ...
-
-    @property
-    def sequence(self) -> int:
-        """Number of the next event, where the API numbers its events."""
-        ...
-
-    def omit_zeros(self, *, omit: bool) -> None:
-        """Set whether counts of cached tokens that are 0 are left out (``hit.omitZeroCachedTokens``)."""
-        ...
-
-    def so_far(self, *, prompts: int, choices: int, known_prompt: int) -> Usage:
-        """The usage as far as it is known before the stream's end; ``known_prompt``: where the worker told no more."""
-        ...
-
-    def feed(self, event: bytes) -> bytes:
-        """Return the bytes to send to the client now."""
-        ...
-
-    def end(self) -> bytes:
-        """Return what is still held back."""
-        ...
-
-
-class Api(Protocol):
-    """One of the APIs that clients and workers speak."""
-
-    def usage(self, body: bytes) -> Usage | None:
-        """Return the usage of a whole answer; None where it has none."""
-        ...
-
-    def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """Return a whole answer, or an error, as the client asked for it; ``sent``: members of our body."""
-        ...
-
-    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:
-        """Return a transformer for the stream of a worker with that system fingerprint."""
-        ...
-
-
-class PassingTransformer:
-    """Passes events unchanged, but for errors, which get the shape of the API; counts them."""
-
-    passes: ClassVar = Passes.NOTHING
-    native: ClassVar = None
-    fingerprint: ClassVar = None
+class Api:
+    """The API of one endpoint: answers pass unchanged, errors in its own shape; subclasses override what differs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._omits_zeros = False
-        self.usage: Usage | None = None
-        self.begun: Usage | None = None
-        """The counts with which the stream begins."""
-        self.produced = 0
-        """Tokens so far, at least: the engine may have produced more than it has sent."""
-        self.sequence = 0
-
-    def omit_zeros(self, *, omit: bool) -> None:
-        self._omits_zeros = omit
-
-    def feed(self, event: bytes) -> bytes:
-        passed = restated_event(self._endpoint, event, sequence=self.sequence)
-        self.sequence += 1
-        return cachefleet_native.without_zero_counts(passed) if self._omits_zeros else passed
-
-    def end(self) -> bytes:
-        return b""
-
-    def so_far(self, *, prompts: int, choices: int, known_prompt: int) -> Usage:  # noqa: ARG002 # as StreamTransformer
-        begun = self.begun or Usage()
-        produced = max(self.produced, begun.completion_tokens or 0)
-        return Usage(begun.prompt_tokens or known_prompt, produced, begun.cached_tokens)
-
-
-class PassingApi:
-    """Base of the APIs: answers pass unchanged, errors in the API's own shape; subclasses override what differs."""
 
     def usage(self, body: bytes) -> Usage | None:
-        return read_usage(body)
+        """Return the usage of a whole answer; None where it has none."""
+        return read_usage(body, self._endpoint)
 
     def whole(self, info: RequestInfo, answer: Answer, *, sent: int) -> Answer:
-        """An error gets the shape of its endpoint's API, a 400 the client's count of members."""
+        """Return a whole answer, or an error, as the client asked for it; ``sent``: members of our body.
+
+        An error gets the shape of its endpoint's API, a 400 the client's count of members.
+        """
         if answer.status < 400:
             return _restated_stream(info.endpoint, answer) if answer.body.startswith(_STREAMED_ERRORS) else answer
         if answer.status == 400:
@@ -137,8 +47,16 @@ class PassingApi:
         unserved = answer.status == 404 and error_message(answer.body) == _NO_ROUTE
         return _restated(info.endpoint, answer, _unserved(info) if unserved else "")
 
-    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamTransformer:  # noqa: ARG002 # as Api
-        return PassingTransformer(info.endpoint)
+    def transformer(self, info: RequestInfo, fingerprint: bytes | None) -> StreamFilter:
+        """Return the filter of a stream of a worker with that system fingerprint."""
+        return StreamFilter(
+            self._endpoint,
+            strip_usage=info.stream and not info.usage_asked,
+            strip_ids=info.ids_wanted,
+            single=info.single,
+            fingerprint=fingerprint,
+            echoes=info.sequences if info.echo else 0,
+        )
 
 
 def _unserved(info: RequestInfo) -> str:

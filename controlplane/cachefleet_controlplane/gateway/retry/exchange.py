@@ -9,7 +9,7 @@ from typing import Any, Final
 import cachefleet_native
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.api import Api, StreamTransformer
+from cachefleet_controlplane.gateway.apis.api import Api
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, TRANSFER_FIELD, wants_cached
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
@@ -27,6 +27,7 @@ from cachefleet_controlplane.gateway.retry.retry_loop import SENT, Act, RetryLoo
 from cachefleet_controlplane.gateway.retry.retry_state_machine import Action
 from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import aborts
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.send.answers.usage import LONGEST, Usage
 from cachefleet_controlplane.gateway.send.answers.zero_cached_tokens import omitting
 from cachefleet_controlplane.gateway.send.client import Upstream
@@ -55,7 +56,7 @@ class Exchange(RetryLoop):
         self._turn = request.turn or PlainTurn(request.info)
         self._prefilling: PrefillAttempt | None = None
         self._api: Api = api_of(request.info.endpoint)
-        self._transformer: StreamTransformer | None = None
+        self._transformer: StreamFilter | None = None
 
     async def run(self) -> None:
         """Answer the client; to be called once."""

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import cachefleet_native
 
-from cachefleet_controlplane.gateway.apis.api import StreamTransformer
 from cachefleet_controlplane.gateway.request.request import AnswerStage
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.stalled_attempts import Relaying, StalledAttempts
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.passes import Passes
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name
+from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
 from cachefleet_controlplane.gateway.send.worker_call import NativeResponse
@@ -41,7 +41,7 @@ class StreamRelay:
     stalled: StalledAttempts
 
     async def run(
-        self, stream: AnswerStream, transformer: StreamTransformer, *, worker: str, elsewhere: Callable[[], bool]
+        self, stream: AnswerStream, transformer: StreamFilter, *, worker: str, elsewhere: Callable[[], bool]
     ) -> Outcome:
         """Send the events held back, then those that follow, each once the client has taken the one before.
 
@@ -51,7 +51,7 @@ class StreamRelay:
         with self.stalled.relaying(answer):
             return await self._run(stream, transformer, answer)
 
-    async def _run(self, stream: AnswerStream, transformer: StreamTransformer, answer: Relaying) -> Outcome:
+    async def _run(self, stream: AnswerStream, transformer: StreamFilter, answer: Relaying) -> Outcome:
         resuming, events, written, failed = self.resuming, stream.first, False, False
         if isinstance(stream.response, NativeResponse):
             stream.response.begin()
@@ -75,17 +75,15 @@ class StreamRelay:
             await self.reply.write(data)
         return outcome
 
-    def _native_ends(
-        self, stream: AnswerStream, transformer: StreamTransformer, *, written: bool
-    ) -> _NativeEnds | None:
+    def _native_ends(self, stream: AnswerStream, transformer: StreamFilter, *, written: bool) -> _NativeEnds | None:
         """Both ends, where every stage lets native code pass on what comes now: from the stream's beginning, or once
         that is ``written``.
         """
         reply, response = self.reply, stream.response
         if not isinstance(response, NativeResponse) or not isinstance(reply, NativeReply) or response.ended:
             return None
-        passes = min(transformer.passes, self.turn.passes, self.resuming.passes(first=response.begins))
-        if transformer.native is None or passes is Passes.NOTHING or not (response.begins or written):
+        passes = min(self.turn.passes, self.resuming.passes(first=response.begins))
+        if passes is Passes.NOTHING or not (response.begins or written):
             return None
         return _NativeEnds(response, reply, transformer.native, passes)
 

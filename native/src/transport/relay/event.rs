@@ -9,6 +9,9 @@ use memchr::memmem::Finder;
 pub const DONE: &[u8] = b"[DONE]";
 const NAME: &[u8] = b"event:";
 const DATA: &[u8] = b"data:";
+static ERROR: Part = Part::new(b"\"error\"");
+const ERRORS: [&[u8]; 2] = [b"{\"error\"", b"{\"type\":\"error\""];
+const ENDS: [&[u8]; 4] = [b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"];
 
 /// Where the payload of an event of one `data` line is, after its name or without one; empty for anything else.
 #[must_use]
@@ -21,10 +24,30 @@ pub fn payload(event: &[u8]) -> Range<usize> {
     if memchr(b'\n', &event[payload.clone()]).is_some() { 0..0 } else { payload }
 }
 
-/// Whether an event is the last of a chat's or completion's stream.
+/// The name of an event whose first line is its name; empty for any other.
 #[must_use]
-pub fn is_done(event: &[u8]) -> bool {
-    event[payload(event)] == *DONE
+pub fn name(event: &[u8]) -> &[u8] {
+    let Some(rest) = event.strip_prefix(NAME) else { return b"" };
+    rest[..memchr(b'\n', rest).unwrap_or(rest.len())].trim_ascii()
+}
+
+/// Whether an event is the last that a client waits for.
+#[must_use]
+pub fn is_last(event: &[u8]) -> bool {
+    event[payload(event)] == *DONE || ENDS.contains(&name(event))
+}
+
+/// Whether an event may be an error, in the shape of any API.
+#[must_use]
+pub fn may_be_error(event: &[u8]) -> bool {
+    let data = &event[payload(event)];
+    ERROR.is_in(event) && (data.is_empty() || is_error(data))
+}
+
+/// Whether an event's JSON is an error.
+#[must_use]
+pub fn is_error(data: &[u8]) -> bool {
+    ERRORS.iter().any(|error| data.starts_with(error))
 }
 
 /// Bytes that every event is searched for: the search is prepared once.
@@ -72,6 +95,7 @@ mod tests {
         ] {
             assert_eq!(&event[payload(event.as_bytes())], expected, "{event}");
         }
-        assert!(is_done(b"data:[DONE]\n\n") && !is_done(b"data: [DONE\n\n"));
+        assert!(is_last(b"data:[DONE]\n\n") && !is_last(b"data: [DONE\n\n"));
+        assert!(is_last(b"event: message_stop\ndata: {}\n\n") && !is_last(b"event: message_delta\ndata: {}\n\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! Takes out of a chat's or completion's stream what only the gateway asked for. Pure.
+//! Takes out of a chat's or completion's stream what only the gateway asked for, and reads its usage; other streams pass as
+//! they are, and are counted. Pure.
 //!
 //! vLLM 0.32 writes the same members whether or not token ids are asked for, with null in place of ids: so ids are replaced
 //! by null, and no other byte changes. Usage at the end of a stream is an event of its own (`"choices":[]`), and it has the
@@ -8,10 +9,13 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::event::{DONE, Part, payload};
+use super::event::{DONE, Part, is_error, payload};
+use super::event_counts::EventCounts;
 use super::token_count::TokenCount;
 use super::token_ids::{TokenIds, alone};
+use super::usage::{Usage, usage_of};
 use super::zero_counts::without_zeros;
+use crate::ask::Endpoint;
 use crate::json_members::{items, members, value_of};
 
 /// Bound on events held back until the fingerprint is known.
@@ -19,7 +23,6 @@ const HELD_BYTES: usize = 4 * 1024 * 1024;
 static NO_CHOICES: Part = Part::new(b"\"choices\":[]");
 static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 static USAGE: Part = Part::new(b"\"usage\":{");
-const ERRORS: [&[u8]; 2] = [b"{\"error\"", b"{\"type\":\"error\""];
 const FINGERPRINT: &[u8] = b",\"system_fingerprint\":";
 const NULL: &[u8] = b"null";
 
@@ -47,9 +50,13 @@ pub struct StreamFilter {
     signs: bool,
     /// Counts of cached tokens that are 0 are left out.
     omit_zeros: bool,
-    /// Usage at the stream's end, as JSON.
-    usage: Option<Vec<u8>>,
+    /// Usage at the stream's end.
+    usage: Option<Usage>,
     count: TokenCount,
+    /// In place of both, for other streams than chats and completions, with what these speak.
+    counts: Option<(Endpoint, EventCounts)>,
+    /// Events so far.
+    sequence: u64,
     begun: bool,
     held: Vec<Vec<u8>>,
     held_bytes: usize,
@@ -62,6 +69,12 @@ impl StreamFilter {
         Self { count: TokenCount::new(rules.echoes), rules, fingerprint, signs, ..Self::default() }
     }
 
+    /// The filter of a stream of an endpoint whose events pass as they are.
+    #[must_use]
+    pub fn passing(endpoint: Endpoint) -> Self {
+        Self { counts: Some((endpoint, EventCounts::default())), ..Self::default() }
+    }
+
     pub fn omit_zeros(&mut self, omit: bool) {
         self.omit_zeros = omit;
     }
@@ -72,25 +85,44 @@ impl StreamFilter {
         self.fingerprint.as_deref()
     }
 
-    /// The usage that has come, as JSON.
+    /// The usage that has come.
     #[must_use]
-    pub fn usage(&self) -> Option<&[u8]> {
-        self.usage.as_deref()
+    pub fn usage(&self) -> Option<Usage> {
+        self.counts.as_ref().map_or(self.usage, |(_, counts)| counts.usage)
     }
 
-    /// Tokens so far.
+    /// The counts with which the stream has begun, where it begins with some.
     #[must_use]
-    pub fn count(&self) -> &TokenCount {
-        &self.count
+    pub fn begun(&self) -> Option<Usage> {
+        self.counts.as_ref().and_then(|(_, counts)| counts.begun())
+    }
+
+    /// Tokens so far: those produced, those of all prompts, those of the longest prompt.
+    #[must_use]
+    pub fn counted(&self) -> (u64, u64, u64) {
+        let count = &self.count;
+        let produced = self.counts.as_ref().map_or(count.produced, |(_, counts)| counts.produced);
+        (produced, count.prompts, count.longest_prompt)
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// Adds to `out` what the client is to be sent for one whole event.
     pub fn feed(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        self.sequence += 1;
+        if let Some((endpoint, counts)) = &mut self.counts {
+            counts.note(event, *endpoint);
+            return out.extend_from_slice(&if self.omit_zeros { without_zeros(event) } else { event.into() });
+        }
         let data = &event[payload(event)];
         if data == DONE {
             self.end(out);
             out.extend_from_slice(event);
-        } else if data.is_empty() || ERRORS.iter().any(|error| data.starts_with(error)) {
+        } else if data.is_empty() || is_error(data) {
             self.pass(event, out);
         } else {
             self.begin(data);
@@ -151,7 +183,7 @@ impl StreamFilter {
     }
 
     fn last(&mut self, event: &[u8], last: Last, out: &mut Vec<u8>) {
-        self.usage = Some(last.usage);
+        self.usage = last.usage;
         if self.rules.strip_usage {
             self.release(&last.fingerprint, out);
             self.fingerprint = Some(last.fingerprint);
@@ -186,7 +218,7 @@ impl SharedFilter {
 
 /// The event of usage, which is the last of a stream.
 struct Last {
-    usage: Vec<u8>,
+    usage: Option<Usage>,
     fingerprint: Vec<u8>,
 }
 
@@ -197,10 +229,10 @@ fn usage_event(data: &[u8]) -> Option<Last> {
     }
     let top = members(data)?;
     let value = |name| value_of(data, &top, name).map(|value| &data[value]);
-    let usage = value(b"usage").filter(|usage| *usage != NULL)?;
+    value(b"usage").filter(|usage| *usage != NULL)?;
     let fingerprint = value(b"system_fingerprint").unwrap_or_default();
     let is_last = items(value(b"choices")?)?.is_empty();
-    is_last.then(|| Last { usage: usage.to_vec(), fingerprint: fingerprint.to_vec() })
+    is_last.then(|| Last { usage: usage_of(data, Endpoint::Chat), fingerprint: fingerprint.to_vec() })
 }
 
 /// Adds an event to `out`, with a fingerprint as the last member, where there is one.
@@ -223,7 +255,7 @@ mod tests {
     const LAST: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     const SIGNED: &str =
         "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\"system_fingerprint\":\"f\"}\n\n";
-    const TAIL: &str = "data: {\"choices\":[],\"usage\":{\"a\":1},\"system_fingerprint\":\"f\"}\n\n";
+    const TAIL: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7},\"system_fingerprint\":\"f\"}\n\n";
     const DONE: &str = "data: [DONE]\n\n";
 
     fn rules(single: bool) -> Rules {
@@ -241,8 +273,9 @@ mod tests {
         let mut filter = StreamFilter::new(rules(true), Some(b"\"old\"".to_vec()));
         let sent: Vec<_> = [DELTA, LAST, TAIL, DONE].map(|event| fed(&mut filter, event)).into();
         assert_eq!(sent, [CUT, "", SIGNED, DONE]);
-        assert_eq!((filter.usage(), filter.fingerprint()), (Some(b"{\"a\":1}".as_slice()), Some(b"\"f\"".as_slice())));
-        assert_eq!(filter.count().produced, 1);
+        let usage = Some(Usage { prompt: 7, ..Usage::default() });
+        assert_eq!((filter.usage(), filter.fingerprint()), (usage, Some(b"\"f\"".as_slice())));
+        assert_eq!((filter.counted(), filter.sequence()), ((1, 0, 0), 4));
     }
 
     #[test]

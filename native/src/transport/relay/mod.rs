@@ -4,11 +4,13 @@ mod chunk;
 mod compact;
 mod ending;
 mod event;
+mod event_counts;
 mod filter;
 mod passing;
 mod splitter;
 mod token_count;
 mod token_ids;
+mod usage;
 mod zero_counts;
 
 use std::sync::Arc;
@@ -23,6 +25,7 @@ pub use filter::{Rules, SharedFilter, StreamFilter};
 pub use passing::{Notes, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
 pub use token_ids::without_ids;
+pub use usage::{Usage, usage_of};
 pub use zero_counts::without_zeros;
 
 use super::client::{Answer, Failure};

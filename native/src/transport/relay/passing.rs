@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use super::chunk::{Beginning, Chunk};
 use super::ending;
-use super::event::{Part, is_done};
+use super::event::{Part, is_last, may_be_error};
 use super::filter::SharedFilter;
 use super::splitter::{Splitter, TooLarge};
 
-/// How an error of any API shows itself.
-static ERROR: Part = Part::new(b"\"error\"");
 /// How the end of a choice shows itself.
 static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 /// How an engine gives an answer up.
@@ -112,7 +110,7 @@ impl Passing {
             self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
         }
         let all = self.splitter.all();
-        if ERROR.is_in(&all[self.events.get(passed).map_or(end, |event| event.start)..end]) {
+        if self.events[passed..].iter().any(|event| may_be_error(&all[event.clone()])) {
             passed = 0;
             self.notes.ids.truncate(before.0);
             self.notes.text.truncate(before.1);
@@ -137,7 +135,7 @@ impl Passing {
         let mut end = 0;
         for event in &self.events {
             let bytes = &self.splitter.all()[event.clone()];
-            if ERROR.is_in(bytes) {
+            if may_be_error(bytes) {
                 let left = self.splitter.all()[event.start..].to_vec();
                 self.splitter.forget(self.splitter.all().len());
                 return Ok(left);
@@ -154,7 +152,7 @@ impl Passing {
     pub fn ends(&self, events: &[Vec<u8>]) -> bool {
         events.iter().any(|event| match self.passes {
             Passes::Ordinary => FINISHED.is_in(event),
-            Passes::Most => is_done(event),
+            Passes::Most => is_last(event),
         })
     }
 
@@ -163,7 +161,7 @@ impl Passing {
     pub fn end(&mut self, events: &[Vec<u8>]) -> Option<Vec<u8>> {
         let ordinary = match self.passes {
             Passes::Ordinary => ending::is_ordinary(events, &mut self.chunk),
-            Passes::Most => events.len() == 1 && is_done(&events[0]),
+            Passes::Most => events.iter().all(|event| is_last(event)),
         };
         if !ordinary || !self.splitter.all().is_empty() {
             return None;
@@ -178,7 +176,7 @@ impl Passing {
     fn read(&mut self, number: usize) -> bool {
         let event = &self.splitter.all()[self.events[number].clone()];
         if self.passes == Passes::Most {
-            return !ERROR.is_in(event) && !ABORTED.is_in(event) && !is_done(event);
+            return !may_be_error(event) && !ABORTED.is_in(event) && !is_last(event);
         }
         let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
         if read.is_some() {

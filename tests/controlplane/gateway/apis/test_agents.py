@@ -92,7 +92,7 @@ def claude(**changes: Any) -> dict[str, Any]:
 async def test_codex_lists_models_asks_and_goes_on(gate: Front, worker: FakeEngine) -> None:
     async with gate.http.get(f"{gate.url}/v1/models?client_version=0.153.4") as answer:
         assert (answer.status, (await answer.json())["models"]) == (200, [])
-    status, headers, body = await gate.post("/v1/responses", codex(), **CODEX)
+    status, headers, body = await gate.settled("/v1/responses", codex(), **CODEX)
     assert (status, headers["content-type"].partition(";")[0], "x-request-id" in headers) == (
         200,
         "text/event-stream",
@@ -105,7 +105,7 @@ async def test_codex_lists_models_asks_and_goes_on(gate: Front, worker: FakeEngi
     said = told[-1]["response"]["output"]
     nameless = codex(*said, {"type": "message", "role": "user", "content": "go on"})
     del nameless["model"]
-    assert (await gate.post("/v1/responses", nameless, **CODEX))[0] == 200
+    assert (await gate.settled("/v1/responses", nameless, **CODEX))[0] == 200
     assert gate.records[-1].cached_tokens
     assert json.loads(worker.requests[-1].body)["tools"] == [SHELL]
 

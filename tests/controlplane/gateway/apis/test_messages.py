@@ -35,11 +35,11 @@ async def test_a_known_prefix_decides_and_the_prediction_meets_what_was_served()
     async with engine() as one, engine() as two, front([one, two]) as gate:
         for number in (0, 1):
             gate.report(number)
-        _, first, _ = await gate.post(PATH, body(LONG))
+        _, first, _ = await gate.settled(PATH, body(LONG))
         for stream in (False, True):
             for number in (0, 1):
                 gate.report(number)
-            _, headers, _ = await gate.post(PATH, body(LONG, stream=stream))
+            _, headers, _ = await gate.settled(PATH, body(LONG, stream=stream))
             assert headers["x-cachefleet-worker"] == first["x-cachefleet-worker"]
             assert headers["x-cachefleet-knowledge"] == "exact"
             record = gate.records[-1]

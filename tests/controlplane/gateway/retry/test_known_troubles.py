@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
+from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.retry.answer_latency import STREAM_SECONDS, SUSPENDED_SECONDS
+from cachefleet_controlplane.gateway.send.answers.passes import Passes
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.report_frames import ENGINE_LOST, Hello, Phase, State
 from tests.controlplane.gateway.harness import (
@@ -29,8 +31,8 @@ from tests.controlplane.gateway.retry.test_failover import Stalls, serving
 from tests.controlplane.waiting import task, until
 
 hurried_only = pytest.mark.usefixtures("hurried")
-PYTHONS: dict[str, Any] = {"path": "/v1/responses", "input": "x"}
-"""A stream that native code does not relay, by whose real time it would be silent."""
+RESPONSES: dict[str, Any] = {"path": "/v1/responses", "input": "x"}
+"""Asks for a stream that nobody resumes."""
 Answer = tuple[int, dict[str, str], bytes]
 LONG = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 400, "ignore_eos": True, "stream": True}
 ASKS: list[tuple[str, dict[str, Any]]] = [
@@ -80,6 +82,12 @@ class Agent:
 
 LOST: dict[str, Any] = {"phase": Phase.STARTING, "reason": ENGINE_LOST}
 ASLEEP: dict[str, Any] = {"suspended": "asleep"}
+
+
+@pytest.fixture
+def read_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are read as those of conversations: native code relays none, by whose real time it would be silent."""
+    monkeypatch.setattr(PlainTurn, "passes", Passes.NOTHING)
 
 
 @asynccontextmanager
@@ -175,9 +183,10 @@ async def test_one_whose_engine_serves_nothing_is_taken_from_it() -> None:
 
 
 @hurried_only
+@pytest.mark.usefixtures("read_by_python")
 @pytest.mark.parametrize("first", [False, True])
 async def test_where_nobody_else_takes_it_an_engine_that_serves_nothing_is_waited_for_a_while(*, first: bool) -> None:
-    async with silent(first=first, **PYTHONS) as (_, agent, asking):
+    async with silent(first=first, **RESPONSES) as (_, agent, asking):
         await agent.says_until(asking, seconds=SUSPENDED_SECONDS - 5, **ASLEEP)
         assert not asking.done()
         await agent.says_until_done(asking, **ASLEEP)
@@ -187,8 +196,9 @@ async def test_where_nobody_else_takes_it_an_engine_that_serves_nothing_is_waite
 
 
 @hurried_only
+@pytest.mark.usefixtures("read_by_python")
 async def test_a_worker_that_neither_pool_source_nor_agent_knows_is_waited_for_no_more() -> None:
-    async with engine() as good, silent(good, first=True, **PYTHONS) as (gate, agent, asking):
+    async with engine() as good, silent(good, first=True, **RESPONSES) as (gate, agent, asking):
         agent.says()
         gate.fleet.update_pools([PoolView(pool(), gate.endpoints()[1:])])
         await agent.says_until(asking, seconds=12)  # as where only a label was taken off

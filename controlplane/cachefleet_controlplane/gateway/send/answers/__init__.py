@@ -1,6 +1,6 @@
 """What is in a worker's answer, whole or as events: usage, token ids, errors and refusals. Pure.
 
-answer               usage and errors of an answer
+answer               errors of an answer
 context_overflow     a prompt that is too long for its model, in vLLM's words and in those of the APIs
 gate_refusals        whether a worker's gate refused the request
 passes               which events of a stream native code may relay

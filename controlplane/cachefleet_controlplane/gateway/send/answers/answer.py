@@ -1,15 +1,14 @@
-"""Workers' answers: their usage, and their errors in the form of the API that was asked."""
+"""Workers' errors in the form of the API that was asked."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.send.answers.context_overflow import overflow_in
-from cachefleet_controlplane.gateway.send.answers.usage import Usage, usage_in
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, error_within
 from cachefleet_controlplane.wire.json_members import READ_ERRORS
 from cachefleet_runtime.sse import event_data
@@ -32,10 +31,6 @@ _DIGITS: Final = 9
 """Of a code in a text, at most: any more are no status."""
 
 
-class _Answer(Struct, frozen=True):
-    usage: Any = None
-
-
 class _Told(Struct, frozen=True):
     code: int | str | None = 0
     type: str = ""
@@ -52,18 +47,9 @@ class _BareError(Struct, frozen=True):
     detail: str = ""
 
 
-_answer = msgspec.json.Decoder(_Answer)
 _error = msgspec.json.Decoder(_Error)
 _event_error = msgspec.json.Decoder(_Told)
 _bare_error = msgspec.json.Decoder(_BareError)
-
-
-def read_usage(body: bytes) -> Usage | None:
-    """Return the usage of a whole answer; None where it has none."""
-    try:
-        return usage_in(_answer.decode(body).usage)
-    except READ_ERRORS:
-        return None
 
 
 def restate_size(body: bytes, *, sent: int, asked: int) -> bytes:

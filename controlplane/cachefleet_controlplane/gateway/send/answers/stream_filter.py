@@ -1,47 +1,54 @@
-"""A chat's or completion's stream without what only the gateway asked for, which native code takes out."""
+"""A stream without what only the gateway asked for, which native code takes out, and what is counted of it."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import cachefleet_native
-import msgspec
 
 from cachefleet_controlplane.gateway.send.answers.answer import restated_event
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
-from cachefleet_controlplane.gateway.send.answers.usage import Usage, usage_in
-from cachefleet_controlplane.wire.json_members import READ_ERRORS
-
-_decode = msgspec.json.Decoder().decode
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
 
 
 class StreamFilter:
-    """A StreamTransformer; ``native`` is fed whole events, in order, by ``feed`` or by native code that relays them.
+    """Turns one stream of a worker into the client's; ``native`` is fed whole events in order, by ``feed`` or by native
+    code that relays them. Of an endpoint (a path) other than chats and completions all passes unchanged but errors.
 
     ``fingerprint`` is the worker's last system fingerprint, as JSON (b"" where it has none); while it is None, not
     known, the last event of a choice waits for it. With a single choice it always waits: usage follows at once.
     ``echoes``: so many choices begin with their prompt, which may be among the ids.
     """
 
-    passes: ClassVar = Passes.MOST
-    sequence: ClassVar = 0
-    """Its events have no numbers."""
-
     def __init__(
-        self, *, strip_usage: bool, strip_ids: bool, single: bool, fingerprint: bytes | None = None, echoes: int = 0
+        self,
+        endpoint: str,
+        *,
+        strip_usage: bool,
+        strip_ids: bool,
+        single: bool,
+        fingerprint: bytes | None = None,
+        echoes: int = 0,
     ) -> None:
+        self._endpoint = endpoint
         self.native: Final = cachefleet_native.StreamFilter(
-            strip_usage=strip_usage, strip_ids=strip_ids, single=single, fingerprint=fingerprint, echoes=echoes
+            endpoint,
+            strip_usage=strip_usage,
+            strip_ids=strip_ids,
+            single=single,
+            fingerprint=fingerprint,
+            echoes=echoes,
         )
 
     @property
     def usage(self) -> Usage | None:
         """The usage that came at the stream's end; None before it, and where it is none."""
-        told = self.native.usage
-        try:
-            return None if told is None else usage_in(_decode(told))
-        except READ_ERRORS:
-            return None
+        counts = self.native.usage
+        return None if counts is None else Usage(*counts)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the next event."""
+        return self.native.sequence
 
     @property
     def fingerprint(self) -> bytes | None:
@@ -53,8 +60,8 @@ class StreamFilter:
         self.native.omit_zeros(omit)
 
     def feed(self, event: bytes) -> bytes:
-        """Return the bytes to send to the client now."""
-        return self.native.feed(restated_event("", event))
+        """Return the bytes to send to the client now; an error gets the shape of the API."""
+        return self.native.feed(restated_event(self._endpoint, event, sequence=self.native.sequence))
 
     def end(self) -> bytes:
         """Return what is still held back, unchanged; for a stream that ends without usage."""
@@ -65,4 +72,7 @@ class StreamFilter:
         produced, of_prompts, longest = self.native.counted
         # Each choice begins with its prompt's ids.
         prompt = longest if prompts <= 1 else of_prompts // max(1, choices)
-        return Usage(prompt or known_prompt, produced)
+        begun = Usage(*self.native.begun or (prompt,))
+        return Usage(
+            begun.prompt_tokens or known_prompt, max(produced, begun.completion_tokens or 0), begun.cached_tokens
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import cachefleet_native
 from msgspec import Struct
 
 LONGEST: Final = 2**24
@@ -28,16 +29,10 @@ def count(told: object) -> int | None:
     return max(0, told) if type(told) is int else None
 
 
-def usage_in(told: object, *, prompt: str = "prompt", completion: str = "completion") -> Usage | None:
-    """The usage in a JSON value, whose members are named ``{prompt}_tokens`` and so on; None where there is none."""
-    if not isinstance(told, dict) or not told:
-        return None
-    details = told.get(f"{prompt}_tokens_details")
-    return Usage(
-        prompt_tokens=count(told.get(f"{prompt}_tokens")) or 0,
-        completion_tokens=count(told.get(f"{completion}_tokens")),
-        cached_tokens=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-    )
+def read_usage(body: bytes, endpoint: str) -> Usage | None:
+    """The usage of a whole answer of an endpoint, in the terms of chats; None where it has none."""
+    counts = cachefleet_native.answer_usage(body, endpoint)
+    return None if counts is None else Usage(*counts)
 
 
 def within(usage: Usage | None, *, longest: int | None, prompts: int = 1, choices: int = 1) -> Usage | None:

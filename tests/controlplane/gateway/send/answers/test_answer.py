@@ -2,19 +2,21 @@
 
 import pytest
 
-from cachefleet_controlplane.gateway.send.answers.answer import read_usage, restate_size
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.send.answers.answer import restate_size
+from cachefleet_controlplane.gateway.send.answers.usage import read_usage
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"usage":7}', b'{"usage":null}', b"{}"])
 def test_an_answer_without_usage(body: bytes) -> None:
-    assert read_usage(body) is None
+    assert read_usage(body, Endpoint.CHAT) is None
 
 
 def test_cached_tokens() -> None:
-    usage = read_usage(b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}}}')
+    usage = read_usage(b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}}}', Endpoint.CHAT)
     assert usage is not None
     assert usage.cached_tokens == 7
-    bare = read_usage(b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}')
+    bare = read_usage(b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}', Endpoint.CHAT)
     assert bare is not None
     assert bare.cached_tokens is None
 

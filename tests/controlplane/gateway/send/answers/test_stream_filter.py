@@ -10,11 +10,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
+from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_runtime.sse import event_data
 from tests.reference.stream_filter import ReferenceFilter, encoded
+from tests.reference.usage import usage_in
 
 FINGERPRINT = b'"vllm-1-abc"'
 DONE = b"data: [DONE]\n\n"
@@ -39,7 +42,7 @@ def signed(of: bytes) -> bytes:
 
 def transformer(**changes: Any) -> StreamFilter:
     given: dict[str, Any] = {"strip_usage": True, "strip_ids": True, "single": True}
-    return StreamFilter(**(given | changes))
+    return StreamFilter(Endpoint.CHAT, **(given | changes))
 
 
 def through(made: StreamFilter, *events: bytes) -> bytes:
@@ -212,11 +215,11 @@ def test_the_filter_is_the_reference(
     known = (
         None if fingerprint is None else json.dumps(fingerprint, ensure_ascii=False).encode() if fingerprint else b""
     )
-    native = cachefleet_native.StreamFilter(**options, fingerprint=known)
+    native = cachefleet_native.StreamFilter(Endpoint.CHAT, **options, fingerprint=known)
     native.omit_zeros(omit)
     for each in events:
         assert native.feed(each) == reference.feed(each)
     assert native.end() == reference.end()
-    usage = native.usage
-    assert (None if usage is None else json.loads(usage)) == reference.usage
+    expected = usage_in(json.dumps({"usage": reference.usage}).encode())
+    assert native.usage == (None if expected is None else astuple(expected))
     assert native.counted == (reference.produced, reference.prompts, reference.longest)
