@@ -28,8 +28,7 @@ from cachefleet_controlplane.gateway.retry.retry_state_machine import Action
 from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import aborts
 from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
-from cachefleet_controlplane.gateway.send.answers.usage import LONGEST, Usage
-from cachefleet_controlplane.gateway.send.answers.zero_cached_tokens import omitting
+from cachefleet_controlplane.gateway.send.answers.usage import LONGEST, Usage, omitting
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult

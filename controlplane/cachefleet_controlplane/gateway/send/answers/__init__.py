@@ -7,6 +7,5 @@ passes               which events of a stream native code may relay
 produced_tokens      token ids, text and finish reason of an answer so far
 stream_filter        a stream without what only the gateway asked for
 system_fingerprints  fingerprints of workers' answers, by worker URL
-usage                a worker's counts of tokens, held to what was possible
-zero_cached_tokens   pools whose answers have no counts of cached tokens that are 0
+usage                a worker's counts of tokens, held to what was possible, and pools that omit counts of 0
 """

@@ -6,10 +6,14 @@ integer is not known, one below 0 is 0, one above what was possible is that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import cachefleet_native
 from msgspec import Struct
+
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_runtime.known_results import known_of_tuples
 
 LONGEST: Final = 2**24
 """Tokens of a prompt and its answer, where no pool says how many."""
@@ -49,3 +53,9 @@ def within(usage: Usage | None, *, longest: int | None, prompts: int = 1, choice
         completion_tokens=None if completion is None else min(completion, possible * max(1, choices)),
         cached_tokens=None if cached is None else min(cached, prompt),
     )
+
+
+@known_of_tuples
+def omitting(pools: Iterable[PrefixCachePool]) -> frozenset[str]:
+    """Keys of the pools whose answers have no count of cached tokens that is 0 (``hit.omitZeroCachedTokens``)."""
+    return frozenset(pool.key for pool in pools if pool.spec.hit.omit_zero_cached_tokens)
