@@ -18,7 +18,7 @@ from cachefleet_controlplane.gateway.converse.rehydration import finished, resta
 from cachefleet_controlplane.gateway.converse.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.request.request import AnswerStage, Request, Served
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_runtime.sse import is_end
 

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.hit_thresholds import NO_THRESHOLDS, HitThresholds
 from cachefleet_controlplane.gateway.request.rendered_prompt import NOT_RENDERED, Rendering
 from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision, Prompt

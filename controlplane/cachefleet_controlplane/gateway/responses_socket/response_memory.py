@@ -27,7 +27,7 @@ from cachefleet_controlplane.gateway.converse.turn import Turn
 from cachefleet_controlplane.gateway.converse.turn_plan import TurnOutcome
 from cachefleet_controlplane.gateway.request.request import Request, Served
 from cachefleet_controlplane.gateway.responses_socket.warm_up import WarmUpEvents, is_warm_up, warming
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_runtime.sse import is_end

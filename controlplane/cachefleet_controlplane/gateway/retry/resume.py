@@ -15,8 +15,8 @@ from cachefleet_controlplane.gateway.request.resume_eligibility import carried, 
 from cachefleet_controlplane.gateway.retry.detokenizer import Text, kept_ids
 from cachefleet_controlplane.gateway.retry.stream_join import Stopping, StreamJoiner
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name, aborts, may_give_up
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt

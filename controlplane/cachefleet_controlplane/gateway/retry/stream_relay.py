@@ -12,9 +12,8 @@ from cachefleet_controlplane.gateway.request.request import AnswerStage
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.stalled_attempts import Relaying, StalledAttempts
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name
-from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes, StreamFilter
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
 from cachefleet_controlplane.gateway.send.worker_call import NativeResponse

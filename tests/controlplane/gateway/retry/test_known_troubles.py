@@ -14,7 +14,7 @@ import pytest
 from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.retry.answer_latency import STREAM_SECONDS, SUSPENDED_SECONDS
-from cachefleet_controlplane.gateway.send.answers.passes import Passes
+from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.report_frames import ENGINE_LOST, Hello, Phase, State
 from tests.controlplane.gateway.harness import (

@@ -1,13 +1,25 @@
-"""A stream without what only the gateway asked for, which native code takes out, and what is counted of it."""
+"""A stream without what only the gateway asked for, what is counted of it, and which events native code may relay."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 import cachefleet_native
 
 from cachefleet_controlplane.gateway.send.answers.answer import restated_event
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
+
+
+class Passes(IntEnum):
+    """Events that a stage need not read; the least of all stages' is what native code relays."""
+
+    NOTHING = 0
+    """The stage reads or edits every event."""
+    ORDINARY = 1
+    """Events with text and token ids alone, which are noted for it, and the ordinary end of a stream."""
+    MOST = 2
+    """All but errors, and an answer that its engine gives up."""
 
 
 class StreamFilter:
