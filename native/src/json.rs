@@ -4,7 +4,7 @@
 //! array itself must have integers from 0 to 2**32 - 1, as JSON writes them.
 
 /// Bound on nested objects and arrays.
-const MAX_DEPTH: usize = 128;
+const MAX_DEPTH: usize = 1000;
 
 /// What is wrong with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

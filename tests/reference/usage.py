@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 
-from cachefleet_controlplane.gateway.send.answers.usage import Usage, count
+from cachefleet_controlplane.gateway.send.answers.usage import Usage
+
+MOST = 2**64 - 1
+"""What a larger count is read as."""
+
+
+def count(told: object) -> int | None:
+    """A count of tokens; None for what is no integer."""
+    return min(max(0, told), MOST) if type(told) is int else None
 
 
 def usage_in(body: bytes) -> Usage | None:

@@ -382,17 +382,44 @@ async def test_streams_of_other_apis_are_relayed_to_their_end(
     assert [(left.events, left.ended, left.whole) for left in relays] == [([], True, True)]
 
 
-@pytest.mark.parametrize(("endpoint", "stream"), [(Endpoint.MESSAGES, MESSAGE), (Endpoint.RESPONSES, RESPONSE)])
+@pytest.mark.parametrize(
+    ("endpoint", "stream", "name"),
+    [
+        (Endpoint.MESSAGES, MESSAGE, "error"),
+        (Endpoint.MESSAGES, MESSAGE, "message_stop"),
+        (Endpoint.RESPONSES, RESPONSE, "error"),
+        (Endpoint.RESPONSES, RESPONSE, "response.failed"),
+    ],
+)
 async def test_an_error_in_a_stream_of_another_api_comes_to_python(
-    endpoint: str, stream: list[bytes], relays: list[Relayed]
+    endpoint: str, stream: list[bytes], name: str, relays: list[Relayed]
 ) -> None:
-    error = named("error", error={"type": "internal_error", "message": "m"})
+    data = json.dumps({"error": {"type": "internal_error", "message": "m"}}).encode()
+    error = b"event: %s\ndata: %s\n\n" % (name.encode(), data)
     steps: list[Step] = [HEAD, *(part for each in [*stream[:4], error] for part in (chunk(each), 0.005)), b"0\r\n\r\n"]
     options: dict[str, Any] = {"resumable": False, "endpoint": endpoint}
     async with side_of(native=False, **options) as one, side_of(**options) as two:
         body, told = await alike((one, two), steps)
     assert body.startswith(b"".join(stream[:4]) + b"event: error\n")
     assert (told.outcome, relays[0].events) == ("error_event", [error])
+
+
+@pytest.mark.parametrize("more", [b": bye\n\n", b'event: ping\ndata: {"type":"ping"}\n\n'])
+async def test_a_stream_that_breaks_after_its_end_was_whole(more: bytes) -> None:
+    steps: list[Step] = [HEAD, *(part for each in [*MESSAGE, more] for part in (chunk(each), 0.01)), End.CLOSE]
+    options: dict[str, Any] = {"resumable": False, "endpoint": Endpoint.MESSAGES}
+    async with side_of(native=False, **options) as one, side_of(**options) as two:
+        body, told = await alike((one, two), steps)
+    assert (body, told.outcome) == (b"".join([*MESSAGE, more]), "finished")
+
+
+@pytest.mark.parametrize("name", [b"message_stop", b"response.completed"])
+async def test_a_chat_may_end_with_an_event_of_another_api(name: bytes) -> None:
+    stream = [FIRST, said("a", [1]), LAST[0], b'event: %s\ndata: {"choices":[]}\n\n' % name]
+    steps: list[Step] = [HEAD, *(part for each in stream for part in (chunk(each), 0.01)), b"0\r\n\r\n"]
+    async with side_of(native=False, resumable=False) as one, side_of(resumable=False) as two:
+        body, told = await alike((one, two), steps)
+    assert (body.endswith(stream[-1]), b'"finish_reason":"' in body, told.outcome) == (True, True, "finished")
 
 
 async def test_an_answer_that_is_given_up_ends_before_that(relays: list[Relayed]) -> None:

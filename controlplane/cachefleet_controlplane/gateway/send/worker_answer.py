@@ -149,8 +149,7 @@ class AnswerStream:
         return self._seen([*events, *self._splitter.feed(rest)] if rest else events)
 
     def _seen(self, events: list[bytes]) -> list[bytes]:
-        if events and is_end(events[-1]):
-            self.done = True
+        self.done = self.done or any(map(is_end, events))
         return events
 
     def _end(self) -> list[bytes]:

@@ -28,6 +28,7 @@ impl EventCounts {
             b"message_start" => self.first = counts(),
             b"message_delta" => {
                 let last = counts().map(|last| last.after(self.first.unwrap_or_default()));
+                let last = last.filter(|counts| *counts != Counts::default());
                 self.usage = last.map(Counts::usage).or(self.usage);
             }
             b"response.completed" | b"response.incomplete" | b"response.failed" => {
@@ -41,5 +42,22 @@ impl EventCounts {
     #[must_use]
     pub fn begun(&self) -> Option<Usage> {
         self.first.map(Counts::usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_without_counts_is_no_usage() {
+        let usage = |counts: &str| {
+            let mut read = EventCounts::default();
+            let event = format!("event: message_delta\ndata: {{\"usage\":{{{counts}}}}}\n\n");
+            read.note(event.as_bytes(), Endpoint::Messages);
+            read.usage
+        };
+        assert_eq!(usage("\"service_tier\":1"), None);
+        assert_eq!(usage("\"output_tokens\":0"), Some(Usage { completion: Some(0), ..Usage::default() }));
     }
 }

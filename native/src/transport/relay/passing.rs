@@ -152,7 +152,7 @@ impl Passing {
     pub fn ends(&self, events: &[Vec<u8>]) -> bool {
         events.iter().any(|event| match self.passes {
             Passes::Ordinary => FINISHED.is_in(event),
-            Passes::Most => is_last(event),
+            Passes::Most => is_last(event) && !may_be_error(event),
         })
     }
 
@@ -161,7 +161,7 @@ impl Passing {
     pub fn end(&mut self, events: &[Vec<u8>]) -> Option<Vec<u8>> {
         let ordinary = match self.passes {
             Passes::Ordinary => ending::is_ordinary(events, &mut self.chunk),
-            Passes::Most => events.iter().all(|event| is_last(event)),
+            Passes::Most => events.iter().all(|event| is_last(event) && !may_be_error(event)),
         };
         if !ordinary || !self.splitter.all().is_empty() {
             return None;
@@ -169,7 +169,9 @@ impl Passing {
         if self.passes == Passes::Ordinary {
             self.note();
         }
-        Some(self.filter.feed(events.iter().map(Vec::as_slice)))
+        let mut sent = self.filter.feed(events.iter().map(Vec::as_slice));
+        self.filter.lock().end(&mut sent);
+        Some(sent)
     }
 
     /// Reads an event and notes what it adds; whether it is passed on.
@@ -336,6 +338,27 @@ mod tests {
             let taken = passing.take().unwrap();
             assert_eq!((taken.passed, taken.handed.len()), (Vec::new(), 1), "{other}");
             assert!(!passing.ends(&taken.handed) && passing.end(&taken.handed).is_none());
+        }
+    }
+
+    #[test]
+    fn an_error_named_as_an_end_is_handed_back() {
+        for event in
+            ["event: response.failed\ndata: {\"error\":{}}\n\n", "event: message_stop\ndata: {\"error\":1}\n\n"]
+        {
+            assert_eq!(Passing::new(Vec::new(), 500, filter(), Passes::Most).end(&[event.into()]), None, "{event}");
+        }
+    }
+
+    #[test]
+    fn what_the_filter_holds_goes_with_the_end() {
+        let last = said("b", 2).replace("},\"token", "},\"finish_reason\":\"stop\",\"token");
+        for end in ["event: message_stop\ndata: {\"choices\":[]}\n\n", "event: response.completed\n\n"] {
+            let mut passing = Passing::new(Vec::new(), 500, filter(), Passes::Most);
+            passing.bytes().extend_from_slice(last.as_bytes());
+            assert_eq!(passing.take().unwrap(), Taken::default());
+            let sent = passing.end(&[end.into()]).map(|sent| String::from_utf8(sent).unwrap());
+            assert_eq!(sent, Some(last.replace("[2]", "null") + end));
         }
     }
 

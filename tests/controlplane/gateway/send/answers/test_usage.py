@@ -22,7 +22,7 @@ from tests.reference.usage import usage_in
 
 LONGEST = 4096
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    st.none() | st.booleans() | st.integers() | st.just(2**64) | st.floats(allow_nan=False) | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
 )
 NAMES = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
@@ -65,6 +65,13 @@ def test_one_bad_count_does_not_cost_the_others(bad: str) -> None:
     assert usage is not None
     assert usage.prompt_tokens == 7
     assert usage.completion_tokens in {None, 0, 2**64 - 1}
+
+
+def test_an_answer_may_be_nested_deeply() -> None:
+    """A tool's input is what the model has written."""
+    deep = b"[" * 900 + b"]" * 900
+    body = b'{"content":%s,"usage":{"input_tokens":9,"output_tokens":4}}' % deep
+    assert read_usage(body, Endpoint.MESSAGES) == Usage(9, 4)
 
 
 class Absurd:
