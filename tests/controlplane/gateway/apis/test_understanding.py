@@ -145,8 +145,9 @@ def test_bodies_are_understood_as_by_the_reference(body: str, endpoint: Endpoint
 
 
 @settings(max_examples=200)
-@given(BODIES, st.integers(0), st.sampled_from([b"", b"}", b",", b'"', b"\\", b"\x00", b"01", b"NaN", b"\xff"]))
+@given(BODIES, st.integers(0), st.sampled_from([b"", b"}", b",", b'"', b"\\", b"\x00", b"01", b"NaN"]))
 def test_broken_bodies_are_refused_as_by_the_reference(body: str, at: int, put: bytes) -> None:
+    """Text, that is: a body that is none is refused before it is read (``json_faults``)."""
     data = body.encode()
     at %= len(data) + 1
     same(data[:at] + put + data[at + (not put) :], Endpoint.CHAT, trusted=False)
