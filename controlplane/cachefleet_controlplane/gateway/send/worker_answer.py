@@ -138,7 +138,7 @@ class AnswerStream:
             except FAILURES as error:
                 outcome = outcome_of(error)
                 self.outcome = Outcome.FINISHED if self.done and outcome in _BREAKS else outcome
-        return self._seen(events)
+        return self._note_end(events)
 
     def begun(self) -> bytes:
         """Return the first bytes of the next event, which somebody else goes on to read; ``left`` by them."""
@@ -146,9 +146,9 @@ class AnswerStream:
 
     def left(self, events: list[bytes], rest: bytes) -> list[bytes]:
         """Return the next events, given those that somebody else has left, and the bytes after them."""
-        return self._seen([*events, *self._splitter.feed(rest)] if rest else events)
+        return self._note_end([*events, *self._splitter.feed(rest)] if rest else events)
 
-    def _seen(self, events: list[bytes]) -> list[bytes]:
+    def _note_end(self, events: list[bytes]) -> list[bytes]:
         self.done = self.done or any(map(is_end, events))
         return events
 

@@ -31,7 +31,7 @@ _DIGITS: Final = 9
 """Of a code in a text, at most: any more are no status."""
 
 
-class _Told(Struct, frozen=True):
+class _ErrorMembers(Struct, frozen=True):
     code: int | str | None = 0
     type: str = ""
     message: str = ""
@@ -39,7 +39,7 @@ class _Told(Struct, frozen=True):
 
 
 class _Error(Struct, frozen=True):
-    error: _Told
+    error: _ErrorMembers
 
 
 class _BareError(Struct, frozen=True):
@@ -48,7 +48,7 @@ class _BareError(Struct, frozen=True):
 
 
 _error = msgspec.json.Decoder(_Error)
-_event_error = msgspec.json.Decoder(_Told)
+_event_error = msgspec.json.Decoder(_ErrorMembers)
 _bare_error = msgspec.json.Decoder(_BareError)
 
 
@@ -69,7 +69,7 @@ def error_code(event: bytes) -> int:
     data = event_data(event)
     if not data.startswith(_ERRORS):
         return 0
-    told = _told(data)
+    told = _error_members(data)
     if told is None:
         return 0
     if isinstance(told.code, int) and told.code:
@@ -81,7 +81,7 @@ def error_code(event: bytes) -> int:
 
 def error_message(body: bytes) -> str:
     """Return the message of a worker's error, in any API's shape; "" where it has none that can be read."""
-    told = _told(body)
+    told = _error_members(body)
     if told is not None and told.message:
         return told.message
     try:
@@ -96,7 +96,7 @@ def read_error(path: str, status: int, body: bytes, *, words: str = NO_WORDS) ->
 
     ``words`` stand for a message that cannot be read. A code that is a number is the status.
     """
-    told, message = _told(body), error_message(body) or words
+    told, message = _error_members(body), error_message(body) or words
     if status == 400 and (overflow := overflow_in(message)) is not None:
         return overflow.error(path, message)
     if told is None:
@@ -113,7 +113,7 @@ def restated_event(path: str, event: bytes, *, sequence: int = 0) -> bytes:
     return error_within(path, read_error(path, status, event_data(event)), sequence=sequence) if status else event
 
 
-def _told(data: bytes) -> _Told | None:
+def _error_members(data: bytes) -> _ErrorMembers | None:
     for decoder in (_error, _event_error):
         try:
             found = decoder.decode(data)
