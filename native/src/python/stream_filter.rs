@@ -15,7 +15,8 @@ pub struct StreamFilter(pub SharedFilter);
 
 #[pymethods]
 impl StreamFilter {
-    /// Of an `endpoint` other than chats and completions the stream passes as it is. `fingerprint` is the worker's last system fingerprint, as JSON (b"" where it has none); None where it is not known.
+    /// Of an `endpoint` other than chats and completions the stream passes as it is. `fingerprint` is the worker's last
+    /// system fingerprint, as JSON (b"" where it has none); None where it is not known.
     /// `echoes`: so many choices begin with their prompt, which may be among the ids.
     #[new]
     #[pyo3(signature = (endpoint, *, strip_usage, strip_ids, single, fingerprint = None, echoes = 0))]
