@@ -99,27 +99,36 @@ async def running(
     folder: Path, worker: FakeEngine, *, ready: bool = True, bounds: ReplicaBounds = BOUNDS, **changes: Any
 ) -> AsyncIterator[Plane]:
     """``ready``: begin only when it is."""
+    statuses = {200} if ready else {200, 503}
+    made = await _begun(folder, worker, bounds, changes)
+    if not await _answers(made, statuses):  # another process has opened a port since it was found free
+        made = await _begun(folder, worker, bounds, changes)
+        assert await _answers(made, statuses)
+    try:
+        yield made
+    finally:
+        made.stop.set()
+        assert await made.serving == 0
+
+
+async def _begun(folder: Path, worker: FakeEngine, bounds: ReplicaBounds, changes: dict[str, Any]) -> Plane:
     ports = take_ports({"gateway": 0, "internal": 0})
     told = settings(folder, worker, ports, **changes)
     plane, stop = ControlPlane(told, bounds), asyncio.Event()
     serving = asyncio.create_task(serve(plane, told, stop))
-    made = Plane(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", plane, stop, serving)
-    try:
-        await _ready(made, {200} if ready else {200, 503})
-        yield made
-    finally:
-        stop.set()
-        assert await serving == 0
+    return Plane(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", plane, stop, serving)
 
 
-async def _ready(made: Plane, statuses: set[int]) -> None:
+async def _answers(made: Plane, statuses: set[int]) -> bool:
+    """Once it does; False where it has ended."""
     async with asyncio.timeout(40):
-        while True:
+        while not made.serving.done():
             try:
                 if (await made.get("/readyz"))[0] in statuses:
-                    return
+                    return True
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
+    return False
 
 
 @pytest.mark.parametrize("api_keys", ["auto", "required"])

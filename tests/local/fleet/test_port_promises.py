@@ -48,13 +48,10 @@ def promises(folder: Path) -> Iterator[PortPromises]:
 
 
 @contextmanager
-def running(program: str, *arguments: object, temporary: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def running(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A Python process that ends once its input does."""
-    environment = os.environ | ({"TMPDIR": str(temporary)} if temporary else {})
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
 
 
@@ -69,9 +66,9 @@ def tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_processes_that_choose_at_once_get_different_ports(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        takers = [stack.enter_context(running(TAKER, temporary=tmp_path)) for _ in range(4)]
+def test_processes_that_choose_at_once_get_different_ports() -> None:
+    with ExitStack() as stack:  # in the promises of all: they must not touch ports that other tests have chosen
+        takers = [stack.enter_context(running(TAKER)) for _ in range(4)]
         assert {said(taker) for taker in takers} == {"ready"}
         for taker in takers:
             tell(taker)
