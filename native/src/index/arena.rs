@@ -1,5 +1,8 @@
 //! Memory of the keys: pages of 16, handed out in extents of adjacent pages, each owned by one run.
 //!
+//! The first page of a run is its head. Heads have the numbers of their runs and lie apart, so that a block's number
+//! alone tells where its run is.
+//!
 //! An extent has a power of two of pages and begins at a multiple of its size, so that two halves can be joined again
 //! (buddies). Free extents of a size are a doubly linked list within their own first pages.
 
@@ -16,8 +19,8 @@ const NONE: u32 = u32::MAX;
 const FREE: u32 = u32::MAX;
 /// The run of an extent's first page until keys are in it.
 const TAKEN: u32 = u32::MAX - 1;
-/// Block numbers have 32 bits.
-const MOST_PAGES: u32 = 1 << 28;
+/// Bit of the pages that are heads of runs; the rest of their number is the run's. Block numbers have 32 bits.
+pub const HEAD: u32 = 1 << 27;
 
 type Page = [u64; PAGE as usize];
 
@@ -34,6 +37,12 @@ impl BlockId {
     #[inline]
     fn page(self) -> u32 {
         self.0 / PAGE
+    }
+
+    /// Its run, where it lies in the run's head.
+    #[inline]
+    pub fn headed(self) -> Option<u32> {
+        (self.page() & HEAD != 0).then_some(self.page() ^ HEAD)
     }
 }
 
@@ -53,6 +62,7 @@ pub struct Place {
 
 #[derive(Debug)]
 pub struct Arena {
+    heads: Chunked<Page>,
     pages: Chunked<Page>,
     owners: Chunked<Owner>,
     /// First pages of the first free extents, by class.
@@ -61,7 +71,7 @@ pub struct Arena {
 
 impl Arena {
     pub fn new() -> Self {
-        Self { pages: Chunked::new(), owners: Chunked::new(), free: [NONE; CLASSES] }
+        Self { heads: Chunked::new(), pages: Chunked::new(), owners: Chunked::new(), free: [NONE; CLASSES] }
     }
 
     /// Takes an extent of `1 << class` pages; returns its first page.
@@ -89,6 +99,15 @@ impl Arena {
         self.link(page, class);
     }
 
+    /// The empty head of a run, its first page.
+    pub fn head(&mut self, run: u32) -> u32 {
+        while self.heads.len() <= run {
+            self.heads.push(EMPTY_PAGE);
+        }
+        self.heads[run] = EMPTY_PAGE;
+        HEAD | run
+    }
+
     /// Makes a page of an extent the empty page `number` of a run.
     #[inline]
     pub fn begin(&mut self, page: u32, run: u32, number: u32) {
@@ -98,44 +117,51 @@ impl Arena {
 
     #[inline]
     pub fn key(&self, id: BlockId) -> u64 {
-        self.pages[id.page()][(id.0 % PAGE) as usize]
+        self.keys(id.page(), 1)[(id.0 % PAGE) as usize]
     }
 
     #[inline]
     pub fn set_key(&mut self, id: BlockId, key: u64) {
-        self.pages[id.page()][(id.0 % PAGE) as usize] = key;
+        let page = id.page();
+        let page = if page & HEAD == 0 { &mut self.pages[page] } else { &mut self.heads[page ^ HEAD] };
+        page[(id.0 % PAGE) as usize] = key;
     }
 
     /// The keys of adjacent pages of one extent.
     #[inline]
     pub fn keys(&self, page: u32, pages: u32) -> &[u64] {
-        self.pages.slice(page, pages).as_flattened()
+        let of = if page & HEAD == 0 { &self.pages } else { &self.heads };
+        of.slice(page & !HEAD, pages).as_flattened()
     }
 
     #[inline]
     pub fn place(&self, id: BlockId) -> Place {
+        if let Some(run) = id.headed() {
+            return Place { run, offset: id.0 % PAGE };
+        }
         let owner = self.owners[id.page()];
         Place { run: owner.run, offset: owner.number * PAGE + id.0 % PAGE }
     }
 
-    /// Prefetches a page's first line and its owner.
+    /// Prefetches a block's page, and the page's owner where it has one.
     #[inline]
     pub fn prefetch_owner(&self, id: BlockId) {
-        prefetch(&self.owners[id.page()]);
-        prefetch(&self.pages[id.page()]);
+        if id.headed().is_none() {
+            prefetch(&self.owners[id.page()]);
+        }
+        self.prefetch_keys(id.page(), 1);
     }
 
     /// Prefetches adjacent pages.
     #[inline]
     pub fn prefetch_keys(&self, page: u32, pages: u32) {
-        for page in self.pages.slice(page, pages) {
-            prefetch(&page[0]);
-            prefetch(&page[PAGE as usize / 2]);
+        for line in self.keys(page, pages).as_chunks::<{ PAGE as usize / 2 }>().0 {
+            prefetch(line);
         }
     }
 
     pub fn bytes(&self) -> usize {
-        self.pages.bytes() + self.owners.bytes()
+        self.heads.bytes() + self.pages.bytes() + self.owners.bytes()
     }
 
     /// Adds an extent at the end; what is skipped for its alignment is free.
@@ -152,7 +178,7 @@ impl Arena {
     }
 
     fn push(&mut self) -> u32 {
-        assert!(self.pages.len() < MOST_PAGES, "so many pages hold more than an index may");
+        assert!(self.pages.len() < HEAD, "so many pages hold more than an index may");
         self.owners.push(Owner { run: TAKEN, number: 0 });
         self.pages.push(EMPTY_PAGE)
     }

@@ -10,7 +10,7 @@ pub const BUCKETS: usize = 64;
 /// Number of buckets, from its home on, in which an entry may be.
 const REACH: usize = 1 << TAG_END;
 /// Number of last bits that a tag has in common with its home's number.
-pub const TAG_END: u32 = 2;
+pub const TAG_END: u32 = 3;
 const IS_IN: &str = "an entry that is in";
 /// Largest fill of a merged leaf, in 64ths.
 const SPARSE: usize = 42;

@@ -74,8 +74,7 @@ impl Walk {
                 run.fetch(&tier.arena, place.offset);
             } else if let Some(next) = keys.get(end) {
                 // Most prompts go on at a run's end: what finds the key there comes while this one is compared.
-                let ahead = tier.table.soon(next.key());
-                tier.table.sooner(ahead, &tier.arena);
+                tier.fetch(next.key());
             }
             for piece in pieces(run.spans(), place.offset, run.len()) {
                 // One key is enough where nobody holds the block.

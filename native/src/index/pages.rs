@@ -2,9 +2,10 @@
 
 use super::arena::Arena;
 
-const EXTENTS: usize = 9;
-/// Classes of a run's extents: the last ones do not double, so that a run has few pages to come.
-const CLASS: [u8; EXTENTS] = [0, 1, 2, 3, 4, 4, 5, 5, 5];
+const EXTENTS: usize = 11;
+/// Classes of a run's extents, of which the first is its head: the last ones do not double, so that a run has few pages
+/// to come.
+const CLASS: [u8; EXTENTS] = [0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5];
 /// Number of each extent's first page in the run.
 const START: [u8; EXTENTS] = starts();
 /// Extent of each page.
@@ -61,6 +62,10 @@ impl Pages {
     /// Adds the empty page `number`, the next, for run `run`; returns it.
     pub fn push(&mut self, arena: &mut Arena, run: u32, number: u32) -> u32 {
         let (extent, offset) = at(number);
+        if number == 0 {
+            self.0[0] = arena.head(run);
+            return self.0[0];
+        }
         if offset == 0 {
             self.0[extent] = arena.take(CLASS[extent].into());
         }
@@ -93,7 +98,7 @@ impl Pages {
 
     /// Gives the extents of pages `most..len` back that have none before these; the run had `len`.
     pub fn shorten(&self, len: u32, most: u32, arena: &mut Arena) {
-        for (first, (start, class)) in self.0.iter().zip(START.iter().zip(CLASS)).rev() {
+        for (first, (start, class)) in self.0.iter().zip(START.iter().zip(CLASS)).skip(1).rev() {
             if (most..len).contains(&u32::from(*start)) {
                 arena.give_back(*first, class.into());
             }

@@ -14,12 +14,12 @@ use crate::reader::Key;
 
 /// Longer chains go on in another run, which bounds what a change of one run can cost.
 pub const MAX_RUN: u32 = MOST * PAGE;
-/// A run is squeezed when it has more holes than this, and than one key in four.
-const MANY_HOLES: u32 = 16;
+/// A run is squeezed when it has as many holes as its head has room for, and more than one key in four.
+const MANY_HOLES: u32 = PAGE;
 /// Keys that are compared before asking whether any differs.
 const STEP: usize = 16;
 /// Keys that are prefetched before those that are compared.
-const FETCHED: usize = 128;
+const FETCHED: usize = 512;
 /// Keys whose buckets are read ahead together.
 pub const AHEAD: usize = 32;
 
@@ -229,7 +229,7 @@ impl Run {
         self.holes = short(self.holes() + died - revived);
         if died > 0 {
             self.trim(around);
-            if self.holes() > MANY_HOLES && self.holes() * 4 > self.len() {
+            if self.holes() >= MANY_HOLES && self.holes() * 4 > self.len() {
                 self.squeeze(around);
             }
         }

@@ -40,8 +40,10 @@ pub fn pieces(spans: &[Span], from: u32, to: u32) -> impl Iterator<Item = Piece>
 pub enum Spans {
     /// None where it ends at 0.
     One(Span),
-    Many(Vec<Span>),
+    Many(Box<[Span]>),
 }
+
+const _: () = assert!(size_of::<Spans>() == 16);
 
 impl Default for Spans {
     fn default() -> Self {
@@ -62,9 +64,12 @@ impl Spans {
     /// Adds a span at the end.
     pub fn push(&mut self, end: u32, set: SetId) {
         match self {
-            Self::Many(listed) => push(listed, end, set),
             Self::One(only) if only.end == 0 || only.set == set => *only = Span { end, set },
-            Self::One(only) => *self = Self::Many(vec![*only, Span { end, set }]),
+            _ => {
+                let mut spans = self.take();
+                push(&mut spans, end, set);
+                self.set(spans);
+            }
         }
     }
 
@@ -93,12 +98,12 @@ impl Spans {
 
     /// Bytes of the list.
     pub fn bytes(&self) -> usize {
-        if let Self::Many(listed) = self { listed.capacity() * size_of::<Span>() } else { 0 }
+        if let Self::Many(listed) = self { size_of_val(&**listed) } else { 0 }
     }
 
     fn take(&mut self) -> Vec<Span> {
         match std::mem::take(self) {
-            Self::Many(listed) => listed,
+            Self::Many(listed) => listed.into_vec(),
             one @ Self::One(_) => one.as_slice().to_vec(),
         }
     }
@@ -107,7 +112,7 @@ impl Spans {
         *self = if let [] | [_] = spans[..] {
             Self::One(spans.first().copied().unwrap_or_default())
         } else {
-            Self::Many(spans)
+            Self::Many(spans.into_boxed_slice())
         };
     }
 }

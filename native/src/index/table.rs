@@ -141,15 +141,11 @@ impl Table {
         Ahead { spot, leaf: u64::from(self.shape) << 32 | u64::from(leaf.unwrap_or(NO_LEAF)) }
     }
 
-    /// Prefetches what is read of a key after its bucket: its block and who owns that.
+    /// The block that a key probably has, from its bucket alone.
     #[inline]
-    pub fn sooner(&self, ahead: Ahead, arena: &Arena) {
-        if let Some(leaf) = self.leaf_of(ahead) {
-            let entry = ahead.spot.entry();
-            if let Some(id) = self.leaves[leaf].bucket(entry.home).likely(entry.tag) {
-                arena.prefetch_owner(id);
-            }
-        }
+    pub fn likely(&self, ahead: Ahead) -> Option<BlockId> {
+        let entry = ahead.spot.entry();
+        self.leaves[self.leaf_of(ahead)?].bucket(entry.home).likely(entry.tag)
     }
 
     /// The same as `find`, where it was fetched ahead.

@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Place};
 use super::chunked::Chunked;
+use super::prefetch::prefetch;
 use super::runs::{Around, Run, after};
 use super::sets::{SetId, Sets};
 use super::spans::pieces;
@@ -69,6 +70,17 @@ impl Tier {
     #[inline]
     pub fn find(&self, key: u64) -> Option<Place> {
         self.table.find(key, &self.arena).map(|id| self.arena.place(id))
+    }
+
+    /// Prefetches what is read of a key that will be looked up soon: its bucket, its block, and its run.
+    #[inline]
+    pub fn fetch(&self, key: u64) {
+        if let Some(id) = self.table.likely(self.table.soon(key)) {
+            self.arena.prefetch_owner(id);
+            if let Some(run) = id.headed() {
+                prefetch(&self.runs[run]);
+            }
+        }
     }
 
     /// Records that a worker holds `keys`, all different and none of them 0; `parent` is the key before, 0 for none.

@@ -1,5 +1,5 @@
 use super::super::arena::{Arena, BlockId, PAGE};
-use super::{BUCKETS, Entry, Leaf, Table};
+use super::{BUCKETS, Entry, Leaf, TAG_END, Table};
 use crate::mixing::splitmix64;
 use std::collections::HashMap;
 
@@ -143,7 +143,7 @@ fn a_split_keeps_what_lies_beyond_the_leafs_end() {
     for bit in [0, 1 << 15] {
         let mut leaf = Leaf::EMPTY;
         let entries: Vec<Entry> =
-            (0..30).map(|number| Entry { home: BUCKETS - 1, tag: number << 2 | bit | 3 }).collect();
+            (0..30).map(|number| Entry { home: BUCKETS - 1, tag: (((number + 1) << TAG_END) - 1) | bit }).collect();
         for (entry, id) in entries.iter().zip(0..) {
             assert!(leaf.put(*entry, BlockId(id)));
         }
