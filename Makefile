@@ -31,7 +31,7 @@ TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -181,6 +181,9 @@ bench-replay-sensitivity: setup ## The same with what is learnt taken for more o
 
 bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.replay_real
+
+bench-scale: setup ## A replica before 10, 100 and 1,000 fake agents: CPU, memory, frames, requests beside them (ten minutes)
+	@$(BIN)/python -m bench.scale
 
 bench-tenants: setup ## Whether a tenant can tell by time what another has asked
 	@$(BIN)/python -m bench.tenant_timing

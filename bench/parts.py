@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,11 +167,13 @@ def plane(
     core: set[int],
     spec: Sequence[str] = (),
     command: Sequence[str] = CONTROL_PLANE,
+    until: str = "ready",
     **settings: str,
 ) -> Iterator[Running]:
     """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``.
 
-    ``spec`` are further lines of the pool's; ``command`` runs it in Python.
+    ``spec`` are further lines of the pool's; ``command`` runs it in Python. It is waited for ``until`` it is "ready",
+    or only "listening".
     """
     ports = take_ports({"gateway": 0, "internal": 0})
     _write(folder, key, engines, spec)
@@ -182,7 +185,7 @@ def plane(
         environment=_control_plane_environment(folder, ports) | own,
     ) as started:
         running = Running(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", started.pid)
-        _wait(f"{running.internal}/readyz", started, folder / "controlplane.log")
+        _wait(f"{running.internal}/readyz", started, folder / "controlplane.log", ready=until == "ready")
         yield running
 
 
@@ -249,11 +252,22 @@ def _first_line(log: Path, started: subprocess.Popen[bytes]) -> str:
     raise RuntimeError(f"the engine did not start: {log.read_text()[-2000:]}")
 
 
-def _wait(url: str, started: subprocess.Popen[bytes], log: Path) -> None:
+def status_of(url: str) -> int:
+    """The HTTP status of an address of our own; 0 where nothing answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def _wait(url: str, started: subprocess.Popen[bytes], log: Path, *, ready: bool) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and started.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own address
-            if answer.status == 200:
-                return
+        status = status_of(url)
+        if status == 200 or (status and not ready):
+            return
         time.sleep(0.05)
     raise RuntimeError(f"the control plane did not start: {log.read_text()[-2000:]}")

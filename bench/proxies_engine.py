@@ -75,6 +75,8 @@ class EngineConnection(asyncio.Protocol):
         self._url, self._body = b"", []
         if url == b"/v1/chat/completions":
             self._answer(body)
+        elif url == b"/v1/completions":
+            self._write(_whole(200, COMPLETION))
         else:
             known = _PROBES.get(url.partition(b"?")[0])
             self._write(_whole(200 if known is not None else 404, msgspec.json.encode(known)))
@@ -117,6 +119,13 @@ async def engines(count: int, *, token_seconds: float = TOKEN_SECONDS) -> Any:
     finally:
         for server in servers:
             server.close()
+
+
+COMPLETION: Final = msgspec.json.encode(
+    {"id": "cmpl-bench", "object": "text_completion", "created": 1, "model": MODEL, "usage": None}
+    | {"choices": [{"index": 0, "text": " word", "logprobs": None, "finish_reason": "length", "stop_reason": None}]}
+)
+"""The answer to any completion, whole."""
 
 
 @lru_cache(maxsize=256)
