@@ -31,7 +31,7 @@ TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ nightly: setup ## All tests, the slow ones too, with twenty times the examples
 
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
+
+up-replicas: setup ## Two control planes behind one port, with two real workers, until Ctrl-C (REPLICAS=3: three)
+	@$(BIN)/cachefleet up examples/cpu-two-workers.yaml --replicas $(or $(REPLICAS),2)
 
 dashboards: setup ## Write the chart's Grafana dashboards from charts/dashboards/, and a picture of each in docs/images (two minutes)
 	@$(BIN)/python -m charts.dashboards

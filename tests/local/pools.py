@@ -7,7 +7,7 @@ from typing import Any
 
 from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
 from cachefleet_local.fleet.data_folder import DataFolder
-from cachefleet_local.fleet.processes import Place, port_names
+from cachefleet_local.fleet.processes import Place, port_names, replica_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -22,13 +22,15 @@ def changed(name: str, old: str, new: str) -> list[PrefixCachePool]:
     return parse_pools(text.replace(old, new))
 
 
-def place(pools: list[PrefixCachePool], **changes: Any) -> Place:
+def place(pools: list[PrefixCachePool], *, replicas: int = 1, **changes: Any) -> Place:
+    names = replica_names(replicas)
     values: dict[str, Any] = {
         "folder": DataFolder(Path("/data")),
         "sockets": Path("/run/s"),
         "python": "python",
         "engine_python": "engine-python",
-        "ports": {name: 9000 + i for i, name in enumerate(port_names(pools))},
+        "ports": {name: 9000 + i for i, name in enumerate(port_names(pools, names))},
+        "replicas": names,
         "models": {
             "cachefleet/tiny": "/models/tiny",
             "cachefleet/small": "/models/small",

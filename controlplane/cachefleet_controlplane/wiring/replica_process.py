@@ -14,7 +14,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -42,7 +43,10 @@ ENDING_SECONDS: Final = 3.0
 INTERNAL_DRAIN_SECONDS: Final = 2.0
 """How long the internal port's answers may take to end: connections without a request stay for a second of it."""
 KNOWN_SECONDS: Final = 10.0
-"""How long clients that wait at an inherited socket wait for the pools to be known."""
+"""How long clients that wait at an inherited socket wait for a replica that is not ready, beside the time that this may
+wait for agents: another replica may take them meanwhile.
+"""
+POLL_SECONDS: Final = 0.02
 
 
 def main() -> int:
@@ -88,7 +92,9 @@ async def serve(
     async with plane:
         gateway, internal = servers(plane, settings)
         running = [
-            asyncio.create_task(_run("gateway", gateway, sockets.get(settings.gateway_port), plane.fleet.informed)),
+            asyncio.create_task(
+                _run("gateway", gateway, sockets.get(settings.gateway_port), partial(_ready, plane, settings))
+            ),
             asyncio.create_task(_run("internal", internal, sockets.get(settings.internal_port))),
         ]
         stopped = asyncio.create_task(stop.wait())
@@ -110,15 +116,25 @@ async def serve(
     return 1 if failed else 0
 
 
+async def _ready(plane: ControlPlane, settings: Settings) -> None:
+    """Wait until the replica is ready or leaves, KNOWN_SECONDS longer at most than it may wait for agents."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KNOWN_SECONDS + settings.startup_seconds):
+            while not (plane.readiness()[0] or plane.state.leaving):  # noqa: ASYNC110 - of many parts
+                await asyncio.sleep(POLL_SECONDS)
+
+
 async def _run(
-    name: str, server: NativeServer, listener: socket.socket | None, known: asyncio.Event | None = None
+    name: str,
+    server: NativeServer,
+    listener: socket.socket | None,
+    ready: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve; at an inherited socket, where clients may be waiting, once the pools are ``known``."""
+    """Serve; at an inherited socket, where clients may be waiting, once ``ready`` has returned."""
     telling = asyncio.create_task(_tell(name, server))
     try:
-        if listener is not None and known is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(known.wait(), KNOWN_SECONDS)
+        if listener is not None and ready is not None:
+            await ready()
         await server.serve(None if listener is None else [listener])
     except SystemExit:  # why is logged
         logger.error("the %s port cannot be opened: %s", name, server.origin)  # noqa: TRY400 - no trace of use

@@ -175,6 +175,8 @@ class Settings(BaseSettings):
     """NAMESPACE/NAME of a ConfigMap that says so in the cluster; empty for none. Set by the chart."""
     database_url: SecretStr = SecretStr("")
     """SQLAlchemy URL; empty means SQLite in the data folder. Set it to PostgreSQL for more than one replica."""
+    shared_store: bool = False
+    """All replicas are on one machine and use one data folder. Set by a fleet on one machine."""
     ephemeral_store: bool = False
     """The data folder ends with its pod: no keys are made in it, unless keys are required. Set by the chart."""
     decisions_max_rows: int = Field(20_000, ge=100, le=10_000_000)
@@ -242,7 +244,7 @@ class Settings(BaseSettings):
     @property
     def private_store(self) -> bool:
         """There are other replicas, and what this one writes into its database none of them ever sees."""
-        return self.replicas > 1 and self._is_file
+        return self.replicas > 1 and self._is_file and not self.shared_store
 
     @property
     def store_ends_with_pod(self) -> bool:

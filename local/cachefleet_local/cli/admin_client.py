@@ -48,6 +48,10 @@ class AdminClient:
         """POST to ``/admin/v1/<path>``; the JSON of the answer, None for status 204."""
         return self._ask("POST", path, body=_encoded(body))
 
+    def readiness(self) -> Any:
+        """The JSON of /readyz. UnreachableError where the replica is not ready."""
+        return self._ask("GET", "readyz", root="")
+
     def sign_in_link(self) -> Any:
         """The JSON of a link that signs in to the console once. AbsentError where there is no console."""
         return self._ask("POST", "sign-in-links", root="/console")

@@ -164,7 +164,7 @@ def _start_words(spec: ProcessSpec, life: Life) -> str:
 def _addresses(fleet: Prepared, link: str) -> list[str]:
     rows = [
         ("Gateway", f"{fleet.plan.gateway_url}/v1", "OpenAI API"),
-        ("Internal", fleet.plan.internal_url, "/admin/v1, /metrics, /healthz, /readyz"),
+        *(("Internal", url, _of_replica(name, fleet)) for name, url in fleet.plan.replicas.items()),
         ("Console", link or f"{fleet.plan.internal_url}/console/", _signing_in(fleet, link)),
         *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),
         ("Logs", str(fleet.folder.logs), ""),
@@ -172,6 +172,11 @@ def _addresses(fleet: Prepared, link: str) -> list[str]:
     ]
     width = max(len(value) for label, value, _ in rows if label not in {"Logs", "Console"})
     return [f"{label:<10}{value:<{width}}  {note}".rstrip() for label, value, note in rows]
+
+
+def _of_replica(name: str, fleet: Prepared) -> str:
+    paths = "/admin/v1, /metrics, /healthz, /readyz"
+    return f"{paths} of {name}" if len(fleet.plan.replicas) > 1 else paths
 
 
 def _signing_in(fleet: Prepared, link: str) -> str:

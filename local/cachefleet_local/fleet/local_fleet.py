@@ -42,7 +42,17 @@ from cachefleet_local.fleet.machine import (
 )
 from cachefleet_local.fleet.pool_file import check
 from cachefleet_local.fleet.ports import PortError, take_ports
-from cachefleet_local.fleet.processes import FleetPlan, Place, WorkerPlan, plan_fleet, pool_workers, port_names
+from cachefleet_local.fleet.processes import (
+    CONTROL_PLANE,
+    FleetPlan,
+    Place,
+    WorkerPlan,
+    internal_port,
+    plan_fleet,
+    pool_workers,
+    port_names,
+    replica_names,
+)
 from cachefleet_local.fleet.start_progress import StartProgress
 from cachefleet_local.supervise.process_spec import ProcessSpec
 from cachefleet_local.supervise.process_states import Life, State
@@ -63,6 +73,8 @@ class Options:
     data_dir: Path = DEFAULT_DATA_DIR
     gateway_port: int = 8080
     internal_port: int = 8081
+    replicas: int = 1
+    """How many replicas of the control plane."""
     policy: str = "cacheAware"
     wait_seconds: float = 600.0
     engine_python: str = sys.executable
@@ -105,13 +117,15 @@ def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Pre
 def _lay_out(
     pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, sockets: Path
 ) -> FleetPlan:
-    wanted = dict.fromkeys(port_names(pools), 0)
-    wanted |= {"gateway": options.gateway_port, "internal port": options.internal_port}
+    replicas = replica_names(options.replicas)
+    wanted = dict.fromkeys(port_names(pools, replicas), 0)
+    wanted |= {"gateway": options.gateway_port, internal_port(CONTROL_PLANE): options.internal_port}
     place = Place(
         folder=folder,
         sockets=sockets,
         python=sys.executable,
         engine_python=options.engine_python,
+        replicas=replicas,
         ports=take_ports(wanted),
         models=_models(pools),
         devices=devices_of(pools),
@@ -170,6 +184,7 @@ def fleet_text(plan: FleetPlan, pools: Sequence[PrefixCachePool]) -> str:
             "pid": os.getpid(),
             "gateway": plan.gateway_url,
             "internal": plan.internal_url,
+            "replicas": dict(plan.replicas),
             "pools": [pool.key for pool in pools],
         },
         indent=2,

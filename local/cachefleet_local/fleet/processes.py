@@ -1,8 +1,8 @@
 """Plan of the processes that run pools on this machine (pure).
 
-One control plane; for each replica of each pool an engine (vLLM) and its agent. Everything listens on the loopback
-interface. Engines publish their KV events, which hold token ids, on sockets in a private folder. Credentials go by
-file or by environment, never on a command line.
+The replicas of the control plane; for each replica of each pool an engine (vLLM) and its agent. Everything listens on
+the loopback interface. Engines publish their KV events, which hold token ids, on sockets in a private folder.
+Credentials go by file or by environment, never on a command line.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from cachefleet_local.fleet.ports import LOOPBACK
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 
 CONTROL_PLANE: Final = "controlplane"
+"""The first replica of the control plane; the others are ``controlplane-2`` and so on."""
 DRAIN_SECONDS: Final = 3
 """Drain time of the control plane; Ctrl-C takes at least as long."""
 
@@ -62,7 +63,13 @@ class FleetPlan:
     processes: tuple[ProcessSpec, ...]
     workers: tuple[WorkerPlan, ...]
     gateway_url: str
-    internal_url: str
+    replicas: Mapping[str, str]
+    """Internal address of each replica of the control plane, by its process's name."""
+
+    @property
+    def internal_url(self) -> str:
+        """Internal address of the first replica, which commands ask."""
+        return self.replicas[CONTROL_PLANE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,8 @@ class Place:
     """A private folder with a short path: the path of a socket has a small limit."""
     python: str
     engine_python: str
+    replicas: Sequence[str]
+    """Names of the replicas of the control plane."""
     ports: Mapping[str, int]
     """For each name that ``port_names`` gives."""
     models: Mapping[str, str]
@@ -110,23 +119,34 @@ def pool_workers(pools: Sequence[PrefixCachePool]) -> list[PoolWorkers]:
     ]
 
 
-def port_names(pools: Sequence[PrefixCachePool]) -> list[str]:
-    """The ports a fleet needs: gateway, internal port, engine and agent of each worker."""
+def replica_names(count: int) -> list[str]:
+    """Names of so many replicas of the control plane."""
+    return [CONTROL_PLANE, *(f"{CONTROL_PLANE}-{number}" for number in range(2, count + 1))]
+
+
+def port_names(pools: Sequence[PrefixCachePool], replicas: Sequence[str]) -> list[str]:
+    """The ports a fleet needs: gateway, internal port of each replica, engine and agent of each worker."""
     labels = [worker_label(pool, replica) for pool in pools for replica in range(pool.spec.replicas)]
-    return ["gateway", "internal port", *(f"{label}.{part}" for label in labels for part in ("engine", "agent"))]
+    parts = [f"{label}.{part}" for label in labels for part in ("engine", "agent")]
+    return ["gateway", *map(internal_port, replicas), *parts]
+
+
+def internal_port(replica: str) -> str:
+    """Name of the internal port of a replica."""
+    return f"internal port of {replica}"
 
 
 def plan_fleet(pools: Sequence[PrefixCachePool], place: Place, key: FleetKey) -> FleetPlan:
-    """Plan the control plane, and an engine and an agent for each replica of each pool."""
+    """Plan the control plane's replicas, and an engine and an agent for each replica of each pool."""
     workers = [_worker(pool, replica, place) for pool in pools for replica in range(pool.spec.replicas)]
-    processes = [_control_plane(place)]
+    processes = [_control_plane(name, place) for name in place.replicas]
     for worker, (pool, _) in zip(workers, _replicas(pools), strict=True):
         processes += [_engine(worker, pool, place, key=key), _agent(worker, pool, place)]
     return FleetPlan(
         processes=tuple(processes),
         workers=tuple(workers),
         gateway_url=_url(place.ports["gateway"]),
-        internal_url=_url(place.ports["internal port"]),
+        replicas={name: _url(place.ports[internal_port(name)]) for name in place.replicas},
     )
 
 
@@ -146,13 +166,13 @@ def _worker(pool: PrefixCachePool, replica: int, place: Place) -> WorkerPlan:
     )
 
 
-def _control_plane(place: Place) -> ProcessSpec:
-    folder = place.folder
+def _control_plane(name: str, place: Place) -> ProcessSpec:
+    folder, gateway, internal = place.folder, place.ports["gateway"], place.ports[internal_port(name)]
     environment = {
         "GATEWAY_HOST": LOOPBACK,
-        "GATEWAY_PORT": str(place.ports["gateway"]),
+        "GATEWAY_PORT": str(gateway),
         "INTERNAL_HOST": LOOPBACK,
-        "INTERNAL_PORT": str(place.ports["internal port"]),
+        "INTERNAL_PORT": str(internal),
         "POOL_SOURCE": "file",
         "POOL_FILE": str(folder.pool_file),
         "ENDPOINTS_FILE": str(folder.endpoints_file),
@@ -163,19 +183,22 @@ def _control_plane(place: Place) -> ProcessSpec:
         "ADMIN_TOKEN_FILE": str(folder.admin_token_file),
         "POLICY": place.policy,
         "DRAIN_SECONDS": str(DRAIN_SECONDS),
-        # The only replica: it starts and ends without waiting for others.
-        "WITHDRAW_SECONDS": "0",
-        "STARTUP_SECONDS": "0",
+        "REPLICAS": str(len(place.replicas)),
+        "SHARED_STORE": "1",
+        "WITHDRAW_SECONDS": "0",  # all end together, and no load balancer has to notice
         "LOG_FORMAT": "text",
     }
+    if len(place.replicas) == 1:
+        environment["STARTUP_SECONDS"] = "0"  # nobody serves while it would wait for agents
     return ProcessSpec(
-        name=CONTROL_PLANE,
+        name=name,
         kind=Kind.CONTROL_PLANE,
         argv=(place.python, "-m", "cachefleet_controlplane"),
         environment=_prefixed(environment),
-        log=folder.log(CONTROL_PLANE),
-        ports=(place.ports["gateway"], place.ports["internal port"]),
-        ready_url=f"{_url(place.ports['internal port'])}/readyz",
+        log=folder.log(name),
+        ports=(gateway, internal),
+        ready_url=f"{_url(internal)}/readyz",
+        after=() if name == CONTROL_PLANE else (CONTROL_PLANE,),  # which makes the database
         grace_seconds=DRAIN_SECONDS + 5.0,
     )
 
@@ -243,7 +266,7 @@ def _agent(worker: WorkerPlan, pool: PrefixCachePool, place: Place) -> ProcessSp
         "AGENT_ENDPOINT": worker.agent_url,
         "EVENTS_ENDPOINT": _socket(place, worker, "events"),
         "REPLAY_ENDPOINT": _socket(place, worker, "replay"),
-        "CONTROL_PLANES": f"ws://{LOOPBACK}:{place.ports['internal port']}",
+        "CONTROL_PLANES": ",".join(f"ws://{LOOPBACK}:{place.ports[internal_port(name)]}" for name in place.replicas),
         "TOKEN_FILE": str(folder.report_token_file(pool.key, worker.name)),
         "INDEX_KEY_FILE": str(folder.index_key_file(pool.key)),
         "WORKER_KEY_FILE": str(folder.worker_key_file(pool.key)),

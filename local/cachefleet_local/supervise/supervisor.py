@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -50,6 +50,8 @@ class Supervisor:
         self.slots = asyncio.Semaphore(parallel_starts)
         self.stopping = asyncio.Event()
         self._news = asyncio.Condition()
+        self.listeners: Mapping[int, socket.socket] = {}
+        """Sockets that listen for processes, by port: those of one port share its socket."""
 
     def stop(self) -> None:
         """Ask all processes to end; ``run`` returns when they have."""
@@ -58,9 +60,10 @@ class Supervisor:
     async def run(self) -> None:
         """Supervise until ``stop``; no process is left when it returns or raises."""
         timeout = aiohttp.ClientTimeout(PROBE_TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
-            for spec in self._specs:
-                group.create_task(_Supervised(self, spec, session).live())
+        with listeners({port for spec in self._specs for port in spec.ports}) as self.listeners:
+            async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+                for spec in self._specs:
+                    group.create_task(_Supervised(self, spec, session).live())
 
     async def settled(self) -> bool:
         """Wait until all are ready (True), or one has failed or stopped (False)."""
@@ -99,12 +102,10 @@ class _Supervised:
         self._spec = spec
         self._session = session
         self._misses = 0
-        self._sockets: tuple[socket.socket, ...] = ()
 
     async def live(self) -> None:
         await self._unless_stopped(self._fleet.ready(self._spec.after))
-        with listeners(self._spec.ports) as self._sockets:
-            await self._all_runs()
+        await self._all_runs()
         await self._fleet.apply(self._spec, Event.STOP)
 
     async def _all_runs(self) -> None:
@@ -129,7 +130,7 @@ class _Supervised:
     async def _run(self, slot: AsyncExitStack) -> None:
         await self._fleet.apply(self._spec, Event.START)
         self._misses = 0
-        process = await _spawn(self._spec, [one.fileno() for one in self._sockets])
+        process = await _spawn(self._spec, [one.fileno() for one in self._open_sockets()])
         exited = asyncio.create_task(process.wait())
         try:
             await self._attend(process, exited, slot)
@@ -165,10 +166,15 @@ class _Supervised:
         if exited.done():
             return
         await self._fleet.apply(self._spec, Event.STOP)
-        for one in self._sockets:  # nobody will serve who connects from now on
+        for one in self._open_sockets():  # nobody will serve who connects from now on: all end together
             one.close()
         _terminate(process)
         await asyncio.wait({exited}, timeout=self._spec.grace_seconds + _AFTER_GRACE_SECONDS)
+
+    def _open_sockets(self) -> list[socket.socket]:
+        """Of its ports; none once the fleet is to stop."""
+        sockets = [self._fleet.listeners[port] for port in self._spec.ports if port in self._fleet.listeners]
+        return [one for one in sockets if one.fileno() >= 0]
 
     @property
     def _interval(self) -> float:

@@ -306,6 +306,22 @@ async def test_an_inherited_socket_is_served_and_outlives_the_process(tmp_path: 
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
+async def test_who_waits_at_an_inherited_socket_is_served_once_the_replica_is_ready(tmp_path: Path) -> None:
+    """No agent comes, and the replica may wait for one: whoever else has the socket takes the request meanwhile."""
+    async with engine() as worker:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            given = inherited_sockets({"CACHEFLEET_SOCKETS": str(os.dup(listener.fileno()))})
+            told = settings(tmp_path, worker, {"gateway": port, "internal": 0}, startup_seconds=1.5)
+            plane, stop = ControlPlane(told, BOUNDS), asyncio.Event()
+            serving = asyncio.create_task(serve(plane, told, stop, sockets=given))
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            async with aiohttp.ClientSession() as http, http.post(url, json=chat("hello")) as answer:
+                assert (answer.status, plane.readiness()[0]) == (200, True)
+            stop.set()
+            assert await serving == 0
+
+
 @pytest.mark.parametrize("given", ["x", "99999", "-1"])
 def test_what_is_no_socket_is_not_inherited(given: str) -> None:
     assert inherited_sockets({"CACHEFLEET_SOCKETS": ""}) == inherited_sockets({}) == {}

@@ -8,16 +8,16 @@ from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.data_folder import DataFolder
-from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names
+from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names, replica_names
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from tests.local.pools import changed, example, place
 
 KEY = FleetKey(bytes(32))
 
 
-def plan(name: str, **changes: object) -> FleetPlan:
+def plan(name: str, *, replicas: int = 1, **changes: object) -> FleetPlan:
     pools = example(name)
-    return plan_fleet(pools, place(pools, **changes), KEY)
+    return plan_fleet(pools, place(pools, replicas=replicas, **changes), KEY)
 
 
 def named(fleet: FleetPlan, name: str) -> ProcessSpec:
@@ -174,6 +174,31 @@ def test_several_pools_share_one_control_plane() -> None:
     assert [worker.pool for worker in fleet.workers] == ["default/assistants", "default/readers"]
 
 
+def test_replicas_share_gateway_and_store_and_every_agent_reports_to_each() -> None:
+    fleet = plan("cpu-two-workers", replicas=3)
+    names = ["controlplane", "controlplane-2", "controlplane-3"]
+    assert [(spec.name, spec.after) for spec in fleet.processes[:3]] == [
+        ("controlplane", ()),
+        ("controlplane-2", ("controlplane",)),
+        ("controlplane-3", ("controlplane",)),
+    ]
+    assert list(fleet.replicas) == names
+    replicas = [named(fleet, name) for name in names]
+    for variable, value in (("GATEWAY_PORT", "9000"), ("REPLICAS", "3"), ("DATA_DIR", "/data/controlplane")):
+        assert {spec.environment[f"CACHEFLEET_{variable}"] for spec in replicas} == {value}
+    internal = [spec.environment["CACHEFLEET_INTERNAL_PORT"] for spec in replicas]
+    assert [spec.ports for spec in replicas] == [(9000, int(port)) for port in internal]
+    for worker in fleet.workers:
+        told = named(fleet, worker.agent).environment["CACHEFLEET_CONTROL_PLANES"]
+        assert told == ",".join(f"ws://127.0.0.1:{port}" for port in internal)
+
+
+def test_only_a_replica_beside_others_waits_for_agents() -> None:
+    alone, beside = (plan("cpu-two-workers", replicas=count) for count in (1, 2))
+    assert named(alone, "controlplane").environment["CACHEFLEET_STARTUP_SECONDS"] == "0"
+    assert "CACHEFLEET_STARTUP_SECONDS" not in named(beside, "controlplane").environment
+
+
 def test_names_logs_and_ports_are_each_used_once() -> None:
     pools = example("cpu-two-models") + example("gpu-qwen") + example("cpu-two-workers")
     fleet = plan_fleet(pools, place(pools), KEY)
@@ -181,6 +206,6 @@ def test_names_logs_and_ports_are_each_used_once() -> None:
         [spec.name for spec in fleet.processes],
         [spec.log for spec in fleet.processes],
         [spec.ready_url for spec in fleet.processes],
-        port_names(pools),
+        port_names(pools, replica_names(8)),
     ):
         assert len(set(values)) == len(values)

@@ -147,6 +147,25 @@ while True:
 """
 
 
+TWINS = """
+import os, selectors, socket, sys
+open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
+waiting = selectors.DefaultSelector()
+for number in os.environ["CACHEFLEET_SOCKETS"].split(","):
+    listener = socket.socket(fileno=int(number))
+    listener.setblocking(False)
+    waiting.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in waiting.select():
+        try: client, _ = key.fileobj.accept()
+        except BlockingIOError: continue
+        client.setblocking(True)
+        client.recv(4096)
+        client.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n%d" % os.getpid())
+        client.close()
+"""
+
+
 async def ask(port: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.0\r\n\r\n")
@@ -170,6 +189,28 @@ async def test_a_socket_outlives_its_process_and_who_connects_meanwhile_is_answe
         assert set(later) == {pids(tmp_path, "heir")[1]}
     with pytest.raises(ConnectionRefusedError):
         await ask(port)
+
+
+async def test_processes_of_one_port_share_its_socket_and_a_killed_one_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Without the shared socket the second could not listen, or who comes waits for the first to be started again."""
+    shared, *own = take_ports({"shared": 0, "first": 0, "second": 0}).values()
+    specs = [
+        replace(
+            _spec(tmp_path, name, (sys.executable, "-S", "-c", TWINS, str(tmp_path / f"{name}.pids")), port=port),
+            ports=(shared, port),
+        )
+        for name, port in zip(("first", "second"), own, strict=True)
+    ]
+    async with running(*specs) as (fleet, _):
+        assert await asyncio.wait_for(fleet.settled(), HANG_SECONDS)
+        first, second = (pids(tmp_path, name)[0] for name in ("first", "second"))
+        assert set(await asyncio.gather(*(ask(shared) for _ in range(60)))) <= {first, second}
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: gone(first))
+        assert set(await asyncio.gather(*(ask(shared) for _ in range(20)))) <= {second, *pids(tmp_path, "first")}
+        await until(lambda: len(pids(tmp_path, "first")) == 2)
+    with pytest.raises(ConnectionRefusedError):
+        await ask(shared)
 
 
 async def test_one_that_says_no_is_not_ready_and_not_restarted(tmp_path: Path) -> None:

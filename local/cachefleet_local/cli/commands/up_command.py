@@ -28,6 +28,9 @@ def up(
     internal_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of admin API, reports and metrics; 0 takes a free one.")
     ] = 8081,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=8, help="Replicas of the control plane, all behind the gateway's port.")
+    ] = 1,
     policy: Annotated[
         RoutingPolicy, typer.Option(help="How requests are routed; can be changed while it runs.")
     ] = RoutingPolicy.CACHE_AWARE,
@@ -44,6 +47,7 @@ def up(
         data_dir=data_dir,
         gateway_port=gateway_port,
         internal_port=internal_port,
+        replicas=replicas,
         policy=policy.value,
         wait_seconds=wait_timeout,
         engine_python=engine_python,

@@ -124,14 +124,24 @@ def _authorities(file: Path | None) -> str:
 
 def local_gateway(where: Where) -> str:
     """The gateway of the local fleet; "" where none runs, or another control plane is meant."""
+    return str(_local_fleet(where).get("gateway", ""))
+
+
+def local_replicas(where: Where) -> dict[str, str]:
+    """Internal addresses of the control plane's replicas in the local fleet, by name; none as for ``local_gateway``."""
+    replicas = _local_fleet(where).get("replicas")
+    return {str(name): str(url) for name, url in replicas.items()} if isinstance(replicas, dict) else {}
+
+
+def _local_fleet(where: Where) -> dict[str, object]:
     base = _base(where, os.environ)
     if where.url or base.cluster or (base.url and not where.data_dir):
-        return ""
+        return {}
     folder = DataFolder((where.data_dir or base.data_dir or DEFAULT_DATA_DIR).absolute())
     try:
-        return str(json.loads(folder.fleet_file.read_text())["gateway"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return dict(json.loads(folder.fleet_file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _local_url(folder: DataFolder) -> str:

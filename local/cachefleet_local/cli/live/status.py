@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 
 from cachefleet_local.cli.answers import Asker, Show
-from cachefleet_local.cli.doctor.fleet_checks import INFO, findings
+from cachefleet_local.cli.doctor.fleet_checks import INFO, REPLICAS, findings, replica_findings, replicas_of
 from cachefleet_local.cli.listing import Item, Output, listing, single
 from cachefleet_local.cli.options import showing
 from cachefleet_local.cli.output.columns import POOLS
@@ -31,14 +31,20 @@ def status(show: Show) -> None:
     asker = Asker(show.where)
     found = asker(findings)
     pools = list(asker(lambda client: client.get("pools"))["items"])
+    replicas = replicas_of(show.where)
+    if found is not None:
+        found += replica_findings(replicas)
     healthy = None if found is None else all(item["severity"] == INFO for item in found)
     if show.output in {Output.TABLE, Output.WIDE}:
         terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if terminal else WIDTH
         colour = terminal and not os.environ.get("NO_COLOR")
+        if replicas:
+            typer.echo(f"{listing(replicas, REPLICAS, Output.TABLE)}\n")
         typer.echo("\n".join(lines(found, pools, width=width, colour=colour)))
     else:
         told: dict[str, Any] = {"healthy": healthy, "findings": found or [], "pools": pools}
+        told |= {"replicas": replicas} if replicas else {}
         typer.echo(_NAMES[healthy] if show.output is Output.NAME else single(told, (), show.output))
     if not healthy:
         raise typer.Exit(Exit.FAILED)

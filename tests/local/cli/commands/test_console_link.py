@@ -24,6 +24,7 @@ from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.demo.__main__ import NEXT, show_console
 from cachefleet_local.fleet.data_folder import open_folder
 from cachefleet_local.fleet.local_fleet import Prepared
+from cachefleet_local.fleet.processes import CONTROL_PLANE
 from tests.controlplane.waiting import until
 from tests.local.test_command_line import fleet
 
@@ -71,7 +72,7 @@ def prepared(folder: Path, replica: Replica, *, said: str = "right", browse: boo
     made = fleet()
     data = open_folder(folder)
     data.admin_token_file.write_text(said)
-    plan = replace(made.plan, internal_url=replica.url)
+    plan = replace(made.plan, replicas={CONTROL_PLANE: replica.url})
     return replace(made, folder=data, plan=plan, options=replace(made.options, browse=browse))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cachefleet_local.cli.live.status import lines
-from tests.local.cli.admin_api import AdminApi, environment, ran
+from tests.local.cli.admin_api import TOKEN, AdminApi, environment, ran
 from tests.local.cli.test_listing import POOL, item
 
 
@@ -70,6 +70,37 @@ def test_an_older_control_plane_is_called_that(api: AdminApi, tmp_path: Path) ->
         status, out, _ = ran("status", env=environment(api, tmp_path))
     assert status == 1
     assert "the control plane is older than this command" in out
+
+
+def test_the_replicas_of_a_local_fleet_are_named_and_one_that_is_away_is_a_fault(api: AdminApi, tmp_path: Path) -> None:
+    api.answers["/readyz"] = {"ready": True}
+    api.items("workers")
+    with api.serving():
+        (tmp_path / "secrets").mkdir()
+        (tmp_path / "secrets" / "admin.token").write_text(TOKEN)
+        replicas = {"controlplane": api.url, "controlplane-2": api.url}
+        fleet = {"internal": api.url, "replicas": replicas}
+        env = environment(api, tmp_path, CACHEFLEET_ADMIN_URL="", CACHEFLEET_ADMIN_TOKEN_FILE="")
+        here = ("--data-dir", str(tmp_path))
+        (tmp_path / "fleet.json").write_text(json.dumps(fleet))
+        status, out, _ = ran("status", *here, env=env)
+        assert (status, out.splitlines()[:3]) == (
+            0,
+            [
+                "REPLICA         STATE  ADDRESS",
+                f"controlplane    ready  {api.url}",
+                f"controlplane-2  ready  {api.url}",
+            ],
+        )
+        replicas["controlplane-2"] = "http://127.0.0.1:1"
+        (tmp_path / "fleet.json").write_text(json.dumps(fleet))
+        examined, _, told = ran("doctor", *here, env=env)
+        status, out, _ = ran("status", "-o", "json", *here, env=env)
+    assert examined == status == 1
+    assert "replica controlplane-2: one that has ended is started again; else read controlplane-2.log" in told
+    (fault,) = json.loads(out)["findings"]
+    assert fault["message"] == "cannot reach the control plane at http://127.0.0.1:1: [Errno 111] Connection refused"
+    assert [not one["problem"] for one in json.loads(out)["replicas"]] == [True, False]
 
 
 def test_one_that_is_away_is_said_to_be(api: AdminApi, tmp_path: Path) -> None:
