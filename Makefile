@@ -113,6 +113,10 @@ nightly: setup ## All tests, the slow ones too, with twenty times the examples
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
 	@$(BIN)/pytest -q -s -p no:randomly e2e/node
 
+.PHONY: chaos
+chaos: setup ## Thirty-one faults, injected one after the other, and docs/reliability.md written (half an hour; ROUNDS=3: three times)
+	@$(BIN)/python -m tests.chaos $(ROUNDS)
+
 demo: setup ## Two real workers, one workload, round robin against cache-aware: the numbers
 	@$(BIN)/python -m cachefleet_local.demo
 

@@ -176,20 +176,21 @@ def plane(
     or only "listening".
     """
     ports = take_ports({"gateway": 0, "internal": 0})
-    _write(folder, key, engines, spec)
+    write_files(folder, key, engines, spec)
     own = {f"CACHEFLEET_{name.upper()}": value for name, value in settings.items()}
     with process(
         command,
         log=folder / "controlplane.log",
         core=core,
-        environment=_control_plane_environment(folder, ports) | own,
+        environment=control_plane_environment(folder, ports) | own,
     ) as started:
         running = Running(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", started.pid)
         _wait(f"{running.internal}/readyz", started, folder / "controlplane.log", ready=until == "ready")
         yield running
 
 
-def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine], spec: Sequence[str]) -> None:
+def write_files(folder: Path, key: FleetKey, engines: Mapping[str, Engine], spec: Sequence[str] = ()) -> None:
+    """The files that a control plane before these engines and their agents read."""
     engine = next(iter(engines.values()))
     endpoints = [{"name": name, "url": one.url, "ready": True} for name, one in engines.items()]
     pool = _POOL_FILE.format(
@@ -208,7 +209,8 @@ def _write(folder: Path, key: FleetKey, engines: Mapping[str, Engine], spec: Seq
         (folder / name).write_text(content)
 
 
-def _control_plane_environment(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
+def control_plane_environment(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
+    """The variables that name those files, and the ports "gateway" and "internal"."""
     return {
         "CACHEFLEET_GATEWAY_PORT": str(ports["gateway"]),
         "CACHEFLEET_INTERNAL_PORT": str(ports["internal"]),

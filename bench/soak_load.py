@@ -8,12 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
 
 from bench.soak_asks import KINDS, TOKENS, Kind, prompt
-from bench.soak_fleet import SoakWorker
 
 MAX_OPEN: Final = 256
 """Requests open at once; beyond, what is due is not sent, and counted."""
@@ -22,6 +21,13 @@ BORNE: Final = "broken by its worker's death, not resumable"
 """The one failure that is nobody's fault."""
 GRACE_SECONDS: Final = 5.0
 """A worker's death may be noticed a little after it."""
+
+
+class Mortal(Protocol):
+    """A worker that may die."""
+
+    def died_within(self, began: float, ended: float) -> bool:
+        """Whether it was killed between two times on the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class Heard:
 class Load:
     """Sends requests to one gateway; ``workers`` tell when they died."""
 
-    def __init__(self, url: str, workers: Mapping[str, SoakWorker], *, seed: int) -> None:
+    def __init__(self, url: str, workers: Mapping[str, Mortal], *, seed: int) -> None:
         self._url = url
         self._workers = workers
         self._chance = random.Random(seed)

@@ -12,13 +12,22 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from cachefleet_local.fleet.ports import take_ports
 from tests.controlplane.gateway.harness import FLEET_KEY, POOL, Worker, chat
 from tests.controlplane.wiring.test_control_plane import POOL_FILE
+
+
+class Listening(Protocol):
+    """A replica, as far as a Service knows one."""
+
+    gateway: str
+
+    async def ready(self) -> bool:
+        """Whether it is to get new connections."""
 
 
 @dataclass
@@ -28,10 +37,6 @@ class Replica:
     gateway: str
     internal: str
     process: asyncio.subprocess.Process
-
-    @property
-    def port(self) -> int:
-        return int(self.gateway.rsplit(":", 1)[1])
 
     async def ready(self) -> bool:
         with suppress(aiohttp.ClientError, TimeoutError):
@@ -95,10 +100,10 @@ class FakeService:
     Like it, it never touches a connection that is open, and it does not know what is said on one.
     """
 
-    def __init__(self, replicas: Sequence[Replica], *, late: float) -> None:
+    def __init__(self, replicas: Sequence[Listening], *, late: float) -> None:
         self._replicas = replicas
         self._late = late
-        self._chosen = list(replicas)
+        self._chosen: list[Listening] = list(replicas)
         self._left: set[str] = set()
         self._turn = count()
         self._relays: set[asyncio.Task[None]] = set()
@@ -118,11 +123,15 @@ class FakeService:
                 task.cancel()
             await asyncio.gather(watching, *self._relays, return_exceptions=True)
 
-    def told_of_end(self, replica: Replica) -> None:
+    def told_of_start(self, replica: Listening) -> None:
+        """A replica that was told to end is there again, at its address."""
+        self._left.discard(replica.gateway)
+
+    def told_of_end(self, replica: Listening) -> None:
         """As by the deletion of its pod: at the time of the signal, whatever the replica says of itself."""
         asyncio.get_running_loop().call_later(self._late, self._leave, replica)
 
-    def _leave(self, replica: Replica) -> None:
+    def _leave(self, replica: Listening) -> None:
         self._left.add(replica.gateway)
         self._take(self._chosen)
 
@@ -132,7 +141,7 @@ class FakeService:
             asyncio.get_running_loop().call_later(self._late, self._take, ready)
             await asyncio.sleep(0.1)  # how often a Service looks at readiness here
 
-    def _take(self, ready: list[Replica]) -> None:
+    def _take(self, ready: list[Listening]) -> None:
         self._chosen = [one for one in ready if one.gateway not in self._left]
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +154,7 @@ class FakeService:
                 return  # a connection that is refused
             chosen = self._chosen[next(self._turn) % len(self._chosen)]
             with suppress(OSError):
-                there = await asyncio.open_connection("127.0.0.1", chosen.port)
+                there = await asyncio.open_connection("127.0.0.1", int(chosen.gateway.rsplit(":", 1)[1]))
                 async with _closing(there[1]):
                     await asyncio.gather(_copy(reader, there[1]), _copy(there[0], writer))
 

@@ -1,0 +1,274 @@
+"""The faults by number: how each is injected, what must hold and within which budget, and the tests that show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ATTACKS: Final = "tests/attacks/"
+CHAOS: Final = "tests/chaos/"
+CLUSTER: Final = "e2e/cluster/"
+ENGINE: Final = "e2e/engine/"
+EVENTS: Final = "tests/worker/agent/engines/vllm/events/"
+PLANE: Final = "tests/controlplane/"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``tests`` are pytest's node ids, without parameters. ``gap`` says what of the fault nothing shows."""
+
+    number: int
+    fault: str
+    injected: str
+    holds: str
+    tests: tuple[str, ...]
+    gap: str = ""
+
+
+QUICK: Final = frozenset({2, 4, 5, 6, 7, 16, 17, 18, 19, 21, 22, 23, 24, 26})
+"""Rows that have a test in each `make test`; the others are part of `make nightly` and `make chaos`."""
+
+ROWS: Final = (
+    Row(
+        1,
+        "A worker is killed and returns at its address",
+        "SIGKILL to an engine under load, the same ports again",
+        "its old blocks are gone ≤ 10 s without a word of it; ≥ 99.9 % of answers whole with 2 workers",
+        (
+            f"{CHAOS}test_workers.py::test_a_killed_worker_that_returns_at_its_address",
+            f"{ENGINE}test_faults.py::test_a_killed_engine_fails_only_the_streams_it_had_begun",
+        ),
+    ),
+    Row(
+        2,
+        "A restart that the numbers of events do not show",
+        "another process's events go on above the last number",
+        "another epoch ≤ 10 s; nothing of one is spliced into the other",
+        (
+            f"{CHAOS}test_events.py::test_a_restart_that_goes_on_above_the_last_number",
+            f"{EVENTS}test_source.py::test_a_mark_of_another_process_ends_the_epoch",
+            f"{EVENTS}test_source.py::test_a_snapshot_of_another_process_ends_the_epoch",
+        ),
+    ),
+    Row(
+        3,
+        "A worker hangs",
+        "SIGSTOP to an engine for 30 s, then SIGCONT",
+        "out of rotation ≤ 10 s, back ≤ 5 s, in the same epoch",
+        (f"{CHAOS}test_workers.py::test_a_worker_that_hangs_and_goes_on",),
+    ),
+    Row(
+        4,
+        "A gap that the replay fills",
+        "1, 17 and 500 event frames kept off the wire",
+        "the index is exact ≤ 1 s after the gap shows",
+        (
+            f"{CHAOS}test_events.py::test_a_gap_within_the_replay",
+            f"{EVENTS}test_follower.py::test_a_gap_is_filled_in_order_with_live_batches_held_back",
+        ),
+    ),
+    Row(
+        5,
+        "A gap beyond the replay",
+        "500 frames lost, 50 of them in the replay's buffer",
+        "exact by a snapshot, or a sound suffix ≤ 5 s; never wedged",
+        (
+            f"{CHAOS}test_events.py::test_a_gap_beyond_the_replay",
+            f"{EVENTS}test_source.py::test_a_loss_beyond_replay_costs_nothing",
+        ),
+    ),
+    Row(
+        6,
+        "Events doubled, reordered and interleaved",
+        "random histories of frames, replays, epochs, copies and clears against a model",
+        "never more than the model holds; equal once healed",
+        (f"{EVENTS}test_follower_property.py::TestFollower::runTest",),
+    ),
+    Row(
+        7,
+        "Frames that are none",
+        "random frames between good ones: 2,000, and a million at night",
+        "each is counted, the good ones are read, memory grows ≤ 20 MiB",
+        (
+            f"{CHAOS}test_events.py::test_frames_that_are_none",
+            f"{EVENTS}test_kv_events.py::test_any_bytes_are_a_batch_or_an_error",
+            f"{PLANE}index/test_index_frames.py::TestHostileBytes::test_any_are_harmless",
+        ),
+    ),
+    Row(8, "A storm of replays", "", "", (), "no test yet"),
+    Row(9, "A slow consumer", "", "", (), "no test yet"),
+    Row(
+        10,
+        "A replica is killed under load",
+        "SIGKILL to one of two, 4 workers with 10,000 blocks each",
+        "ready ≤ 3 s of CPU, ≥ 99 % of blocks ≤ 5 s after that, no request of the other replica's lost",
+        (
+            f"{CHAOS}test_replicas.py::test_a_killed_replica_knows_all_blocks_again",
+            f"{ENGINE}test_faults.py::test_a_killed_control_plane_knows_the_blocks_again",
+            f"{PLANE}test_replicas.py::test_one_that_is_killed_costs_only_what_was_under_way_there",
+        ),
+    ),
+    Row(
+        11,
+        "Replicas restarted in turn",
+        "SIGTERM to each of two, behind a Service",
+        "no request fails, each is drained ≤ 30 s",
+        (
+            f"{CHAOS}test_replicas.py::test_replicas_restarted_in_turn_cost_no_request",
+            f"{PLANE}test_replicas.py::test_a_replica_that_goes_costs_no_request",
+        ),
+    ),
+    Row(12, "A locked database", "", "", (), "no test yet"),
+    Row(
+        13,
+        "A database that is deleted, corrupt or full",
+        "the file unlinked or overwritten, no file may grow",
+        "it starts and says so; served is who has a key that is known; no door opens",
+        (
+            f"{ATTACKS}test_stores.py::test_a_corrupt_store_opens_nothing",
+            f"{ATTACKS}test_stores.py::test_a_store_that_is_gone_opens_nothing",
+            f"{ATTACKS}test_stores.py::test_a_full_disk_stops_no_request_and_opens_nothing",
+        ),
+    ),
+    Row(
+        14,
+        "The API server is down for five minutes",
+        "SIGSTOP to kube-apiserver",
+        "workers stay as they were; reconciled once it is back",
+        (
+            f"{CLUSTER}test_operator_scale.py::test_an_api_server_away_for_five_minutes_is_caught_up_with",
+            f"{CLUSTER}test_pool_source.py::test_a_frozen_api_server_is_noticed_and_caught_up_with",
+        ),
+        "requests through a gateway meanwhile",
+    ),
+    Row(
+        15,
+        "Watches that expire, or are half open",
+        "the API server restarted (410); a server that says nothing more",
+        "listed again, deletions found",
+        (
+            f"{CLUSTER}test_operator_faults.py::test_watches_that_expired_are_begun_anew",
+            f"{PLANE}pools/test_kubernetes_source.py::test_after_a_compaction_deletions_are_found_by_listing",
+            f"{PLANE}pools/test_kubernetes_source.py::test_a_silent_watch_is_given_up_and_everything_listed_again",
+        ),
+    ),
+    Row(
+        16,
+        "The operator is killed within a reconcile",
+        "a proxy kills it after its k-th write, for every k",
+        "the same objects for all k, none doubled or left over",
+        (f"{CLUSTER}test_operator_faults.py::test_killed_after_any_write_it_ends_the_same",),
+    ),
+    Row(
+        17,
+        "Stale reads",
+        "decisions on objects that have changed since they were read",
+        "writes are conditional on what was read, and nothing is destroyed",
+        (
+            f"{CLUSTER}test_operator_faults.py::test_only_the_final_state_counts_for_one_that_was_away",
+            "tests/operator/reconcile/test_worker_keys.py::test_what_changed_meanwhile_is_read_again",
+            "tests/operator/reconcile/test_reconciler.py::test_a_pool_that_changed_meanwhile_gets_no_stale_status",
+        ),
+        "an API server that lists older objects",
+    ),
+    Row(
+        18,
+        "States that nobody saw",
+        "pools made, changed, replaced and deleted while no operator runs",
+        "what comes of it is that of the last state alone",
+        (f"{CLUSTER}test_operator_faults.py::test_only_the_final_state_counts_for_one_that_was_away",),
+    ),
+    Row(
+        19,
+        "Two leaders",
+        "SIGSTOP to the leader beyond its lease, then SIGCONT",
+        "it makes no write any more, and wakes up as none",
+        (f"{CLUSTER}test_operator_faults.py::test_a_frozen_leader_wakes_up_as_none",),
+    ),
+    Row(20, "A partition between a replica and a worker", "", "", (), "no test yet"),
+    Row(
+        21,
+        "Clocks that jump",
+        "the wall clock an hour forwards and back",
+        "keys and limits are as before",
+        (
+            f"{ATTACKS}test_clocks.py::test_a_jump_changes_nothing_for_keys_without_an_end",
+            f"{ATTACKS}test_clocks.py::test_limits_go_by_a_clock_that_does_not_jump",
+        ),
+    ),
+    Row(
+        22,
+        "Malformed JSON and abuse of schemas",
+        "schemathesis: 200 cases, and 5,000 at night",
+        "no answer is undocumented, none a server's error",
+        (
+            f"{PLANE}admin/test_schema_cases.py::test_some_requests_of_the_gateway",
+            f"{PLANE}admin/test_schema_cases.py::test_some_requests_of_the_admin_api",
+            f"{PLANE}admin/test_schema_cases.py::test_thousands_of_requests_of_the_gateway",
+            f"{PLANE}admin/test_schema_cases.py::test_thousands_of_requests_of_the_admin_api",
+        ),
+    ),
+    Row(
+        23,
+        "Bodies that are too long",
+        "a length over the limit, and chunks without one, on both ports",
+        "413, the connection closed, others served",
+        (
+            f"{PLANE}test_slow_bodies.py::test_a_length_over_the_limit_is_refused_before_the_body",
+            f"{PLANE}test_slow_bodies.py::test_chunks_over_the_limit_are_a_413",
+            f"{PLANE}test_slow_bodies.py::test_both_ports_live_on",
+        ),
+    ),
+    Row(
+        24,
+        "Clients that drip",
+        "120 connections, at night 2,200: idle, dripping heads and bodies",
+        "each is closed in time, others are answered meanwhile",
+        (
+            f"{ATTACKS}test_clients.py::test_idle_and_dripping_clients_hold_up_nobody",
+            f"{ATTACKS}test_clients.py::test_who_drips_is_closed_and_its_place_is_free_again",
+        ),
+    ),
+    Row(25, "Ten times its capacity", "", "", (), "no test yet"),
+    Row(
+        26,
+        "Tokens that are missing, wrong or of others",
+        "every route of the admin API with each of them; reports; the gateway",
+        "401 or 403; a new route without a check fails the test",
+        (
+            f"{PLANE}admin/test_admin_app.py::test_these_are_all_routes",
+            f"{PLANE}admin/test_admin_app.py::test_without_a_right_token_every_path_is_401",
+            f"{PLANE}admin/test_admin_app.py::test_who_may_not_gets_403_everywhere",
+            f"{ATTACKS}test_agents.py::test_nobody_without_an_agents_token_gets_a_connection",
+            f"{PLANE}internal_auth/test_token_review.py::test_the_server_must_confirm_our_audience",
+        ),
+    ),
+    Row(
+        27,
+        "A tenant that probes for another's prompts",
+        "the same prompt by two tenants",
+        "cached for whom it was, new to the other",
+        (f"{ATTACKS}test_salts.py::test_a_prompt_that_another_tenant_has_cached_is_as_new",),
+        "the area under the curve of its probes' times",
+    ),
+    Row(28, "Events that are read by others", "", "", (), "no test yet"),
+    Row(
+        29,
+        "Upgrade and rollback",
+        "the chart upgraded and rolled back, migrations down and up",
+        "no field lost, no worker restarted",
+        (
+            f"{CLUSTER}test_chart.py::test_installed_upgraded_rolled_back_and_removed",
+            f"{PLANE}store/test_migrations.py::test_migrations_go_down_and_up_again",
+            "e2e/node/test_3_release.py::test_an_upgrade_and_the_way_back_restart_no_worker",
+        ),
+    ),
+    Row(30, "Workers that come and go", "", "", (), "no test yet"),
+    Row(
+        31,
+        "Workers that die at random under load",
+        "SIGKILL each 20 s, half of the time with the agent, at 80 % of capacity",
+        "no request fails but streams that cannot be resumed; memory, files and tasks stay flat",
+        ("tests/bench/test_soak.py::test_workers_die_and_return_and_no_request_fails",),
+    ),
+)
