@@ -1,8 +1,7 @@
 """How metrics are counted cheaply, and shown to who scrapes them: Prometheus's text format, or OpenMetrics.
 
-OpenMetrics has exemplars: an observation of a request whose trace is recorded tells the trace's id. Adding to a counter
-takes a lock and checks of its labels and kind; adding up first, until somebody reads, takes a tenth of that. All is
-for one thread: that of the event loop, which answers scrapes too.
+OpenMetrics has exemplars: an observation of a request whose trace is recorded tells the trace's id. All is for one
+thread: that of the event loop, which answers scrapes too.
 """
 
 from __future__ import annotations
@@ -46,34 +45,18 @@ def remembering(metric: M) -> M:
 
 
 class SettledRegistry(CollectorRegistry):
-    """A registry that has its ``pending`` settled whenever it is collected."""
+    """A registry that has what is ``pending`` counted whenever it is collected."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pending: list[Callable[[], None]] = []
 
-    def collect(self) -> Iterable[Metric]:
-        """All metrics, as of now."""
+    def settle(self) -> None:
+        """Have all counted that is added up so far."""
         for settle in self.pending:
             settle()
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics, as of now."""
+        self.settle()
         return super().collect()
-
-
-class PendingCounts:
-    """Amounts by label values that a counter is yet to be given; as many as it has series."""
-
-    __slots__ = ("_counter", "_waiting")
-
-    def __init__(self, counter: Counter, registry: SettledRegistry) -> None:
-        self._counter = counter
-        self._waiting: dict[tuple[str, ...], float] = {}
-        registry.pending.append(self._settle)
-
-    def add(self, *labels: str, amount: float = 1) -> None:
-        """Count ``amount`` more for these values of the counter's labels."""
-        self._waiting[labels] = self._waiting.get(labels, 0) + amount
-
-    def _settle(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for labels, amount in waiting.items():
-            self._counter.labels(*labels).inc(amount)

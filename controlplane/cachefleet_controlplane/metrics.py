@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
-from cachefleet_controlplane.exposition import PendingCounts, SettledRegistry, observe, remembering
+from cachefleet_controlplane.exposition import SettledRegistry, observe, remembering
 
 MAX_NAMES: Final = 256
 TASKS: Final = (
@@ -45,18 +45,18 @@ class Metrics:
         self._upkeep_part()
 
     def _requests_part(self) -> None:
-        self._requests = self._pending("requests", "Requests answered", "model", "endpoint", "status_class")
-        self._decisions = self._pending("decisions", "Routing decisions", "policy", "verdict", "knowledge")
-        self._refusals = self._pending("refusals", "Requests queued or refused, by reason", "verdict", "reason")
+        self._requests = self._counter("requests", "Requests answered", "model", "endpoint", "status_class")
+        self._decisions = self._counter("decisions", "Routing decisions", "policy", "verdict", "knowledge")
+        self._refusals = self._counter("refusals", "Requests queued or refused, by reason", "verdict", "reason")
         self._admission = self._counter("admission_refusals", "Requests sent to no worker, by reason", "reason")
         self._queued = self._gauge("queue_requests", "Requests waiting for room on a worker")
         self._waits = self._histogram("queue_wait_seconds", "Time waited for room", "outcome", buckets=_LONG)
-        self._prompt_tokens = self._pending("prompt_tokens", "Prompt tokens routed", "model")
-        self._predicted_tokens = self._pending("predicted_tokens", "Prompt tokens expected from cache", "model")
-        self._cached_tokens = self._pending("cached_tokens", "Prompt tokens the workers served from cache", "model")
-        self._lost = self._pending("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
-        self._answered = self._pending("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
-        self._served = self._pending("pool_served_tokens", "Those of them that came from cache", "pool")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
+        self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
+        self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
+        self._lost = self._counter("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
+        self._answered = self._counter("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
+        self._served = self._counter("pool_served_tokens", "Those of them that came from cache", "pool")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
         self._surplus = self._counter("prediction_surplus_tokens", "Tokens cached beyond what was predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
@@ -94,16 +94,16 @@ class Metrics:
         self._source_updates = self._counter("pool_source_updates", "Changes of the pools taken over")
         self._source_errors = self._counter("pool_source_errors", "Failures of the source of pools", "kind")
         self._spans = self._counter("trace_spans", "Spans of traces, by what became of them", "outcome")
-        self._auth = self._pending("auth_checks", "Tokens checked", "check", "outcome")
+        self._auth = self._counter("auth_checks", "Tokens checked", "check", "outcome")
         self._task_errors = self._counter("task_errors", "Unexpected errors caught at a task's root", "task")
         for task in TASKS:  # a series that begins at 1 shows no increase to an alert
             self._task_errors.labels(task)
 
     # Requests.
 
-    def request(self, *, model: str, endpoint: str, status: int) -> None:
-        """Count one answer; ``model`` is a served model's name, or "" where none is known."""
-        self._requests.add(self._model(model), endpoint, f"{status // 100}xx")
+    def request(self, *, model: str, endpoint: str, status: int, requests: int = 1) -> None:
+        """Count answers; ``model`` is a served model's name, or "" where none is known."""
+        self._requests.labels(self._model(model), endpoint, f"{status // 100}xx").inc(requests)
 
     def request_started(self) -> None:
         """One more request is being answered."""
@@ -113,11 +113,11 @@ class Metrics:
         """One request less is being answered; called once per ``request_started``."""
         self._under_way -= 1
 
-    def decision(self, *, policy: str, verdict: str, knowledge: str, reason: str = "") -> None:
-        """Count one routing decision; ``reason`` is counted for the verdicts queue and reject only."""
-        self._decisions.add(policy, verdict, knowledge)
+    def decision(self, *, policy: str, verdict: str, knowledge: str, reason: str = "", requests: int = 1) -> None:
+        """Count routing decisions; ``reason`` is counted for the verdicts queue and reject only."""
+        self._decisions.labels(policy, verdict, knowledge).inc(requests)
         if verdict in {"queue", "reject"}:
-            self._refusals.add(verdict, reason)
+            self._refusals.labels(verdict, reason).inc(requests)
 
     def admission_refusal(self, reason: str) -> None:
         """Count a request that is sent to no worker; ``reason`` is a ``decision.Reason``."""
@@ -144,15 +144,13 @@ class Metrics:
         observe(self._waits.labels(outcome), seconds)
 
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
-        """Count the tokens of one answered prompt; nothing where the worker did not tell ``cached``: ratios would be
-        wrong.
-        """
+        """Count the tokens of answered prompts; none where workers did not tell ``cached``: ratios would be wrong."""
         if cached is None:
             return
         label = self._model(model)
-        self._prompt_tokens.add(label, amount=prompt)
-        self._predicted_tokens.add(label, amount=predicted)
-        self._cached_tokens.add(label, amount=cached)
+        self._prompt_tokens.labels(label).inc(prompt)
+        self._predicted_tokens.labels(label).inc(predicted)
+        self._cached_tokens.labels(label).inc(cached)
 
     def shortfall(self, cause: str) -> None:
         """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
@@ -163,14 +161,14 @@ class Metrics:
         self._surplus.labels(cause).inc(tokens)
 
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
-        """Count tokens of an answered prompt that were not served from cache; ``cause`` is a ``LostCause``."""
-        self._lost.add(_bounded(self._pools, pool), cause, amount=tokens)
+        """Count tokens of answered prompts that were not served from cache; ``cause`` is a ``LostCause``."""
+        self._lost.labels(_bounded(self._pools, pool), cause).inc(tokens)
 
     def prompt_served(self, *, pool: str, prompt: int, served: int) -> None:
-        """Count the tokens of a prompt whose answer tells how many of them came from cache."""
+        """Count the tokens of prompts whose answers tell how many of them came from cache."""
         name = _bounded(self._pools, pool)
-        self._answered.add(name, amount=prompt)
-        self._served.add(name, amount=served)
+        self._answered.labels(name).inc(prompt)
+        self._served.labels(name).inc(served)
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """Record the seconds from a request's arrival to its first token."""
@@ -283,7 +281,7 @@ class Metrics:
 
     def auth(self, *, check: str, outcome: str) -> None:
         """Count a token checked by ``check`` (reports, admin): allowed, unauthenticated, forbidden or unavailable."""
-        self._auth.add(check, outcome)
+        self._auth.labels(check, outcome).inc()
 
     def task_error(self, task: str) -> None:
         """Count an unexpected error caught at a task's root; ``task`` is one of TASKS."""
@@ -298,10 +296,6 @@ class Metrics:
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return remembering(Counter(f"cachefleet_{name}", help_text, labels, registry=self.registry))
-
-    def _pending(self, name: str, help_text: str, *labels: str) -> PendingCounts:
-        """A counter of what each request counts."""
-        return PendingCounts(self._counter(name, help_text, *labels), self.registry)
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(f"cachefleet_{name}", help_text, registry=self.registry)

@@ -87,6 +87,8 @@ class Fleet:
         self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
         self._listeners: list[Callable[[], None]] = []
+        self.settle: Callable[[], None] = lambda: None
+        """Adds what has been served and not been added yet; called before hit ratios are read."""
         self.informed = asyncio.Event()
         """Set once the pools are known; before that a Hello cannot be answered."""
 
@@ -219,10 +221,10 @@ class Fleet:
         if known := self._registry.worker(worker):
             known.served(claimed, served, self._clock())
 
-    def prompt_served(self, pool: str, prompt: int, served: int) -> None:
-        """An answer tells that of so many tokens of its prompt so many came from cache."""
+    def prompt_served(self, pool: str, prompt: int, served: int, at: float) -> None:
+        """Answers that ended ``at`` that time tell that of so many tokens of their prompts so many came from cache."""
         if known := self._registry.pools.get(pool):
-            known.answered(prompt, served, self._clock())
+            known.answered(prompt, served, at)
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call ``changed``, which must not wait, when there may be new room: a report, a finished request, a pool.
@@ -304,6 +306,7 @@ class Fleet:
 
     def view(self) -> FleetView:
         """All pools and workers now, as frozen values."""
+        self.settle()
         now, wall = self._clock(), self._registry.wall()
         self._agents.expire(now)
         stats, shares = self._index.stats(), self._index.shares()

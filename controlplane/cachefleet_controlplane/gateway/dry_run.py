@@ -88,7 +88,7 @@ class Explainer:
         trace.decision = decision = decide(self._context.fleet, request, every=True)
         trace.decision = held_back(decision) if self._others_first(request) else foreseen(request.gate, decision)
         request.describe(trace)
-        return trace.to_record(trace.decision, whole=True)
+        return trace.made(whole=True)
 
     def _others_first(self, request: Request) -> bool:
         """Whether others are queued before it."""

@@ -22,6 +22,8 @@ from functools import partial
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.request_account import AccountLayer, Record, RequestAccount
+from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests
+from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
@@ -93,13 +95,11 @@ def layers(parts: GatewayParts) -> Layers:
 
 
 def _account(parts: GatewayParts) -> RequestAccount:
-    lost = LostHits(
-        *(parts.context.fleet, parts.context.metrics, parts.history),
-        salt_version=parts.admission.salt_version,
-        served=parts.hot.served if parts.hot else None,
-        wall=parts.wall_clock,
-    )
-    return RequestAccount(parts.context, parts.record, parts.admission.salt_version, lost, parts.recorded)
+    context = parts.context
+    shortfalls = Shortfalls(context.fleet, parts.admission.salt_version)
+    lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None)
+    settled = SettledRequests(context, parts.history, parts.admission.used, wall=parts.wall_clock)
+    return RequestAccount(context, parts.record, shortfalls, lost, settled, recorded=parts.recorded)
 
 
 def _ignore(_: Request) -> None:

@@ -7,8 +7,8 @@ new one is not kept, or each would lose its hour to the next. The whole fleet's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct
@@ -22,15 +22,31 @@ FLEET: Final = ""
 """In place of a pool's key: all pools together."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
-    """One answered request of a pool."""
+class Answered(Struct, kw_only=True):
+    """Sums of answered requests."""
 
-    pool: str
-    prompt_tokens: int
-    served_tokens: int
-    lost: Mapping[LostCause, int]
+    requests: int = 0
+    prompt_tokens: int = 0
+    served_tokens: int = 0
+    lost: dict[LostCause, int] = {}
     """Adds up to the prompt tokens less the served ones."""
-    ttft_seconds: float | None = None
+    ttft_sum: float = 0.0
+    ttft_count: int = 0
+
+    def add(self, more: Answered) -> None:
+        """Count these, too."""
+        self.requests += more.requests
+        self.prompt_tokens += more.prompt_tokens
+        self.served_tokens += more.served_tokens
+        self.ttft_sum += more.ttft_sum
+        self.ttft_count += more.ttft_count
+        for cause, tokens in more.lost.items():
+            self.lost[cause] = self.lost.get(cause, 0) + tokens
+
+    @property
+    def ttft_seconds(self) -> float | None:
+        """The mean; None where no answer told."""
+        return self.ttft_sum / self.ttft_count if self.ttft_count else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,37 +66,14 @@ class Gauges:
     """Over the window of the pool's objective: see ``views.HitRatio``."""
 
 
-@dataclass(slots=True)
-class HistoryStep:
+class HistoryStep(Answered, kw_only=True):
     """What happened in one step; ``at`` is its beginning in Unix seconds."""
 
     at: int
-    prompt_tokens: int = 0
-    served_tokens: int = 0
-    requests: int = 0
     failed: int = 0
     """Requests whose client got an error of the service (5xx), or a stream that broke."""
-    ttft_sum: float = 0.0
-    ttft_count: int = 0
-    lost: dict[LostCause, int] = field(default_factory=dict)
     gauges: Gauges | None = None
     """None where it was not sampled."""
-
-    def add(self, ended: Ended) -> None:
-        """Count an answered request."""
-        self.prompt_tokens += ended.prompt_tokens
-        self.served_tokens += ended.served_tokens
-        self.requests += 1
-        if ended.ttft_seconds is not None:
-            self.ttft_sum += ended.ttft_seconds
-            self.ttft_count += 1
-        for cause, tokens in ended.lost.items():
-            self.lost[cause] = self.lost.get(cause, 0) + tokens
-
-    @property
-    def ttft_seconds(self) -> float | None:
-        """The mean of the step; None where no answer told."""
-        return self.ttft_sum / self.ttft_count if self.ttft_count else None
 
 
 class _Ring:
@@ -98,7 +91,7 @@ class _Ring:
         place = begins // STEP_SECONDS % HOUR_STEPS
         step = self._steps[place]
         if step is None or step.at != begins:
-            step = self._steps[place] = HistoryStep(begins)
+            step = self._steps[place] = HistoryStep(at=begins)
         self.heard = begins
         return step
 
@@ -110,17 +103,18 @@ class _Ring:
 
 
 class CacheHistory:
-    """Rings by pool; times in Unix seconds."""
+    """Rings by pool; times in Unix seconds. ``settle`` is called before steps are read: what is to be added yet is."""
 
     def __init__(self, pools: int = MAX_POOLS) -> None:
+        self.settle: Callable[[], None] = lambda: None
         self._most = pools
         self._rings: dict[str, _Ring] = {FLEET: _Ring()}
 
-    def add(self, ended: Ended, now: float) -> None:
-        """Count an answered request in its pool and in the fleet."""
-        for pool in (FLEET, ended.pool):
-            if (ring := self._ring(pool, now)) is not None:
-                ring.at(now).add(ended)
+    def add(self, pool: str, answered: Answered, now: float) -> None:
+        """Count answered requests in their pool and in the fleet."""
+        for key in (FLEET, pool):
+            if (ring := self._ring(key, now)) is not None:
+                ring.at(now).add(answered)
 
     def fail(self, pool: str, now: float) -> None:
         """Count a failed request in its pool, FLEET where it came to none, and in the fleet."""
@@ -137,6 +131,7 @@ class CacheHistory:
 
     def steps(self, pool: str, now: float) -> list[HistoryStep]:
         """The last hour of a pool, or of the FLEET, first to last; empty for a pool of which nothing is known."""
+        self.settle()
         ring = self._rings.get(pool)
         return [] if ring is None else ring.steps(now)
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.decision_feed import DecisionFeed
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LaterRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository
-from cachefleet_controlplane.store.newest_first import newest_first
+from cachefleet_controlplane.store.newest_first import Named, newest_first
 from cachefleet_controlplane.store.store_errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,18 @@ class LogBounds:
     """Records written between two prunings, and so how many the ring may hold too many."""
     retry_seconds: float = 5.0
     read_seconds: float = 5.0
+
+
+class LaterRecord(Named, Protocol):
+    """What a record is made of when it is looked at, by whichever thread does; it is the same each time."""
+
+    def made(self) -> DecisionRecord:
+        """The record."""
+        ...
+
+    def stored(self) -> DecisionRecord:
+        """The record to be written and not read: its candidates may be JSON."""
+        ...
 
 
 class DecisionLog:
@@ -98,8 +110,7 @@ class DecisionLog:
         """
 
         async def read(most: int, cursor: str | None) -> list[LaterRecord]:
-            stored = await self._read(lambda: self._repository.recent(most, wanted, before=cursor))
-            return [LaterRecord.of(record) for record in stored]
+            return [*await self._read(lambda: self._repository.recent(most, wanted, before=cursor))]
 
         def matches(record: LaterRecord) -> bool:
             return wanted.matches(record.made())

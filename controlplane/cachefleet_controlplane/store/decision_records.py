@@ -5,7 +5,6 @@ No prompt, token id, salt or credential has a field here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
@@ -161,36 +160,8 @@ class DecisionRecord(Struct, frozen=True):
     ended_by: EndedBy | None = None
     """None where the answer came whole, or none was begun. Then ``completion_tokens`` are those known to be made."""
 
-
-class LaterRecord:
-    """A record that is made when it is first looked at, by whichever thread does; made twice, it is the same.
-
-    ``to_store``, if any, makes it to be written only, its candidates JSON.
-    """
-
-    __slots__ = ("_make", "_to_store", "id")
-
-    def __init__(
-        self,
-        decision_id: str,
-        make: Callable[[], DecisionRecord],
-        to_store: Callable[[], DecisionRecord] | None = None,
-    ) -> None:
-        self.id = decision_id
-        self._make = make
-        self._to_store = to_store
-
-    @classmethod
-    def of(cls, record: DecisionRecord) -> LaterRecord:
-        """One that is made already."""
-        return cls(record.id, lambda: record)
-
-    def stored(self) -> DecisionRecord:
-        """The record as it is written."""
-        return self.made() if self._to_store is None else self._to_store()
-
     def made(self) -> DecisionRecord:
-        """The record."""
-        record = self._make()
-        self._make = lambda: record
-        return record
+        """Itself: see LaterRecord."""
+        return self
+
+    stored = made

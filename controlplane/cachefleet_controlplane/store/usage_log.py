@@ -87,7 +87,7 @@ class UsageLog:
         self.problem = ""
 
     def record(self, used: UsageRecord) -> None:
-        """Add the usage of one request. Never waits, never fails."""
+        """Add usage. Never waits, never fails."""
         key = _key(used)
         before = self._waiting.get(key)
         if before is None and len(self._waiting) >= self._bounds.queue:
@@ -140,6 +140,7 @@ class UsageLog:
 
     async def _flush(self) -> StoreError | None:
         async with self._writing:
+            self._metrics.registry.settle()
             batch, self._waiting = self._waiting, {}
             try:
                 await self._in_thread(lambda: self._write(list(batch.values())))

@@ -6,8 +6,9 @@ from typing import Final
 
 from prometheus_client import Counter
 
-from cachefleet_controlplane.exposition import PendingCounts
+from cachefleet_controlplane.exposition import remembering
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.tenant_records import UsageRecord
 
 MAX_TENANTS: Final = 256
 OTHER: Final = "other"
@@ -25,17 +26,17 @@ class TenantMetrics:
         self._completion = self._counter("completion_tokens", "Tokens generated for a tenant")
         self._refusals = self._counter("refusals", "Requests of a tenant refused at admission", "reason")
 
-    def used(self, tenant: str, *, prompt: int, cached: int, completion: int) -> None:
-        """Count one request that was sent to a worker, and its tokens."""
-        name = self._name(tenant)
-        self._requests.add(name)
-        self._prompt.add(name, amount=prompt)
-        self._cached.add(name, amount=cached)
-        self._completion.add(name, amount=completion)
+    def used(self, used: UsageRecord) -> None:
+        """Count requests that were sent to a worker, and their tokens."""
+        name = self._name(used.tenant)
+        self._requests.labels(name).inc(used.requests)
+        self._prompt.labels(name).inc(used.prompt_tokens)
+        self._cached.labels(name).inc(used.cached_tokens)
+        self._completion.labels(name).inc(used.completion_tokens)
 
     def refused(self, tenant: str, reason: str) -> None:
         """Count a refused request of a known tenant: disabled, requests_at_once or tokens_per_minute."""
-        self._refusals.add(self._name(tenant), reason)
+        self._refusals.labels(self._name(tenant), reason).inc()
 
     def _name(self, tenant: str) -> str:
         if tenant in self._names or len(self._names) < MAX_TENANTS:
@@ -43,6 +44,7 @@ class TenantMetrics:
             return tenant
         return OTHER
 
-    def _counter(self, name: str, help_text: str, *labels: str) -> PendingCounts:
-        counter = Counter(f"cachefleet_tenant_{name}", help_text, ("tenant", *labels), registry=self._registry)
-        return PendingCounts(counter, self._registry)
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return remembering(
+            Counter(f"cachefleet_tenant_{name}", help_text, ("tenant", *labels), registry=self._registry)
+        )

@@ -14,7 +14,6 @@ from cachefleet_controlplane.internal_auth.authorizer import Asked
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import LaterRecord
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_operator.controlplane_client.pool_facts import Facts, block_bytes, cache_values, parse
 from tests.controlplane.admin.conftest import Doorkeeper, Still
@@ -220,8 +219,8 @@ async def test_a_hit_ratio_without_queries_is_null(client: httpx.AsyncClient, fl
 
 
 async def test_decisions(client: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(make_record(1, model="a", cached=48)))
-    decisions.record(LaterRecord.of(make_record(2, model="b")))
+    decisions.record(make_record(1, model="a", cached=48))
+    decisions.record(make_record(2, model="b"))
     recent = (await client.get("/decisions")).json()
     assert [item["id"] for item in recent["items"]] == ["d2", "d1"]
     assert recent["storeProblem"] == decisions.problem
@@ -230,7 +229,7 @@ async def test_decisions(client: httpx.AsyncClient, decisions: DecisionLog) -> N
 
 
 async def test_one_decision_in_full(client: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(make_record(1, cached=48)))
+    decisions.record(make_record(1, cached=48))
     found = (await client.get("/decisions/d1")).json()
     assert (found["predictedTokens"], found["cachedTokens"], found["ttftSeconds"]) == (64, 48, None)
     assert found["at"].endswith("Z")

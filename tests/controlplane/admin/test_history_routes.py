@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended, Gauges
+from cachefleet_controlplane.history.cache_history import FLEET, Answered, CacheHistory, Gauges
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from tests.controlplane.admin.conftest import NOW
 
@@ -15,8 +15,8 @@ LOST = {LostCause.EVICTED: 48, LostCause.LAST_BLOCK: 4}
 @pytest.fixture(autouse=True)
 def hour(history: CacheHistory) -> None:
     for pool, ago in (("default/demo", 5), ("default/demo", 65), ("default/other", 5)):
-        ended = Ended(pool=pool, prompt_tokens=100, served_tokens=48, lost=LOST, ttft_seconds=0.25)
-        history.add(ended, NOW - ago)
+        answered = Answered(requests=1, prompt_tokens=100, served_tokens=48, lost=LOST, ttft_sum=0.25, ttft_count=1)
+        history.add(pool, answered, NOW - ago)
     history.fail("default/demo", NOW - 5)
     history.sample({"default/demo": Gauges(running=2, held_blocks=9, budget_blocks=12), FLEET: Gauges()}, NOW - 1)
 

@@ -13,7 +13,7 @@ from cachefleet_controlplane.console.doc_pages import FOLDER, NAMES, DocPages, p
 from cachefleet_controlplane.console.figures.lost_causes import CAUSES
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, LaterRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from tests.controlplane.admin.conftest import Doorkeeper
 from tests.controlplane.console.conftest import Said
 from tests.controlplane.store.conftest import CANDIDATE
@@ -49,7 +49,7 @@ def record(name: str = "d1", **changes: Any) -> DecisionRecord:
 
 
 async def test_requests_are_listed_and_one_is_explained(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(record()))
+    decisions.record(record())
     text = (await browser.get("/requests")).text
     assert "/console/requests/d1" in text
     assert ">2,000<" in text
@@ -61,7 +61,7 @@ async def test_requests_are_listed_and_one_is_explained(browser: httpx.AsyncClie
 
 
 async def test_an_id_leads_to_its_request(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(record()))
+    decisions.record(record())
     assert (await browser.get("/requests", params={"id": " d1 "})).headers["location"] == "/console/requests/d1"
     assert (await browser.get("/requests", params={"id": "../tenants"})).status_code == 200
     for name in ("gone", "stream", "export", "a%2F..%2Ftenants", "x" * 65):
@@ -77,7 +77,7 @@ async def test_a_search_is_passed_on(browser: httpx.AsyncClient, admin: Said) ->
 
 
 async def test_what_was_sent_is_no_markup(browser: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(record(model=SCRIPT, tenant=SCRIPT, worker=SCRIPT, render_failure=SCRIPT)))
+    decisions.record(record(model=SCRIPT, tenant=SCRIPT, worker=SCRIPT, render_failure=SCRIPT))
     for path in ("/requests", "/requests/d1", f"/requests?tenant={SCRIPT}", f"/prefixes?pool={SCRIPT}"):
         text = (await browser.get(path)).text
         assert "<script>alert" not in text

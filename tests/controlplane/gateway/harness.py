@@ -42,6 +42,7 @@ from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge
+from cachefleet_controlplane.store.decision_log import LaterRecord
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.directory import Directory
@@ -268,6 +269,12 @@ def _unseen(stack: AsyncExitStack, fleet: Fleet, upstream: Upstream, credentials
     return unseen
 
 
+def _keep(records: list[DecisionRecord], settled: Metrics | None, record: LaterRecord) -> None:
+    records.append(record.made())
+    if settled is not None:  # the use of each request by itself
+        settled.registry.settle()
+
+
 @asynccontextmanager
 async def front(
     engines: Sequence[Worker],
@@ -292,7 +299,7 @@ async def front(
     render_cache: RenderCache | None = None,
     bounds: GatewayBounds | None = None,
     known: Known | None = None,
-    used: Callable[[UsageRecord], None] = lambda _: None,
+    used: Callable[[UsageRecord], None] | None = None,
     handles: Callable[[Fleet, Metrics], Handles] | None = None,
     sockets: SocketLimits | None = None,
     drain_seconds: float = 1,
@@ -331,9 +338,13 @@ async def front(
             context=context,
             lookup=lookup,
             admission=AdmissionMiddleware(
-                known or Known(), hash_key=FLEET_KEY.api_key_hash_key, metrics=metrics, record=used, clock=loop_time
+                known or Known(),
+                hash_key=FLEET_KEY.api_key_hash_key,
+                metrics=metrics,
+                record=used or (lambda _: None),
+                clock=loop_time,
             ),
-            record=lambda record: records.append(record.made()),
+            record=partial(_keep, records, metrics if used else None),
             bounds=bounds,
             turns=continued,
             history=(history := CacheHistory()),

@@ -15,7 +15,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_filter import EVERY, DecisionFilter
 from cachefleet_controlplane.store.decision_log import DecisionLog, LogBounds
-from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord, LaterRecord
+from cachefleet_controlplane.store.decision_records import CandidateRecord, DecisionRecord
 from cachefleet_controlplane.store.decision_repository import DecisionRepository, SqlDecisions
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import MakeRecord
@@ -73,7 +73,7 @@ async def test_records_are_seen_at_once_and_written_soon(metrics: Metrics, make:
     repository = InMemoryDecisions(max_rows=100)
     async with running(new_log(repository, metrics)) as log:
         for number in range(7):
-            log.record(LaterRecord.of(make(number)))
+            log.record(make(number))
         assert await log.get("d3") == make(3)
         assert [r.id for r in await log.recent(2)] == ["d6", "d5"]
         await until(lambda: repository.get("d6") is not None)
@@ -82,22 +82,38 @@ async def test_records_are_seen_at_once_and_written_soon(metrics: Metrics, make:
     assert value(metrics, "store_up") == 1
 
 
-async def test_a_record_is_made_once_by_who_writes_it_or_looks_at_it_first(metrics: Metrics, make: MakeRecord) -> None:
-    repository, makers = InMemoryDecisions(max_rows=100), list[int]()
+@dataclasses.dataclass
+class Later:
+    """A record that notes which threads make it."""
 
-    def made() -> DecisionRecord:
-        makers.append(threading.get_ident())
-        return make(1)
+    record: DecisionRecord
+    written: DecisionRecord
+    makers: list[int] = dataclasses.field(default_factory=list)
 
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def made(self) -> DecisionRecord:
+        self.makers.append(threading.get_ident())
+        return self.record
+
+    def stored(self) -> DecisionRecord:
+        self.makers.append(threading.get_ident())
+        return self.written
+
+
+async def test_a_record_is_made_by_who_writes_it_or_looks_at_it(metrics: Metrics, make: MakeRecord) -> None:
+    repository, records = InMemoryDecisions(max_rows=100), [Later(make(number), make(number)) for number in (1, 2)]
     log = new_log(repository, metrics)
-    log.record(LaterRecord("d1", made))
-    log.record(LaterRecord("d2", lambda: replace(made(), id="d2")))
-    assert makers == []
-    assert await log.get("d2") == replace(make(1), id="d2")
+    for later in records:
+        log.record(later)
+    assert [later.makers for later in records] == [[], []]
+    assert await log.get("d2") == make(2)
     async with running(log):
         await until(lambda: repository.get("d1") is not None)
     here = threading.get_ident()
-    assert [who == here for who in makers] == [True, False]
+    assert [[who == here for who in later.makers] for later in records] == [[False], [True, False]]
 
 
 async def test_full_batches_do_not_wait(metrics: Metrics, make: MakeRecord) -> None:
@@ -106,7 +122,7 @@ async def test_full_batches_do_not_wait(metrics: Metrics, make: MakeRecord) -> N
     async with running(DecisionLog(repository, metrics=metrics, bounds=slow)) as log:
         await until(lambda: not log.problem)
         for number in range(7):
-            log.record(LaterRecord.of(make(number)))
+            log.record(make(number))
         await until(lambda: repository.get("d5") is not None)
         assert repository.get("d6") is None
     assert value(metrics, "store_records_total") == 7
@@ -118,24 +134,24 @@ async def test_stopping_writes_what_still_waits(metrics: Metrics, make: MakeReco
     async with running(DecisionLog(repository, metrics=metrics, bounds=patient)) as log:
         await until(lambda: not log.problem)
         for number in range(8):
-            log.record(LaterRecord.of(make(number)))
+            log.record(make(number))
     assert len(repository.recent(99)) == 8
 
 
 async def test_the_latest_of_one_id_wins_while_it_waits_and_after(metrics: Metrics, make: MakeRecord) -> None:
     repository = InMemoryDecisions(max_rows=100)
     async with running(new_log(repository, metrics)) as log:
-        log.record(LaterRecord.of(make(1)))
-        log.record(LaterRecord.of(make(1, cached=10)))
+        log.record(make(1))
+        log.record(make(1, cached=10))
         await until(lambda: repository.get("d1") is not None)
-        log.record(LaterRecord.of(make(1, cached=20)))
+        log.record(make(1, cached=20))
         assert [r.cached_tokens for r in await log.recent(9)] == [20]
 
 
 async def test_beyond_the_queue_the_oldest_are_dropped_and_counted(metrics: Metrics, make: MakeRecord) -> None:
     log = new_log(InMemoryDecisions(max_rows=100), metrics)
     for number in range(QUICK.queue + 3):
-        log.record(LaterRecord.of(make(number)))
+        log.record(make(number))
     assert [await log.get(f"d{n}") is None for n in range(4)] == [True, True, True, False]
     assert (await log.recent(1))[0].id == f"d{QUICK.queue + 2}"
     assert value(metrics, "store_dropped_total") == 3
@@ -146,7 +162,7 @@ async def test_a_failing_repository_is_told_and_tried_again(metrics: Metrics, ma
     async with running(new_log(repository, metrics)) as log:
         await until(lambda: not log.problem)
         repository.fault = StoreError("full", "database full")
-        log.record(LaterRecord.of(make(1)))
+        log.record(make(1))
         await until(lambda: bool(log.problem))
         assert log.problem == "database full"
         assert value(metrics, "store_up") == 0
@@ -162,7 +178,7 @@ async def test_a_store_that_does_not_open_at_start_is_no_reason_to_stop(metrics:
     repository = Failing()
     repository.fault = StoreError("unavailable", "no such disk")
     async with running(new_log(repository, metrics)) as log:
-        log.record(LaterRecord.of(make(1)))
+        log.record(make(1))
         await until(lambda: log.problem == "no such disk")
         assert await log.get("d1") == make(1)
         with pytest.raises(StoreError):
@@ -176,10 +192,10 @@ async def test_records_that_cannot_be_written_do_not_hold_up_others(metrics: Met
     async with running(new_log(repository, metrics)) as log:
         await until(lambda: not log.problem)
         repository.fault = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
-        log.record(LaterRecord.of(make(1)))
+        log.record(make(1))
         await until(lambda: value(metrics, "store_dropped_total") == 1)
         repository.fault = None
-        log.record(LaterRecord.of(make(2)))
+        log.record(make(2))
         await until(lambda: repository.get("d2") is not None)
     assert value(metrics, "task_errors_total", task="store") == 1
 
@@ -190,7 +206,7 @@ async def test_an_error_nobody_foresaw_is_survived(metrics: Metrics, make: MakeR
     async with running(new_log(repository, metrics)) as log:
         await until(lambda: log.problem == "store: RuntimeError")
         repository.fault = None
-        log.record(LaterRecord.of(make(1)))
+        log.record(make(1))
         await until(lambda: repository.get("d1") is not None)
     assert value(metrics, "task_errors_total", task="store") >= 1
 
@@ -199,7 +215,7 @@ async def test_the_ring_is_pruned_while_it_runs(metrics: Metrics, make: MakeReco
     repository = InMemoryDecisions(max_rows=5)
     async with running(new_log(repository, metrics)) as log:
         for number in range(40):
-            log.record(LaterRecord.of(make(number)))
+            log.record(make(number))
             await until(lambda n=number: repository.get(f"d{n}") is not None)  # type: ignore[misc]
     assert len(repository.recent(99)) <= 5 + QUICK.prune_every
 
@@ -212,7 +228,7 @@ async def test_what_is_written_may_have_its_candidates_encoded(
     with closing(Database(f"sqlite:///{tmp_path}/x.db", timeout_seconds=10)) as database:
         repository = SqlDecisions(database, max_rows=5)
         async with running(new_log(repository, metrics)) as log:
-            log.record(LaterRecord(record.id, lambda: record, lambda: replace(record, candidates=encoded)))
+            log.record(Later(record, replace(record, candidates=encoded)))
             assert (await log.get("d1")) is record
             await until(lambda: value(metrics, "store_records_total") == 1)
             assert await log.get("d1") == record
@@ -243,10 +259,10 @@ async def test_a_real_file_corrupted_and_locked_under_a_running_log(
     file.write_bytes(b"rubbish" * 1000)
     repository = SqlDecisions(Database(f"sqlite:///{file}", timeout_seconds=0.05), max_rows=50)
     async with running(new_log(repository, metrics)) as log:
-        log.record(LaterRecord.of(make(1)))
+        log.record(make(1))
         await until(lambda: value(metrics, "store_records_total") == 1)
         file.unlink()
-        log.record(LaterRecord.of(make(2)))
+        log.record(make(2))
         await until(lambda: value(metrics, "store_records_total") == 2)
         assert await log.get("d2") == make(2)
     assert value(metrics, "store_errors_total", kind="missing") == 1

@@ -1,17 +1,24 @@
 """Counters of tenants, and how many tenants they tell apart."""
 
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.tenants.tenant_metrics import MAX_TENANTS, OTHER, TenantMetrics
+from cachefleet_core.tenancy import TenantId
 from tests.controlplane.waiting import value
+
+
+def record(*sums: int) -> UsageRecord:
+    names = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+    return UsageRecord(hour=0, tenant=TenantId("acme"), model="m", **dict(zip(names, sums, strict=True)))
 
 
 def test_what_a_tenant_used_is_counted_under_its_name() -> None:
     metrics = Metrics()
     counted = TenantMetrics(metrics)
-    counted.used("acme", prompt=100, cached=60, completion=7)
-    counted.used("acme", prompt=1, cached=0, completion=1)
+    for requests, prompt, cached, completion in ((1, 100, 60, 7), (2, 1, 0, 1)):
+        counted.used(record(requests, prompt, cached, completion))
     counted.refused("acme", "disabled")
-    told = {"requests": 2, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
+    told = {"requests": 3, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
     for name, expected in told.items():
         assert value(metrics, f"tenant_{name}_total", tenant="acme") == expected
     assert value(metrics, "tenant_refusals_total", tenant="acme", reason="disabled") == 1

@@ -6,6 +6,7 @@ left_answers       what was made of whole answers whose clients left, by the eng
 lost_hits          tokens not served from cache by cause
 prefix_list        the hottest prefixes, for people
 request_spans      a traced request as spans
+settled_requests   sums of ended requests, taken by metrics, usage and history when they are read
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker
 warm_keys          the block keys of declared warm prefixes
 """

@@ -1,4 +1,4 @@
-"""At a request's end: which tokens of its prompt were not served from cache, and why; counted, and kept for an hour."""
+"""At a request's end: which tokens of its prompt were not served from cache, and why."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from msgspec import Struct
-
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.shortfall_records import (
-    cause_of,
+    Shortfalls,
     claimed_tokens,
     prefilled,
 )
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rung
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
-from cachefleet_controlplane.history.cache_history import FLEET, CacheHistory, Ended
+from cachefleet_controlplane.history.cache_history import Answered
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
-from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.store.decision_records import LostRecord
-from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
 
@@ -34,69 +30,35 @@ _UNKEYED: Final = frozenset({Rung.NONE, Rung.TEXT})
 """Rungs that give no block keys."""
 
 
-class _Answered(Struct, frozen=True):
-    """An answered prompt whose blocks are known."""
-
-    decision: Decision
-    """For the worker whose cache the usage reports."""
-    trace: DecisionTrace
-    usage: Usage
-    cached: int
-
-    @property
-    def served_blocks(self) -> int:
-        return self.cached // self.trace.block_size
-
-
 class LostHits:
-    """Accounts for ended requests; ``salt_version`` is each tenant's at present, ``wall`` Unix time in seconds."""
+    """Of ended requests; ``served`` is told of each prompt's packed keys and how many of its first blocks came from
+    cache.
+    """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        metrics: Metrics,
-        history: CacheHistory,
-        *,
-        salt_version: Callable[[TenantId], int],
-        served: Callable[[bytes, int], None] | None,
-        wall: Callable[[], float],
-    ) -> None:
-        """``served``, if any, is told of each prompt's packed keys and how many of its first blocks came from cache."""
+    def __init__(self, fleet: Fleet, shortfalls: Shortfalls, served: Callable[[bytes, int], None] | None) -> None:
         self._fleet = fleet
-        self._metrics = metrics
-        self._history = history
-        self._salt_version = salt_version
+        self._shortfalls = shortfalls
         self._served = served
-        self._wall = wall
         self._seen = SeenBlocks()
 
-    def ended(self, trace: DecisionTrace) -> None:
-        """Account for a request whose prompt an engine has processed, as far as its answer tells, also in the trace;
-        others change nothing.
+    def ended(self, trace: DecisionTrace) -> tuple[Answered | None, bool]:
+        """What was lost of a prompt that an engine has processed, as far as its answer tells, also in the trace, and
+        whether that is a measure of the pool's cache; None of others.
         """
-        levels, pool = self._levels(trace), trace.answered.pool if trace.answered else ""
-        if levels is None or not pool:
-            return
+        levels, decision = self._levels(trace), trace.answered
+        if levels is None or decision is None or not decision.pool:
+            return None, False
         lost = lost_tokens(levels)
-        trace.lost = tuple(LostRecord(cause.value, tokens) for cause, tokens in lost.items())
-        for cause, tokens in lost.items():
-            self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
-        served = levels.prompt_tokens - sum(lost.values())
-        if _tells(trace, levels):
-            self._fleet.prompt_served(pool, levels.prompt_tokens, served)
-            self._metrics.prompt_served(pool=pool, prompt=levels.prompt_tokens, served=served)
-        ended = Ended(
-            pool=pool,
+        trace.lost = tuple([LostRecord(cause.value, tokens) for cause, tokens in lost.items()])
+        answered = Answered(
+            requests=1,
             prompt_tokens=levels.prompt_tokens,
-            served_tokens=served,
+            served_tokens=levels.prompt_tokens - sum(lost.values()),
             lost=lost,
-            ttft_seconds=trace.ttft_seconds,
+            ttft_sum=trace.ttft_seconds or 0.0,
+            ttft_count=int(trace.ttft_seconds is not None),
         )
-        self._history.add(ended, self._wall())
-
-    def failed(self, trace: DecisionTrace) -> None:
-        """Count a request that failed, in the last hour."""
-        self._history.fail(trace.decision.pool if trace.decision else FLEET, self._wall())
+        return answered, _tells(trace, levels)
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
         usage, decision = trace.usage, trace.answered
@@ -121,23 +83,20 @@ class LostHits:
         prompt, cached = usage.prompt_tokens, usage.cached_tokens or 0
         if whole is not None or answered is None:
             return Levels(prompt_tokens=prompt, served_tokens=cached, whole=whole or LostCause.UNKNOWN)
-        return self._of_blocks(trace, _Answered(answered, trace, usage, cached))
+        return self._of_blocks(trace, answered, prompt, cached)
 
-    def _of_blocks(self, trace: DecisionTrace, answered: _Answered) -> Levels:
-        decision, first, size = answered.decision, trace.first, answered.trace.block_size
-        prompt = answered.usage.prompt_tokens
-        losses = self._fleet.losses
+    def _of_blocks(self, trace: DecisionTrace, decision: Decision, prompt: int, cached: int) -> Levels:
+        """Where the prompt's blocks are known."""
+        first, size, losses = trace.first, trace.block_size, self._fleet.losses
         servable = max(0, losses.keyed(decision.id, prompt, size) - losses.dropped(decision.id))
         loaded, short = decision.loaded_tokens, None
         claimed = claimed_tokens(decision, size) + loaded
-        if answered.cached < claimed:
-            short = cause_of(
-                trace, claimed, decision, loaded=loaded, fleet=self._fleet, salt_version=self._salt_version
-            )
-        blocks, gone = self._before(answered, servable)
+        if cached < claimed:
+            short = self._shortfalls.cause_of(trace, claimed, decision, loaded=loaded)
+        blocks, gone = self._before(decision, trace.keys, cached // size, servable)
         return Levels(
             prompt_tokens=prompt,
-            served_tokens=answered.cached,
+            served_tokens=cached,
             servable_tokens=servable * size,
             claimed_tokens=claimed,
             shortfall=of_shortfall(short),
@@ -147,12 +106,11 @@ class LostHits:
             gone=gone,
         )
 
-    def _before(self, answered: _Answered, servable: int) -> tuple[int, LostCause]:
+    def _before(self, decision: Decision, keys: bytes, served: int, servable: int) -> tuple[int, LostCause]:
         """How many of the first blocks were computed before the decision, and why they are gone; remembers all.
 
         Nothing is looked for where all that can be was served.
         """
-        decision, keys, served = answered.decision, answered.trace.keys, answered.served_blocks
         blocks, where = self._seen.longest(keys, before=decision.at) if served < servable else (0, None)
         gone = LostCause.EVICTED
         if where is not None and blocks > served:

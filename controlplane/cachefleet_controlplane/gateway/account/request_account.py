@@ -10,7 +10,8 @@ from typing import Final
 from cachefleet_controlplane.gateway.account.left_answers import LeftAnswers
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.request_spans import failed, request_spans
-from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, find_surplus, take_evidence
+from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests
+from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls, find_surplus
 from cachefleet_controlplane.gateway.admit.tenant_admission import ARRIVED, AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
@@ -18,12 +19,10 @@ from cachefleet_controlplane.gateway.request.request import Arrival, Layer, Requ
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.send.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
-from cachefleet_controlplane.routing.decision import Decision
-from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy, LaterRecord
-from cachefleet_controlplane.tracing.request_span import RequestSpan
+from cachefleet_controlplane.store.decision_log import LaterRecord
+from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, ClientGoneError, Reply
-from cachefleet_core.tenancy import TenantId
+from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
 
 Record = Callable[[LaterRecord], None]
 
@@ -67,22 +66,23 @@ class AccountLayer:
 
 
 class RequestAccount:
-    """``record`` takes the records of decisions; ``salt_version`` is each tenant's at present; ``recorded`` keeps
-    requests to simulate with.
-    """
+    """``record`` takes the records of decisions; ``recorded`` keeps requests to simulate with."""
 
     def __init__(
         self,
         context: GatewayContext,
         record: Record,
-        salt_version: Callable[[TenantId], int],
+        shortfalls: Shortfalls,
         lost: LostHits,
+        settled: SettledRequests,
+        *,
         recorded: RecordedRequests | None = None,
     ) -> None:
         self._context = context
         self._record = record
-        self._salt_version = salt_version
+        self._shortfalls = shortfalls
         self._lost = lost
+        self._settled = settled
         self._recorded = recorded
         self._left = LeftAnswers(context.upstream, context.credentials)
 
@@ -112,51 +112,31 @@ class RequestAccount:
             settle()
 
     def _settle(self, trace: DecisionTrace, reply: Reply, admitted: AdmittedRequest) -> None:
-        self._end(trace, reply)
-        if trace.span is not None:
-            self._traced(trace, trace.span)
-        admitted.settle(trace)
-
-    def _end(self, trace: DecisionTrace, reply: Reply) -> None:
         if reply.started:
             trace.status = reply.status
-        metrics, decision = self._context.metrics, trace.answered
-        trace.shortfall = find_shortfall(trace, self._context.fleet, self._salt_version)
-        take_evidence(trace, self._context.fleet, self._salt_version)
-        self._lost.ended(trace)
+        trace.shortfall = self._shortfalls.find_shortfall(trace)
+        self._shortfalls.take_evidence(trace)
+        answered, judged = self._lost.ended(trace)
         if failed(trace):
-            self._lost.failed(trace)
+            self._settled.fail(trace)
         if self._recorded is not None:
             _keep(self._recorded, trace)
-        metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status or CLIENT_GONE_STATUS)
-        if decision is None:
-            return
-        metrics.decision(
-            policy=decision.policy, verdict=decision.verdict, knowledge=decision.knowledge, reason=decision.reason
-        )
-        self._count(trace, decision)
-        self._record(LaterRecord(trace.id, partial(trace.to_record, decision), partial(trace.to_stored, decision)))
+        self._settled.add(trace, admitted.tenant.name, admitted.settle(trace), answered, judged=judged)
+        if trace.answered is not None:
+            self._count(trace)
+            self._record(trace)
+        if trace.span is not None and self._context.tracer is not None:
+            self._context.tracer.end(request_spans(trace, trace.span, ended=self._context.clock()))
 
-    def _count(self, trace: DecisionTrace, decision: Decision) -> None:
-        """Metrics of what became of a request that was decided on."""
+    def _count(self, trace: DecisionTrace) -> None:
+        """What few requests count, and histograms."""
         metrics = self._context.metrics
         if trace.ttft_seconds is not None:
             metrics.first_token(model=trace.model, seconds=trace.ttft_seconds)
-        if trace.usage is not None:
-            metrics.tokens(
-                model=trace.model,
-                prompt=trace.usage.prompt_tokens,
-                predicted=decision.predicted_tokens,
-                cached=trace.usage.cached_tokens,
-            )
         if trace.shortfall is not None:
             metrics.shortfall(trace.shortfall.cause)
         for cause, tokens in find_surplus(trace).items():
             metrics.surplus(cause, tokens)
-
-    def _traced(self, trace: DecisionTrace, span: RequestSpan) -> None:
-        if self._context.tracer is not None:
-            self._context.tracer.end(request_spans(trace, span, ended=self._context.clock()))
 
 
 def _keep(recorded: RecordedRequests, trace: DecisionTrace) -> None:

@@ -27,45 +27,80 @@ _EXCUSED: Final = frozenset({Cause.MOVED, Cause.RENDERED_DIFFERENTLY, Cause.SALT
 """Causes of a shortfall that say nothing of the worker's claim."""
 
 
-def take_evidence(trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> None:
-    """Tell the fleet what an exact prediction's worker served of what the index said it holds.
+class Shortfalls:
+    """Compares what was served with what was predicted; ``salt_version`` is each tenant's at present."""
 
-    Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
-    several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
-    """
-    usage, answered = trace.usage, trace.answered
-    if usage is None or usage.cached_tokens is None or not trace.block_size:
-        return
-    if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
-        return
-    if not trace.single or not trace.reads_cache or usage.completion_tokens == 0 or prefilled(trace):
-        return
-    claimed = claimed_tokens(answered, trace.block_size)
-    if usage.cached_tokens < claimed:
-        cause = cause_of(trace, claimed, answered, fleet=fleet, salt_version=salt_version)
-        if cause in _EXCUSED:
+    def __init__(self, fleet: Fleet, salt_version: Callable[[TenantId], int]) -> None:
+        self._fleet = fleet
+        self._salt_version = salt_version
+
+    def take_evidence(self, trace: DecisionTrace) -> None:
+        """Tell the fleet what an exact prediction's worker served of what the index said it holds.
+
+        Not where something else than its claim was wrong (see _EXCUSED), nor where the usage is no measure of it: of
+        several prompts, of an engine that skipped its cache, of a gate's refusal (no tokens), or of a Prefill worker.
+        """
+        usage, answered = trace.usage, trace.answered
+        if usage is None or usage.cached_tokens is None or not trace.block_size:
             return
-    fleet.served(answered.id, claimed, usage.cached_tokens)
+        if answered is None or answered.knowledge is not Knowledge.EXACT or answered.prompt_tokens < 1:
+            return
+        if not trace.single or not trace.reads_cache or usage.completion_tokens == 0 or prefilled(trace):
+            return
+        claimed = claimed_tokens(answered, trace.block_size)
+        if usage.cached_tokens < claimed:
+            cause = self.cause_of(trace, claimed, answered)
+            if cause in _EXCUSED:
+                return
+        self._fleet.served(answered.id, claimed, usage.cached_tokens)
 
+    def find_shortfall(self, trace: DecisionTrace) -> ShortfallRecord | None:
+        """Return the shortfall of the last prediction, else that of the first one; None without any.
 
-def find_shortfall(
-    trace: DecisionTrace, fleet: Fleet, salt_version: Callable[[TenantId], int]
-) -> ShortfallRecord | None:
-    """Return the shortfall of the last prediction, else that of the first one; None without any.
-
-    For an answer by several workers it is the first worker's: usage counts the prompt alone.
-    """
-    usage, answered = trace.usage, trace.answered
-    if usage is None or usage.cached_tokens is None or answered is None or not trace.reads_cache:
+        For an answer by several workers it is the first worker's: usage counts the prompt alone.
+        """
+        usage, answered = trace.usage, trace.answered
+        if usage is None or usage.cached_tokens is None or answered is None or not trace.reads_cache:
+            return None
+        predictions = [answered] if trace.first is None else [answered, trace.first]
+        for decision in predictions:
+            if usage.cached_tokens < decision.predicted_tokens:
+                cause = shortfall(self._facts(decision, answered, trace, usage))
+                tokens = decision.predicted_tokens - usage.cached_tokens
+                return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
         return None
-    predictions = [answered] if trace.first is None else [answered, trace.first]
-    for decision in predictions:
-        if usage.cached_tokens < decision.predicted_tokens:
-            facts = _facts(decision, answered, trace, usage, fleet=fleet, salt_version=salt_version)
-            cause = shortfall(facts)
-            tokens = decision.predicted_tokens - usage.cached_tokens
-            return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
-    return None
+
+    def cause_of(self, trace: DecisionTrace, claimed: int, answered: Decision, *, loaded: int = 0) -> Cause | None:
+        """Why the worker that answered served less than it was said to hold; None where it did not, or nobody tells.
+
+        Of the ``claimed`` tokens ``loaded`` were to be loaded from below the device.
+        """
+        usage = trace.usage
+        if usage is None:
+            return None
+        decision = replace(answered, predicted_tokens=claimed, loaded_tokens=loaded)
+        return shortfall(self._facts(decision, answered, trace, usage))
+
+    def _facts(self, decision: Decision, answered: Decision, trace: DecisionTrace, usage: Usage) -> Facts:
+        losses = self._fleet.losses
+        exact = decision.knowledge is Knowledge.EXACT
+        there = decision.predicted_tokens - decision.loaded_tokens
+        predicted = trace.keys[: KEY_BYTES * (there // trace.block_size)] if trace.block_size else b""
+        return Facts(
+            predicted_tokens=decision.predicted_tokens,
+            cached_tokens=usage.cached_tokens,
+            loaded_tokens=decision.loaded_tokens,
+            worker=decision.id,
+            answered_by=answered.id,
+            rendered_tokens=decision.prompt_tokens if exact else None,
+            prompt_tokens=usage.prompt_tokens if trace.single else None,
+            salt_version=trace.salt_version,
+            salt_version_now=self._salt_version(trace.tenant),
+            restarted=losses.restarted(decision.id, decision.at),
+            evicted=exact and _gone(losses.evicted, decision, predicted),
+            left_window=exact and _gone(losses.left_window, decision, predicted),
+            report_age=decision.report_age if exact else 0.0,
+        )
 
 
 def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
@@ -87,58 +122,9 @@ def claimed_tokens(answered: Decision, block_size: int) -> int:
     return min(answered.matched_blocks, max(0, answered.prompt_tokens - 1) // block_size) * block_size
 
 
-def cause_of(
-    trace: DecisionTrace,
-    claimed: int,
-    answered: Decision,
-    *,
-    loaded: int = 0,
-    fleet: Fleet,
-    salt_version: Callable[[TenantId], int],
-) -> Cause | None:
-    """Why the worker that answered served less than it was said to hold; None where it did not, or nobody tells.
-
-    Of the ``claimed`` tokens ``loaded`` were to be loaded from below the device.
-    """
-    usage = trace.usage
-    if usage is None:
-        return None
-    decision = replace(answered, predicted_tokens=claimed, loaded_tokens=loaded)
-    return shortfall(_facts(decision, answered, trace, usage, fleet=fleet, salt_version=salt_version))
-
-
 def prefilled(trace: DecisionTrace) -> bool:
     """Whether a Prefill worker was asked: of what it brought over, the usage does not tell what it had to compute."""
     return "prefill" in [attempt.kind for attempt in trace.attempts]
-
-
-def _facts(
-    decision: Decision,
-    answered: Decision,
-    trace: DecisionTrace,
-    usage: Usage,
-    *,
-    fleet: Fleet,
-    salt_version: Callable[[TenantId], int],
-) -> Facts:
-    exact = decision.knowledge is Knowledge.EXACT
-    there = decision.predicted_tokens - decision.loaded_tokens
-    predicted = trace.keys[: KEY_BYTES * (there // trace.block_size)] if trace.block_size else b""
-    return Facts(
-        predicted_tokens=decision.predicted_tokens,
-        cached_tokens=usage.cached_tokens,
-        loaded_tokens=decision.loaded_tokens,
-        worker=decision.id,
-        answered_by=answered.id,
-        rendered_tokens=decision.prompt_tokens if exact else None,
-        prompt_tokens=usage.prompt_tokens if trace.single else None,
-        salt_version=trace.salt_version,
-        salt_version_now=salt_version(trace.tenant),
-        restarted=fleet.losses.restarted(decision.id, decision.at),
-        evicted=exact and _gone(fleet.losses.evicted, decision, predicted),
-        left_window=exact and _gone(fleet.losses.left_window, decision, predicted),
-        report_age=decision.report_age if exact else 0.0,
-    )
 
 
 def _gone(find: Callable[[WorkerId, bytes, float], bool], decision: Decision, keys: bytes) -> bool:

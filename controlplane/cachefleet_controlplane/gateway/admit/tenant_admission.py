@@ -24,7 +24,6 @@ ADMITTED: Final = "cachefleet.admitted"
 """Member of the ASGI scope that holds the AdmittedRequest."""
 ARRIVED: Final = "cachefleet.arrived"
 """Member of the ASGI scope: when the request came, in monotonic seconds."""
-HOUR: Final = 3600
 INVALID_KEY: Final = "invalid_api_key"
 DISABLED: Final = "tenant_disabled"
 KEYS_LOST: Final = "api_keys_lost"
@@ -71,9 +70,9 @@ class AdmittedRequest:
         self._counted = int(limited)
         self.tenant = tenant
 
-    def settle(self, trace: DecisionTrace) -> None:
-        """Account for the request; to be called once, at its end."""
-        self._admission.settle(self.tenant, self._load, trace)
+    def settle(self, trace: DecisionTrace) -> tuple[int, int, int]:
+        """Spend what the request used: tokens of its prompt, of these from cache, completed. Once, at its end."""
+        return self._admission.settle(self.tenant, self._load, trace)
 
     def count(self, sequences: int) -> None:
         """Count a request as so many, as an engine does. ApiError 429 over the tenant's limit, 400 where it could
@@ -206,12 +205,17 @@ class AdmissionMiddleware:
         headers = {"retry-after": str(RETRY_SECONDS)}
         raise ApiError(429, f"{message} Try again in {RETRY_SECONDS} s.", code=Limit.REQUESTS_AT_ONCE, headers=headers)
 
-    def settle(self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace) -> None:
-        """Count the worker's usage; where it told none, what is known: of an answer cut short what was produced, and of
-        the prompt what the decision predicted to be cached.
+    def used(self, used: UsageRecord) -> None:
+        """Count what settled requests used of workers."""
+        self._tenant_metrics.used(used)
+        self._record(used)
+
+    def settle(self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace) -> tuple[int, int, int]:
+        """Count the worker's usage as spent; where it told none, what is known: of an answer cut short what was
+        produced, and of the prompt what the decision predicted to be cached.
         """
         if not trace.attempts:
-            return  # no worker was asked
+            return 0, 0, 0  # no worker was asked
         load = self._loads.setdefault(tenant.name, load)  # it may have been forgotten meanwhile
         usage, decision = trace.usage, trace.answered
         prompt = cached = completion = 0
@@ -223,15 +227,4 @@ class AdmissionMiddleware:
         elif decision is not None and trace.status == ANSWERED_STATUS:
             prompt, cached = decision.prompt_tokens, decision.predicted_tokens
         load.spent.add(prompt - cached + completion, self._clock())
-        self._tenant_metrics.used(tenant.name, prompt=prompt, cached=cached, completion=completion)
-        self._record(
-            UsageRecord(
-                hour=int(trace.at) // HOUR * HOUR,
-                tenant=tenant.name,
-                model=trace.model,
-                requests=1,
-                prompt_tokens=prompt,
-                cached_tokens=cached,
-                completion_tokens=completion,
-            )
-        )
+        return prompt, cached, completion

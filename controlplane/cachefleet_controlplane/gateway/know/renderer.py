@@ -18,7 +18,7 @@ from cachefleet_native import upstream_headers
 from msgspec.structs import replace
 from prometheus_client import Counter
 
-from cachefleet_controlplane.exposition import PendingCounts
+from cachefleet_controlplane.exposition import remembering
 from cachefleet_controlplane.gateway.apis.parse import first_prompt, given_ids
 from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import Sending
@@ -90,7 +90,7 @@ class Renderer:
             "cachefleet_render_failures", "Attempts to learn ids that gave none", ["reason"], registry=metrics.registry
         )
         bypasses = "cachefleet_render_bypasses", "Requests whose ids nobody is asked for", ["reason"]
-        self._bypasses = PendingCounts(Counter(*bypasses, registry=metrics.registry), metrics.registry)
+        self._bypasses = remembering(Counter(*bypasses, registry=metrics.registry))
 
     async def render(
         self,
@@ -131,11 +131,11 @@ class Renderer:
         """Return the result for a prompt that is not to be rendered, and count why."""
         if info.bypass is not None:
             return self._bypassed(info.bypass)
-        self._bypasses.add(RenderFailure.SWITCHED_OFF)
+        self._bypasses.labels(RenderFailure.SWITCHED_OFF).inc()
         return SWITCHED_OFF
 
     def _bypassed(self, bypass: Bypass) -> Rendering:
-        self._bypasses.add(bypass)
+        self._bypasses.labels(bypass).inc()
         return Rendering(reason=bypass)
 
     def _recall(self, name: bytes) -> Rendering | None:

@@ -145,16 +145,18 @@ class DecisionTrace(Struct):
         """Return the headers of an attempt that begins now, and is sent to ``url``."""
         return headers if self.span is None else self.span.leg(headers, began, url)
 
-    def to_record(self, decision: Decision, *, whole: bool = False) -> DecisionRecord:
-        """Return the record of that decision with its leading candidates, or with all (``whole``)."""
+    def made(self, *, whole: bool = False) -> DecisionRecord:
+        """Return the record of a request that was decided on, with its leading candidates, or with all (``whole``)."""
+        decision = cast("Decision", self.answered)
         scores = decision.scores if whole else decision.leading
         return self._record(decision, self._candidates(decision, scores), left_out=decision.candidates - len(scores))
 
-    def to_stored(self, decision: Decision) -> DecisionRecord:
+    def stored(self) -> DecisionRecord:
         """Return the same record to be written and not read: its candidates are JSON, made without their objects."""
+        decision = cast("Decision", self.answered)
         leading = decision.leading
         if not isinstance(leading, LaterScores) or leading.encode is None:
-            return self.to_record(decision)
+            return self.made()
         encoded = cast("tuple[CandidateRecord, ...]", msgspec.Raw(leading.encode(self.block_size, decision.id)))
         return self._record(decision, encoded, left_out=decision.candidates - len(leading))
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from cachefleet_controlplane.admin.answers import json_lines
 from cachefleet_controlplane.store.decision_filter import DecisionFilter
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LaterRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import make_record
 
@@ -39,7 +39,7 @@ async def test_it_has_what_the_list_has(client: httpx.AsyncClient, seven: Decisi
 async def test_part_of_them_is_not_taken_for_all_where_the_store_fails(
     client: httpx.AsyncClient, seven: DecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seven.record(LaterRecord.of(make_record(8)))
+    seven.record(make_record(8))
     monkeypatch.setattr(seven._repository, "recent", _failing)
     assert (await client.get("/decisions/export")).status_code == 503
 

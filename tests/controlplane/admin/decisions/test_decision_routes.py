@@ -10,7 +10,7 @@ from cachefleet_controlplane.admin.decisions.decision_presenters import decision
 from cachefleet_controlplane.admin.decisions.decision_routes import AT_ONCE, listed
 from cachefleet_controlplane.admin.decisions.decision_schemas import DecisionList
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import LaterRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import ShortfallRecord
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import make_record
 
@@ -31,7 +31,7 @@ async def half_stored(decisions: DecisionLog) -> DecisionLog:
     """Of nine decisions five are stored and four wait to be."""
     decisions._repository.save([make_record(number) if number != 4 else FOUND for number in range(5)])
     for number in range(5, 9):
-        decisions.record(LaterRecord.of(make_record(number)))
+        decisions.record(make_record(number))
     return decisions
 
 

@@ -13,7 +13,7 @@ from starlette.types import Message
 from cachefleet_controlplane.admin.decisions import decision_stream
 from cachefleet_controlplane.store import decision_feed
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import DecisionRecord, LaterRecord
+from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.wire import event_stream
 from tests.controlplane.admin.conftest import TOKEN, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
@@ -49,10 +49,10 @@ async def watching(client: httpx.AsyncClient, decisions: DecisionLog, query: str
 
 
 async def test_a_viewer_sees_what_it_asked_for_from_then_on(client: httpx.AsyncClient, decisions: DecisionLog) -> None:
-    decisions.record(LaterRecord.of(make_record(1, model="a")))
+    decisions.record(make_record(1, model="a"))
     async with watching(client, decisions, "?model=a&tenant=acme") as seen:
         for number, model in enumerate("aba", start=2):
-            decisions.record(LaterRecord.of(make_record(number, model=model)))
+            decisions.record(make_record(number, model=model))
     kind, name, data = zip(*(event.split("\n") for event in seen), strict=True)
     assert set(kind) == {"event: decision"}
     assert name == ("id: d2", "id: d4")
@@ -66,7 +66,7 @@ async def test_what_a_slow_viewer_misses_is_counted_and_told(
     monkeypatch.setattr(decision_feed, "QUEUE", 2)
     async with watching(client, decisions) as seen:
         for number in range(5):
-            decisions.record(LaterRecord.of(make_record(number)))
+            decisions.record(make_record(number))
     assert seen[0] == 'event: dropped\ndata: {"decisions": 3}'
     assert [event.split("\n")[1] for event in seen[1:]] == ["id: d3", "id: d4"]
 
@@ -85,7 +85,7 @@ async def test_a_decision_is_shown_to_all_viewers_and_written_out_once(
     monkeypatch.setattr(decision_stream, "_event", counted)
     viewers = [asyncio.create_task(client.get("/decisions/stream")) for _ in range(3)]
     await until(lambda: len(decisions.feed) == 3)
-    decisions.record(LaterRecord.of(make_record(1)))
+    decisions.record(make_record(1))
     decisions.feed.end()
     assert len({(await one).text for one in viewers}) == 1
     assert made == ["d1"]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.account.shortfall_records import find_shortfall, take_evidence
+from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
@@ -357,7 +357,7 @@ def continued(cached: int, *, knowledge: Knowledge = Knowledge.EXACT) -> Shortfa
         cached_tokens=cached,
     )
     trace.attempts.append(AttemptRecord("a", "handed_back", 200, 1.0))
-    return find_shortfall(trace, Fleet(BlockIndex(), index_key=FLEET_KEY.index_key), lambda _: 1)
+    return Shortfalls(Fleet(BlockIndex(), index_key=FLEET_KEY.index_key), lambda _: 1).find_shortfall(trace)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_what_it_served_of_its_claim_is_told_unless_something_else_was_wrong(
     if "prefilled" in changes:
         trace.attempts.append(AttemptRecord("p", "answered", 200, 1.0, kind="prefill"))
     fleet = Listening(gone=changes.get("gone", False))
-    take_evidence(trace, fleet, lambda _: 1)
+    Shortfalls(fleet, lambda _: 1).take_evidence(trace)
     assert fleet.heard == ([] if told is None else [(decision.id, *told)])
 
 

@@ -27,7 +27,7 @@ def test_a_record_has_few_candidates_and_says_how_many_more_there_were(
     candidates: int, kept: int, left_out: int
 ) -> None:
     decision = decide(Prompt(tokens=9), VIEWS[:candidates], RoutingPolicy.CACHE_AWARE, 1.0)
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_record(decision)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).made()
     assert (len(record.candidates), record.candidates_left_out) == (kept, left_out)
     assert [one.worker for one in record.candidates[:1]] == ([decision.worker] if decision.worker else [])
 
@@ -38,7 +38,7 @@ def test_a_record_asks_for_no_other_scores() -> None:
 
     decision = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
     decision = replace(decision, scores=LaterScores(20, refuse))
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_record(decision)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).made()
     assert record.candidates_left_out == 20 - LEADING
 
 
@@ -47,7 +47,7 @@ def test_a_record_to_be_written_has_its_candidates_encoded_without_making_them()
         raise AssertionError("made")
 
     made = decide(Prompt(tokens=9), VIEWS, RoutingPolicy.CACHE_AWARE, 1.0)
-    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, made).to_record(made)
+    record = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, made).made()
     encoded = msgspec.json.encode(record.candidates)
     asked = []
 
@@ -56,7 +56,7 @@ def test_a_record_to_be_written_has_its_candidates_encoded_without_making_them()
         return encoded
 
     decision = replace(made, leading=LaterScores(len(made.leading), refuse, encode))
-    stored = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).to_stored(decision)
+    stored = DecisionTrace("id", 0.0, "m", Endpoint.CHAT, decision).stored()
     assert msgspec.json.encode(stored) == msgspec.json.encode(record)
     assert asked == [(0, made.id)]
 

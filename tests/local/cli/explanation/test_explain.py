@@ -85,7 +85,7 @@ def example() -> DecisionRecord:
     trace.tenant, trace.isolation, trace.salt_version = TenantId("acme"), Isolation.PER_TENANT, 2
     trace.rung, trace.block_size, trace.keys, trace.single = "render", 16, prompt.keys, True
     assert trace.decision is not None
-    return trace.to_record(trace.decision)
+    return trace.made()
 
 
 def item(record: DecisionRecord) -> Item:
@@ -109,7 +109,7 @@ def test_blocks_in_flight_are_shown_where_they_decided() -> None:
     views = [view(0, matched=0, queued=0, requests=0), view(1, matched=0, queued=0, requests=1)]
     decision = decide(prompt, [views[0], replace_view(views[1], sent_blocks=32)], RoutingPolicy.CACHE_AWARE, 1.0)
     trace = DecisionTrace("5b2f0c7e9a1d", 1_767_225_600.0, "qwen3-32b", "/v1/chat/completions", decision)
-    lines = explained(item(trace.to_record(decision))).splitlines()
+    lines = explained(item(trace.made())).splitlines()
     assert "verdict    route to agents-1 of default/agents (cacheAware, prefix_in_flight)" in lines
     assert f"why        {REASONS['prefix_in_flight']}" in lines
     assert "predicted  0 tokens from cache, 512 more from requests in flight there" in lines

@@ -19,7 +19,6 @@ from cachefleet_controlplane.admin.simulate_routes import Simulate
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
-from cachefleet_controlplane.store.decision_records import LaterRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_core.tenancy import TenantId
@@ -47,7 +46,7 @@ def served(database: Database, flush: Flush | None = None, simulate: Simulate | 
                 )
             )
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
-        decisions.record(LaterRecord.of(make_record(1, cached=48)))
+        decisions.record(make_record(1, cached=48))
         admin = admin_over(database, decisions=decisions, usage=usage, flush=flush, simulate=simulate)
         async with listening(mounted(admin)) as port:
             address.append(f"http://127.0.0.1:{port}")

@@ -1,0 +1,143 @@
+"""Sums of ended requests that are alike, which metrics, usage, history and hit ratios take when they are read.
+
+Each request is added once. Sums are passed on before anything is read of those who take them, and when there are MOST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct, field
+
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
+from cachefleet_controlplane.history.cache_history import FLEET, Answered, CacheHistory
+from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_core.tenancy import TenantId
+
+MOST: Final = 128
+"""Sums of different requests; to pass them on takes about a millisecond."""
+HOUR: Final = 3600
+_UNDECIDED: Final = ("",) * 5
+
+
+class _Sums(Struct):
+    trace: DecisionTrace
+    """Of the first request, which tells what all have in common."""
+    second: int
+    """Unix time in which they ended."""
+    at: float
+    """The same on the fleet's clock."""
+    judged: bool
+    used: UsageRecord
+    predicted_tokens: int = 0
+    answered: Answered = field(default_factory=Answered)
+
+
+class SettledRequests:
+    """Keeps sums until somebody reads; ``wall`` is Unix time in seconds."""
+
+    def __init__(
+        self,
+        context: GatewayContext,
+        history: CacheHistory,
+        used: Callable[[UsageRecord], None],
+        *,
+        wall: Callable[[], float],
+    ) -> None:
+        self._fleet, self._metrics = context.fleet, context.metrics
+        self._history = history
+        self._used = used
+        self._wall = wall
+        self._sums: dict[tuple[object, ...], _Sums] = {}
+        self._metrics.registry.pending.append(self._pass_on)
+        self._fleet.settle = history.settle = self._metrics.registry.settle
+
+    def add(
+        self,
+        trace: DecisionTrace,
+        tenant: TenantId,
+        used: tuple[int, int, int],
+        answered: Answered | None,
+        *,
+        judged: bool,
+    ) -> None:
+        """Add a request of a tenant: prompt, cached and completion tokens that it ``used``, what is known of its
+        ``answered`` prompt, and whether that is a measure of its pool's cache.
+        """
+        decision, second, hour = trace.answered, int(self._wall()), int(trace.at) // HOUR * HOUR
+        of = (
+            second,
+            hour,
+            tenant,
+            trace.model,
+            trace.endpoint,
+            trace.status,
+            _told(trace),
+            bool(trace.attempts),
+            judged,
+        )
+        by = _UNDECIDED
+        if decision is not None:
+            by = (decision.pool, decision.policy, decision.verdict, decision.knowledge, decision.reason)
+        sums = self._sums.get(of + by)
+        if sums is None:
+            if len(self._sums) >= MOST:
+                self._metrics.registry.settle()
+            record = UsageRecord(hour=hour, tenant=tenant, model=trace.model)
+            sums = self._sums[of + by] = _Sums(trace, second, self._fleet.losses.now(), judged, record)
+        total = sums.used
+        total.requests += 1
+        total.prompt_tokens += used[0]
+        total.cached_tokens += used[1]
+        total.completion_tokens += used[2]
+        if decision is not None:
+            sums.predicted_tokens += decision.predicted_tokens
+        if answered is not None:
+            sums.answered.add(answered)
+
+    def fail(self, trace: DecisionTrace) -> None:
+        """Count a request that failed, in the last hour."""
+        self._history.fail(trace.decision.pool if trace.decision else FLEET, self._wall())
+
+    def _pass_on(self) -> None:
+        waiting, self._sums = self._sums, {}
+        for sums in waiting.values():
+            self._count(sums)
+            if sums.trace.attempts:
+                self._used(sums.used)
+
+    def _count(self, sums: _Sums) -> None:
+        metrics, trace, decision, used = self._metrics, sums.trace, sums.trace.answered, sums.used
+        metrics.request(model=trace.model, endpoint=trace.endpoint, status=trace.status, requests=used.requests)
+        if decision is None:
+            return
+        metrics.decision(
+            policy=decision.policy,
+            verdict=decision.verdict,
+            knowledge=decision.knowledge,
+            reason=decision.reason,
+            requests=used.requests,
+        )
+        metrics.tokens(
+            model=trace.model,
+            prompt=used.prompt_tokens,
+            predicted=sums.predicted_tokens,
+            cached=used.cached_tokens if _told(trace) else None,
+        )
+        self._count_answered(decision.pool, sums, sums.answered)
+
+    def _count_answered(self, pool: str, sums: _Sums, answered: Answered) -> None:
+        for cause, tokens in answered.lost.items():
+            self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
+        if answered.requests:
+            self._history.add(pool, answered, sums.second)
+        if sums.judged:
+            self._metrics.prompt_served(pool=pool, prompt=answered.prompt_tokens, served=answered.served_tokens)
+            self._fleet.prompt_served(pool, answered.prompt_tokens, answered.served_tokens, sums.at)
+
+
+def _told(trace: DecisionTrace) -> bool:
+    """Whether an answer tells what came from cache."""
+    return trace.usage is not None and trace.usage.cached_tokens is not None
