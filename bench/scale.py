@@ -47,7 +47,7 @@ from cachefleet_core.block_keys import Namespace
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.native import native_code
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
-from cachefleet_worker.agent.settings import AgentBounds
+from cachefleet_worker.agent.reports.flush_timer import FRAME_SECONDS
 
 RESULTS: Final = Path(__file__).parent / "results" / "scale.json"
 WARM_SECONDS: Final = 300.0
@@ -317,7 +317,7 @@ class Scale:
             folder=str(self.folder / "replica-0"),
             held=self.work.held,
             rate=self.work.rate,
-            step_seconds=max(STEP_SECONDS, AgentBounds().delta_seconds),
+            step_seconds=max(STEP_SECONDS, FRAME_SECONDS),
         )
         pipe = asyncio.subprocess.PIPE
         limit = 64 * 1024 * 1024

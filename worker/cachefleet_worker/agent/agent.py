@@ -25,6 +25,7 @@ from cachefleet_worker.agent.engines.engine_errors import EngineError
 from cachefleet_worker.agent.engines.engine_facts import EngineFacts
 from cachefleet_worker.agent.metrics import AgentMetrics
 from cachefleet_worker.agent.reports.feed import Feed
+from cachefleet_worker.agent.reports.flush_timer import FlushTimer
 from cachefleet_worker.agent.reports.targets import Registration
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.server import agent_app
@@ -65,11 +66,11 @@ class Agent:
         self._native = native_code().reason
         self._new_epoch = epoch
         self._session: Session | None = None
-        self._flushing: asyncio.TimerHandle | None = None
         self._lookahead: tuple[str | None, int] = (None, 0)
         self.metrics = metrics
         self._serving = server_context(settings.tls_folder) if settings.tls_folder else None
         self.feed = Feed(self.metrics)
+        self._flushes = FlushTimer(self._flush, delta_seconds=settings.delta_seconds)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
         self._arrival = EngineArrival(engine, poll_seconds=settings.poll_seconds, key_refusals=settings.key_refusals)
         self.controller = self._make_controller(engine, clock)
@@ -190,7 +191,7 @@ class Agent:
             self.metrics,
             index_key=self._index_key,
             epoch=facts.boot or self._new_epoch(),
-            changed=self._flush_soon,
+            changed=self._flushes.changed,
             polled=self._polled,
         )
         reason = "failed"
@@ -227,15 +228,11 @@ class Agent:
         log.info("epoch ends", extra={"epoch": session.epoch, "reason": reason})
 
     def _polled(self) -> None:
+        self._flushes.flush_now()  # a State tells of all changes before it
         self.controller.polled()
         self.feed.publish_state()
 
-    def _flush_soon(self) -> None:
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(self._settings.delta_seconds, self._flush)
-
     def _flush(self) -> None:
-        self._flushing = None
         self.feed.flush()
         self.controller.look_for_clears()
 

@@ -56,6 +56,7 @@ class AgentBounds(BaseSettings):
     """How long the engine must have been idle: a gateway that has not heard yet may still send something."""
 
     delta_seconds: Seconds = 0.02
+    """From a change of the held blocks that comes alone to its report."""
     send_queue_frames: Positive = 2048
     send_queue_bytes: Positive = 16 * 1024 * 1024
     send_timeout_seconds: Seconds = 20.0

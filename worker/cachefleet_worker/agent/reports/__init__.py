@@ -1,8 +1,9 @@
 """Reports of the held blocks and load to every control plane, over WebSockets.
 
-feed      a bounded send queue for each connection
-hello     the Hello frame of a rank: identity, contract, capabilities
-stream    one rank's numbered frames in one epoch
-targets   addresses of the control planes; whether one has admitted this worker
-uplink    the connections, and the commands that come back
+feed         a bounded send queue for each connection
+flush_timer  when changes are reported
+hello        the Hello frame of a rank: identity, contract, capabilities
+stream       one rank's numbered frames in one epoch
+targets      addresses of the control planes; whether one has admitted this worker
+uplink       the connections, and the commands that come back
 """
