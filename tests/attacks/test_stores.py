@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import Engine, event
 
@@ -87,19 +87,18 @@ async def test_a_key_that_is_revoked_on_a_full_disk_opens_nothing(target: Target
     assert (await target.chat(key=key))[0] == 401
 
 
-@contextmanager
-def _stopped(server: PostgreSQL) -> Iterator[None]:
-    """Every process of the server hangs."""
-    processes = [one for one in psutil.process_iter(["cwd", "name"]) if one.info["name"] == "postgres"]
-    own = [one for one in processes if str(server.folder) in (one.info["cwd"] or "")]
-    assert own
-    for one in own:
-        one.suspend()
-    try:
-        yield
-    finally:
-        for one in own:
-            one.resume()
+async def test_a_store_that_others_have_locked_is_read_all_the_same(tmp_path: Path) -> None:
+    """Also after a change was refused: to read needs no lock."""
+    async with attacked(tmp_path, database_timeout_seconds=0.2) as target:
+        key = await target.tenant("acme")
+        with closing(sqlite3.connect(_database(tmp_path), isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for _ in range(2):
+                assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 503
+                status, told = await target.admin("GET", "/tenants")
+                assert (status, [one["name"] for one in told["items"]]) == (200, ["acme"])
+                assert (await target.chat(key=key))[0] == 200
+        assert (await target.admin("POST", "/tenants", {"name": "umbrella"}))[0] == 201
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ async def test_a_postgresql_that_hangs(
     monkeypatch.setattr(directory, "ANSWER_SECONDS", 1.0)
     async with attacked(tmp_path, **on_postgresql) as target:
         key = await target.tenant("acme")
-        with _stopped(postgresql):
+        with postgresql.hung():
             await until(lambda: bool(target.plane.plane.tenancy.tenants.problem))
             assert (await target.chat(key=key))[0] == 200
             assert (await target.chat())[0] == 401

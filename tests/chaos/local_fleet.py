@@ -132,6 +132,7 @@ class ChaosFleet:
     workers: dict[str, WorkerParts]
     key: str = ""
     other: str = ""
+    database_url: str = ""
 
     async def probe(self) -> None:
         """List workers as ready or not by their agents' word, each second, as a kubelet and the API server do."""
@@ -169,11 +170,12 @@ class ChaosFleet:
 
     async def tenants(self) -> None:
         """Make two tenants with a key each; replicas that share a store learn of them from it."""
-        self.key, self.other = [await self._tenant(name) for name in ("acme", "umbrella")]
+        self.key, self.other = [await self.tenant(name) for name in ("acme", "umbrella")]
         for replica in self.replicas[1:]:
             await so(partial(_knows_tenants, replica))
 
-    async def _tenant(self, name: str) -> str:
+    async def tenant(self, name: str) -> str:
+        """Make a tenant; returns its API key."""
         assert (await self.replicas[0].post("/tenants", {"name": name}))[0] == 201
         return str((await self.replicas[0].post(f"/tenants/{name}/keys", {}))[2]["key"])
 
@@ -200,7 +202,7 @@ async def chaos_fleet(
     port; ``engine`` are options of the fakes, ``settings`` of the control plane.
     """
     key = FleetKey.generate()
-    fleet = ChaosFleet(folder, [], {})
+    fleet = ChaosFleet(folder, [], {}, database_url=str(settings.get("database_url", "")))
     engines = {f"chaos-{number}": _engine() for number in range(workers)}
     write_files(folder, key, {name: one for name, (one, _) in engines.items()})
     for number in range(replicas):

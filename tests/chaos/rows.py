@@ -118,13 +118,27 @@ ROWS: Final = (
             f"{PLANE}test_replicas.py::test_a_replica_that_goes_costs_no_request",
         ),
     ),
-    Row(12, "A locked database", "", "", (), "no test yet"),
+    Row(
+        12,
+        "A locked database",
+        "another process holds SQLite's write lock for 30 s",
+        "requests go on, reads are served; changes are refused ≤ 5 s with `Retry-After` ≤ 2; none acknowledged is lost",
+        (
+            f"{CHAOS}test_databases.py::test_a_locked_database",
+            f"{ATTACKS}test_stores.py::test_a_store_that_others_have_locked_is_read_all_the_same",
+        ),
+    ),
     Row(
         13,
-        "A database that is deleted, corrupt or full",
-        "the file unlinked or overwritten, no file may grow",
-        "it starts and says so; served is who has a key that is known; no door opens",
+        "A database that is deleted, corrupt, full, killed, hung or put back",
+        "the file unlinked or overwritten, no file may grow; PostgreSQL: SIGKILL, SIGSTOP, a dump restored under load",
+        "requests of known tenants go on, changes are refused ≤ 15 s; taken again, and all replicas agree, ≤ 15 s after; "
+        "a replica that starts meanwhile takes no traffic; no door opens",
         (
+            f"{CHAOS}test_databases.py::test_a_postgresql_that_is_killed",
+            f"{CHAOS}test_databases.py::test_a_postgresql_that_hangs",
+            f"{CHAOS}test_databases.py::test_a_postgresql_put_back_from_a_dump",
+            f"{CHAOS}test_databases.py::test_replicas_that_start_together_migrate_once",
             f"{ATTACKS}test_stores.py::test_a_corrupt_store_opens_nothing",
             f"{ATTACKS}test_stores.py::test_a_store_that_is_gone_opens_nothing",
             f"{ATTACKS}test_stores.py::test_a_full_disk_stops_no_request_and_opens_nothing",

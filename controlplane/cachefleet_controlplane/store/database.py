@@ -31,6 +31,8 @@ ALIVE: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_coun
 MAX_ASIDE: Final = 8
 """Corrupt files kept; with more, the disk is at fault and a new file would not help."""
 _FILES: Final = ("", "-wal", "-shm")
+_PASSING: Final = frozenset({"locked", "conflict"})
+"""Kinds of errors that others cause and that pass."""
 
 
 class Database:
@@ -62,6 +64,8 @@ class Database:
         self._identity: tuple[int, int] | None = None
         self._suspect = True
         """Whether to check the file at the next open: at the first, and after an error that reports corruption."""
+        self._held_up = False
+        """Whether the last error says nothing against the tables: what is opened then waits for no lock, and is read."""
         self._opening = Lock()
         """Two repositories may find one corrupt file; the second must not move the new one aside."""
 
@@ -85,6 +89,7 @@ class Database:
                 yield connection
         except StoreError as error:
             self._suspect = self._suspect or error.kind == "corrupt"
+            self._held_up = error.kind in _PASSING
             raise
 
     def close(self) -> None:
@@ -117,7 +122,8 @@ class Database:
         if self._engine is not None and self._file_identity() != self._identity:
             self.close()
         if self._engine is not None:
-            self._prepare(self._engine)
+            if not self._held_up:
+                self._prepare(self._engine)
             return
         with _faults():
             if self._file is not None:

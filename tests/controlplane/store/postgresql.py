@@ -9,11 +9,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
+import psutil
 import psycopg
 
 START_SECONDS: Final = 60.0
@@ -79,6 +81,41 @@ class PostgreSQL:
             self._process.wait(START_SECONDS)
             self._process = None
 
+    def kill(self) -> None:
+        """SIGKILL to every process of it, as where its host loses power."""
+        for each in self._own():
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        if self._process is not None:
+            self._process.wait(START_SECONDS)
+            self._process = None
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """Every process of it is stopped, and goes on at the end; connections stay."""
+        own = self._own()
+        assert own
+        for each in own:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in own:
+                with suppress(psutil.NoSuchProcess):
+                    each.resume()
+
+    def dump(self, url: str) -> Path:
+        """A dump of all that is in a ``database()``, as an administrator makes it."""
+        file = self.folder / f"{_schema(url)}.dump"
+        options = ["-Fc", "-n", _schema(url), "-f", str(file)]
+        self._run("pg_dump", "-h", str(self.folder), "-U", "tests", *options, "postgres")
+        return file
+
+    def restore(self, file: Path) -> None:
+        """Put back what was dumped in place of what is there now, in one transaction."""
+        options = ["--clean", "--if-exists", "--single-transaction"]
+        self._run("pg_restore", "-h", str(self.folder), "-U", "tests", *options, "-d", "postgres", str(file))
+
     def database(self) -> str:
         """The URL of a new, empty schema: all that a program sees of a database, and made in no time."""
         name = f"t{next(self._numbers)}"
@@ -88,6 +125,11 @@ class PostgreSQL:
 
     def connect(self, database: str) -> psycopg.Connection[Any]:
         return psycopg.connect(f"host={self.folder} user=tests dbname={database}", autocommit=True)
+
+    def _own(self) -> list[psutil.Process]:
+        """Its processes: the server's own and those of its connections."""
+        running = [one for one in psutil.process_iter(["cwd", "name"]) if one.info["name"] == "postgres"]
+        return [one for one in running if str(self.folder) in (one.info["cwd"] or "")]
 
     def _become(self, account: pwd.struct_passwd) -> None:
         self._as = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
@@ -111,6 +153,10 @@ class PostgreSQL:
 
     def _log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
+
+
+def _schema(url: str) -> str:
+    return url.rpartition("%3D")[2]
 
 
 def _account() -> pwd.struct_passwd:
