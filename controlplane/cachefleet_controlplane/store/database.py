@@ -65,7 +65,7 @@ class Database:
         self._suspect = True
         """Whether to check the file at the next open: at the first, and after an error that reports corruption."""
         self._held_up = False
-        """Whether the last error says nothing against the tables: what is opened then waits for no lock, and is read."""
+        """Whether the last error says nothing against the tables: opening then waits for no lock, and all is read."""
         self._opening = Lock()
         """Two repositories may find one corrupt file; the second must not move the new one aside."""
 
