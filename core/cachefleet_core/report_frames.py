@@ -153,6 +153,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     phase: Phase
     reason: Text = ""
     """Why the worker takes no traffic, or took it before it was warm: words of a fixed set, comma separated."""
+    drain_seconds: Seconds | None = None
+    """For how long requests under way may go on yet, where it drains."""
     suspended: Text = ""
     """A Suspension, or a later agent's word for another one; "" where the engine serves."""
     running: Count

@@ -22,15 +22,20 @@ class Trouble(Struct, frozen=True):
     """Since when its engine is known to have ended, or both worker and agent to be gone; on the fleet's clock."""
     suspended: bool = False
     """Its engine answers health checks, and serves nothing."""
+    moves_at: float | None = None
+    """It drains and answers what it has: from then on others are to go on with that, where they can."""
 
 
 def trouble_of(ranks: Sequence[Worker], now: float) -> Trouble | None:
-    """The trouble of a worker with these ranks, none where it is not known at all; None where it serves or drains."""
+    """The trouble of a worker with these ranks, none where it is not known at all; None where it serves."""
     if not ranks:
         return Trouble(now - DEAD_SECONDS)
     dead = [since for one in ranks if (since := one.dead_since(now)) is not None and now - since >= DEAD_SECONDS]
     if len(dead) == len(ranks):
         return Trouble(max(dead))
-    if any(one.draining(now) or one.serves(now) for one in ranks):
+    moves = [one.moves_at for one in ranks if one.moves_at is not None and one.draining(now)]
+    if len(moves) == len(ranks):
+        return Trouble(moves_at=min(moves))
+    if moves or any(one.serves(now) for one in ranks):
         return None
     return Trouble(suspended=all(one.suspended(now) for one in ranks))

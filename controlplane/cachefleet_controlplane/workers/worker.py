@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS: Final = 1.0
 MAX_BACKOFF_SECONDS: Final = 10.0
+MAX_STAY_SECONDS: Final = 10.0
+"""How long what a worker that drains has begun goes on there at most, before others are to go on with it."""
+_STAY_SHARE: Final = 1 / 6
+"""Of the time that it says it has, at most: the rest is for those that wait for room elsewhere."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Worker:
     load: WorkerLoad | None = None
     lost_since: float | None = None
     """Since when its agent has said that its engine has ended; None where the last report does not."""
+    moves_at: float | None = None
+    """When others are to go on with what it has begun, since it drains; None where it does not."""
     unlisted_since: float | None = None
     """Since when the pool source, which knew it, does not list it; None where it does."""
     differences: tuple[Difference, ...] = ()
@@ -197,9 +204,18 @@ class Worker:
         self.lost_since = (now if self.lost_since is None else self.lost_since) if lost else None
         self.adapters.reported(state.adapters)
         self._show_adapters()
+        self._drains(state, now)
         leaving = state.phase in (Phase.DRAINING, Phase.FAILED)
         self.row.reported(state, bool(state.suspended), leaving, now)
         self.load = WorkerLoad(state, now)
+
+    def _drains(self, state: State, now: float) -> None:
+        if state.phase is not Phase.DRAINING:
+            self.moves_at = None
+            return
+        left = math.inf if state.drain_seconds is None else state.drain_seconds
+        moves_at = now + min(MAX_STAY_SECONDS, _STAY_SHARE * left)
+        self.moves_at = moves_at if self.moves_at is None else min(self.moves_at, moves_at)
 
     def look_for_unindexed_hits(self, spec: PoolSpec, hits: int, state: State, now: float) -> None:
         """Its State says that ``hits`` more tokens came from its engine's cache."""
@@ -208,7 +224,7 @@ class Worker:
 
     def restarted(self) -> None:
         """A new epoch: drop load and measurements of the one before."""
-        self.load, self.lost_since, self.unindexed_hits = None, None, NO_HITS
+        self.load, self.lost_since, self.moves_at, self.unindexed_hits = None, None, None, NO_HITS
         self.most_blocks, self.unindexed = 0, False
         self.adapters.restarted()
         self.row.restarted()

@@ -22,7 +22,7 @@ use crate::transport::client::{
     Verified, Waiting, hold as hold_request, open,
 };
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Beginning, Heard, Passes, Passing, Relay, Relayed, Stop, begins as relay_begins};
+use crate::transport::relay::{Beginning, Heard, Passes, Passing, Pause, Relay, Relayed, Stop, begins as relay_begins};
 
 /// By which a worker says what it keeps of a conversation (`cachefleet_core.continuation`).
 const CONVERSATION_HEADER: &str = "x-cachefleet-conversation";
@@ -120,6 +120,7 @@ impl WorkerClient {
             panics: Arc::clone(&transport.panics),
             event_loop: beside.map_or_else(|| transport.threads.next().clone(), |client| client.get().event_loop()),
             heard: Heard::now(),
+            pause: Pause::default(),
             cut: request.cut.clone(),
             state: Mutex::new(State::Over),
         })
@@ -218,7 +219,7 @@ impl WorkerCall {
         let passes = if notes { Passes::Ordinary } else { Passes::Most };
         let passing = make(begun.to_vec(), max_event_bytes, through.0.clone(), passes);
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
-        let heard = self.call.heard.clone();
+        let (heard, pause) = (self.call.heard.clone(), self.call.pause.clone());
         heard.note();
         self.call.read_on(move |answer| async move {
             if !piece.is_empty() {
@@ -227,7 +228,7 @@ impl WorkerCall {
             if let Some(answer) = given {
                 answer.give();
             }
-            let left = Relay { answer, reply, passing, send, end, heard }.run().await;
+            let left = Relay { answer, reply, passing, send, end, heard, pause }.run().await;
             if left.stop == Stop::Whole {
                 relay_end.note();
             }
@@ -239,6 +240,11 @@ impl WorkerCall {
     #[getter]
     fn silent_seconds(&self) -> f64 {
         self.call.heard.ago().as_secs_f64()
+    }
+
+    /// Has a relay, or else the next one, stop between two events.
+    fn pause(&self) {
+        self.call.pause.make();
     }
 
     /// Cuts the connection of a stream that has begun: what reads or relays it is told that it is lost.
@@ -273,6 +279,7 @@ struct Call {
     panics: Arc<Panics>,
     event_loop: Handle,
     heard: Heard,
+    pause: Pause,
     cut: Cut,
     state: Mutex<State>,
 }

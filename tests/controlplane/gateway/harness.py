@@ -215,8 +215,8 @@ class Front:
         stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
         self.fleet.receive(connection, sent(Snapshot(sequence=0, part=0, last=True, chains=stored)))
         keys = len({key for chain in chains for key in chain})
-        load = dict[str, Any](running=0, waiting=0) | load
-        state = State(sequence=0, digest=digest.value, held=keys, phase=Phase.READY, **load)
+        load = dict[str, Any](running=0, waiting=0, phase=Phase.READY) | load
+        state = State(sequence=0, digest=digest.value, held=keys, **load)
         self.fleet.receive(connection, state)
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:

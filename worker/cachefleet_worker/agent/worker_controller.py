@@ -118,6 +118,7 @@ class WorkerController:
             phase=self.phase,
             reason=",".join(self.unready) or suspended or self.note,
             suspended=suspended,
+            drain_seconds=self.draining.left(self._clock()),
             load=self._session.load(rank) if self._session else Load(),
             generation=self.enforcer.generation(rank),
             warmth=self._warm_up.warmth,

@@ -27,7 +27,7 @@ _OPERATIONS: Final = {
 }
 _FINE: Final = frozenset(
     {
-        *(Outcome.ANSWERED, Outcome.FINISHED, Outcome.STOPPED, Outcome.HANDED_BACK),
+        *(Outcome.ANSWERED, Outcome.FINISHED, Outcome.STOPPED, Outcome.HANDED_BACK, Outcome.MOVED),
         *(Outcome.GATE_REFUSED, Outcome.CANCELLED),
     }
 )

@@ -188,7 +188,7 @@ class Exchange(RetryLoop):
         self._context.metrics.attempt_retry(self._trace.attempts[-1].outcome)
         context = self._context
         text = detokenizer(context.fleet, context.upstream, context.credentials, model=self._request.model)
-        if not await self._resuming.go_on(text):
+        if not await self._resuming.go_on(text, moved=self._outcome is Outcome.MOVED):
             return Outcome.STRANDED
         self._placement.request = self._resuming.request
         return Outcome.RESUMABLE

@@ -33,6 +33,8 @@ class Resumption:
         self._limits = request.limits
         self._first = self.request = request
         self._times = 0
+        self._moves = 0
+        """Of these, how often since its worker drained: workers may go and come for as long as it takes."""
         self.failed = False
         """A worker has reported a failure within its stream."""
         self._aborted = False
@@ -52,6 +54,12 @@ class Resumption:
     def resumable(self) -> bool:
         """Another worker can resume what one hands back."""
         return self._limits is not None
+
+    @property
+    def movable(self) -> bool:
+        """Another worker can go on with a stream of it: its worker keeps no text back that may be a stop string's."""
+        limits = self._limits
+        return limits is not None and (limits.stop_included or not limits.stops)
 
     @property
     def resumed(self) -> bool:
@@ -134,7 +142,11 @@ class Resumption:
     @property
     def _goes_on(self) -> bool:
         """Whether another worker may be asked to go on with what one gave up."""
-        return self._times < max(MAX_ABORTS, self._allowed)
+        return self._given_up < max(MAX_ABORTS, self._allowed)
+
+    @property
+    def _given_up(self) -> int:
+        return self._times - self._moves
 
     def joined(self, answer: Answer) -> Answer:
         """Return the last worker's whole answer, joined with what others produced before it."""
@@ -147,10 +159,8 @@ class Resumption:
     @property
     def survives(self) -> bool:
         """Another worker can resume if the connection breaks now: all text of what was produced has come."""
-        joiner, limits = self.joiner, self._limits
-        if joiner is None or limits is None or not joiner.can_resume or joiner.ended:
-            return False
-        return limits.stop_included or not limits.stops
+        joiner = self.joiner
+        return self.movable and joiner is not None and joiner.can_resume and not joiner.ended
 
     def begun(self) -> None:
         """The answer has begun: forget of the request what only asking for its beginning needs."""
@@ -161,8 +171,11 @@ class Resumption:
         self._first = replace(first, info=info, body=body, rendering=rendering)
         self.request = replace(self.request, info=info, body=b"", rendering=rendering)
 
-    async def go_on(self, text: Text) -> bool:
-        """Set ``request`` to ask for the rest of the answer; False where that is not possible."""
+    async def go_on(self, text: Text, *, moved: bool = False) -> bool:
+        """Set ``request`` to ask for the rest of the answer; False where that is not possible.
+
+        ``moved``: its worker has not failed, but drains.
+        """
         joiner = self.joiner
         if joiner is None or not joiner.can_resume:
             return False
@@ -173,6 +186,7 @@ class Resumption:
         if not joiner.prompt_ids:  # they were sent, but not as ids
             return False
         self._times += 1
+        self._moves += moved
         self.request = self._rest(joiner)
         return True
 
@@ -184,7 +198,7 @@ class Resumption:
         least = (self._limits.least if self._limits else 0) - len(produced)
         first, members = unmarked(self._first.body), self._first.members
         body = rest_body(first, prompt_ids=prompt_ids, produced=produced, budget=max(1, budget), least=least)
-        if self._times < self._allowed:  # the last worker allowed cannot hand it back
+        if self._given_up < self._allowed:  # the last worker allowed cannot hand it back
             body, members = marked(body)
         prompt = self._prompt([*prompt_ids, *produced], budget)
         return replace(self._first, body=body, members=members, prompt=prompt)

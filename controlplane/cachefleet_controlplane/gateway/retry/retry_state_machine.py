@@ -17,7 +17,8 @@ Rules besides the table, in ``step``:
   the gateway's own key, so the worker is excluded, and the error is a 502 where no other one is left.
 - A worker whose engine has ended (``engine_deaths``) is excluded at once, and what it answered is not delivered. Before
   each attempt a request may turn out to be what ends engines: it is FATAL then, and sent to no other one.
-- A worker that handed an answer back is avoided, one whose connection broke within it is excluded.
+- A worker that handed an answer back, or drains, is avoided, one whose connection broke within it is excluded. That an
+  answer was moved since its worker drains is no failure: the attempt does not count.
 - A refusal by a worker's gate is no failure: its attempt does not count, and an earlier 5xx is not delivered.
 - What a Prefill worker computed serves the next attempt alone: one that fails may have taken the blocks already.
 - Where the client has got bytes, an answer or error of its own becomes the end of the answer begun.
@@ -127,6 +128,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.ABORTED: (State.ENDED, Action.BREAK),
             Outcome.HANDED_BACK: (State.RESUMING, Action.RESUME),
             Outcome.CUT_OFF: (State.RESUMING, Action.RESUME),
+            Outcome.MOVED: (State.RESUMING, Action.RESUME),
         },
         State.RESUMING: {
             Outcome.RESUMABLE: _RETRY,
@@ -159,7 +161,7 @@ class Progress(Struct, frozen=True):
     begun: bool = False
     """The client has got bytes."""
     avoided: frozenset[str] = frozenset()
-    """Workers that handed it back: asked again only where there is no other."""
+    """Workers that handed it back, or drain: asked again only where there is no other."""
     refusals: int = 0
     """Number of refusals by gates."""
     transferred: bool = False
@@ -213,8 +215,9 @@ def _noted(progress: Progress, outcome: Outcome) -> Progress:
     match outcome:
         case Outcome.FIRST_EVENT:
             return replace(progress, begun=True)
-        case Outcome.HANDED_BACK:
-            return replace(progress, avoided=progress.avoided | {progress.worker})
+        case Outcome.HANDED_BACK | Outcome.MOVED:
+            avoided, attempts = progress.avoided | {progress.worker}, progress.attempts - (outcome is Outcome.MOVED)
+            return replace(progress, avoided=avoided, attempts=attempts)
         case Outcome.CUT_OFF:
             return replace(progress, excluded=progress.excluded | {progress.worker})
         case Outcome.GATE_REFUSED:

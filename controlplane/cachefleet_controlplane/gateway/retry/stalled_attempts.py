@@ -9,6 +9,9 @@ Three rules, by what the fleet knows of a worker (``worker_troubles``) and how l
   takes (``answer_latency``), one that has begun once it can be resumed and is silent for STREAM_SECONDS.
 - Its engine serves nothing, and no other worker takes the request: the attempt ends after SUSPENDED_SECONDS.
 
+And one for workers that drain: what has begun goes on for a while, and then on another worker that would take it now,
+where it can be resumed. Nothing is broken off for that: the relay looks between two events, and hands over.
+
 Looks every LOOK_SECONDS while any attempt is under way. Of those that could move it asks for a few at a time whether
 another worker would take them, since that is a decision each, and moves fewer, since each takes room elsewhere.
 """
@@ -19,11 +22,11 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cachefleet_controlplane.fleet.worker_troubles import Trouble
 from cachefleet_controlplane.gateway.retry.answer_latency import AnswerLatency, Limits, limits, patience
@@ -33,7 +36,7 @@ from cachefleet_runtime.lru import LruMap
 
 LOOK_SECONDS: Final = 0.5
 ENDED_AT_ONCE: Final = 8
-"""Attempts ended by one look."""
+"""Attempts ended, and answers of workers that drain moved, by one look."""
 ASKED_AT_ONCE: Final = 32
 """Attempts for which one look asks whether another worker would take them; the others' turn comes next."""
 MAX_WORKERS: Final = 4096
@@ -85,12 +88,24 @@ class Relaying:
     cut: Callable[[], None]
     elsewhere: Callable[[], bool]
     """Whether another worker could go on with it now."""
+    pause: Callable[[], None]
+    """Has its relay look whether it ``leaves``."""
+    movable: Callable[[], bool]
+    """Whether another worker would go on with it now, if what has come of it allows."""
     heard: float = 0.0
     """When something came of it last."""
     silent_seconds: Callable[[], float] | None = None
     """How long nothing has come, while native code relays it."""
     ended: bool = False
     """It was cut."""
+    leaves: bool = False
+    """Its worker drains, and another one is to go on with it."""
+
+    def leave(self) -> None:
+        """Have its relay hand it over between two events, once."""
+        if not self.leaves:
+            self.leaves = True
+            self.pause()
 
     def end(self) -> None:
         """Cut it, once."""
@@ -106,6 +121,7 @@ class Relaying:
 Troubles = Callable[[AbstractSet[str]], Mapping[str, Trouble]]
 """Those of some workers, by full names, whose answers may never come."""
 _Attempt = UnansweredAttempt | Relaying
+_Movable = TypeVar("_Movable", bound=UnansweredAttempt | Relaying)
 
 
 class StalledAttempts:
@@ -186,24 +202,31 @@ class StalledAttempts:
 
     def _judge(self, troubles: Mapping[str, Trouble], now: float) -> None:
         """End what waits in vain; move what others would take, a few at a time."""
-        movable = list[_Attempt]()
+        movable, leaving = list[_Attempt](), list[Relaying]()
         for attempt, silence in self._silences(troubles, now):
             trouble = troubles[attempt.worker]
+            if trouble.moves_at is not None:
+                if isinstance(attempt, Relaying) and not attempt.leaves and now >= trouble.moves_at:
+                    leaving.append(attempt)
+                continue
             bound = self._limits(attempt, trouble)
             dead = trouble.dead_since is not None and silence >= now - trouble.dead_since
             if dead or silence >= bound.end:
                 attempt.end()
             elif silence >= bound.move:
                 movable.append(attempt)
-        self._move(movable[:ASKED_AT_ONCE])
+        self._move(movable, lambda attempt: attempt.elsewhere(), lambda attempt: attempt.end())
+        self._move(leaving, lambda answer: answer.movable(), lambda answer: answer.leave())
 
-    def _move(self, movable: Iterable[_Attempt]) -> None:
-        ended = 0
-        for attempt in movable:
+    def _move(
+        self, attempts: Sequence[_Movable], others_take: Callable[[_Movable], bool], move: Callable[[_Movable], None]
+    ) -> None:
+        moved = 0
+        for attempt in attempts[:ASKED_AT_ONCE]:
             self._behind_others(attempt)
-            if ended < ENDED_AT_ONCE and attempt.elsewhere():
-                attempt.end()
-                ended += 1
+            if moved < ENDED_AT_ONCE and others_take(attempt):
+                move(attempt)
+                moved += 1
 
     def _behind_others(self, attempt: _Attempt) -> None:
         """Those that were not asked for come first at the next look."""

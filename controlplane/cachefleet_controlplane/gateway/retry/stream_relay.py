@@ -46,7 +46,13 @@ class StreamRelay:
 
         ``elsewhere``: whether another worker than this one would take the rest of the answer now.
         """
-        answer = Relaying(worker, stream.cut, lambda: self.resuming.survives and elsewhere())
+        answer = Relaying(
+            worker,
+            stream.cut,
+            lambda: self.resuming.survives and elsewhere(),
+            pause=stream.pause,
+            movable=lambda: self.resuming.movable and elsewhere(),
+        )
         with self.stalled.relaying(answer):
             return await self._run(stream, transformer, answer)
 
@@ -66,6 +72,8 @@ class StreamRelay:
             if resuming.stopped:
                 return Outcome.STOPPED
             events = [] if ends is None else await self._left(ends, stream, answer)
+            if answer.leaves and not events and stream.outcome is None and resuming.survives:
+                return Outcome.MOVED
             if events := events or await stream.more():
                 self.stalled.heard(answer)
         outcome = resuming.outcome(stream.outcome or Outcome.FINISHED)

@@ -53,6 +53,8 @@ class Outcome(StrEnum):
     """The client left before the answer's end."""
     HANDED_BACK = "handed_back"
     """The worker handed the answer back; another one is to continue it."""
+    MOVED = "moved"
+    """Its worker drains; another one is to continue it."""
     ABORTED = "aborted"
     """The engine gave the answer up for reasons of its own, and nobody can resume it."""
     CUT_OFF = "cut_off"
@@ -83,7 +85,9 @@ RETRIES: Final = frozenset(
     }
 )
 """Outcomes after which another worker is asked."""
-ENDS: Final = RETRIES | {Outcome.SILENT, Outcome.OVERSIZED, Outcome.CUT_OFF, Outcome.HANDED_BACK, Outcome.ERROR_EVENT}
+ENDS: Final = RETRIES | {
+    *(Outcome.SILENT, Outcome.OVERSIZED, Outcome.CUT_OFF, Outcome.HANDED_BACK, Outcome.MOVED, Outcome.ERROR_EVENT),
+}
 """Outcomes of a last attempt by which a worker ended the request's answer: no other one has gone on with it."""
 BREAKS: Final = frozenset({Outcome.LOST, Outcome.SERVER_ERROR, Outcome.CUT_OFF})
 """Outcomes of an attempt after which its engine may have ended."""

@@ -53,6 +53,9 @@ class InflatedResponse:
         self.headers = ()
         self._response.begin()
 
+    def pause(self) -> None:
+        """Nothing has to be done: native code relays none of it."""
+
     def cut(self) -> None:
         """Cut the connection: to whoever reads it, it breaks off."""
         self._response.cut()
@@ -155,6 +158,10 @@ class AnswerStream:
     def _end(self) -> list[bytes]:
         self.outcome = Outcome.FINISHED
         return [self._splitter.rest] if self._splitter.rest else []
+
+    def pause(self) -> None:
+        """Have whoever reads it look between two events what becomes of it."""
+        self.response.pause()
 
     def cut(self) -> None:
         """Cut the connection of an answer that is being read: to whoever reads it, it breaks off."""

@@ -258,6 +258,11 @@ class NativeResponse:
         """How long nothing has come of the worker while this is relayed."""
         return self._call.native.silent_seconds if self._call.native is not None else math.inf
 
+    def pause(self) -> None:
+        """Have native code relay nothing more of it after the present event, until it is told to."""
+        if self._call.native is not None:
+            self._call.native.pause()
+
     def cut(self) -> None:
         """Cut the connection, also while the answer is relayed: whoever reads it is told that it broke off."""
         if self._call.native is not None:

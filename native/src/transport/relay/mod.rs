@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio::time::{timeout, timeout_at};
 
 pub use chunk::Beginning;
@@ -61,11 +62,24 @@ impl Heard {
     }
 }
 
+/// Has a relay stop between two events, from any thread, so that Python decides what becomes of the answer.
+#[derive(Debug, Clone, Default)]
+pub struct Pause(Arc<Notify>);
+
+impl Pause {
+    /// Also for the next relay, where none runs.
+    pub fn make(&self) {
+        self.0.notify_one();
+    }
+}
+
 /// Why a relay has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// There are events for Python.
     Handed,
+    /// It was paused.
+    Paused,
     /// The client's answer is whole, and was ended.
     Whole,
     /// The worker's answer has ended.
@@ -98,6 +112,7 @@ pub struct Relay {
     /// How long the end of the stream is waited for once it is near.
     pub end: Duration,
     pub heard: Heard,
+    pub pause: Pause,
 }
 
 impl Relay {
@@ -115,8 +130,8 @@ impl Relay {
         let stop = if ends { self.read_end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
         let stop = if ends && stop == Stop::Handed { self.end(&mut events) } else { stop };
         let (rest, notes) = self.passing.into_rest();
-        let rest = if matches!(stop, Stop::Handed | Stop::Ended) { rest } else { Vec::new() };
-        let goes_on = stop == Stop::Handed && !self.answer.ended();
+        let rest = if matches!(stop, Stop::Handed | Stop::Paused | Stop::Ended) { rest } else { Vec::new() };
+        let goes_on = matches!(stop, Stop::Handed | Stop::Paused) && !self.answer.ended();
         Relayed { stop, answer: goes_on.then_some(self.answer), events, rest, notes }
     }
 
@@ -140,7 +155,12 @@ impl Relay {
             Ok(Ok(())) => (),
             Ok(Err(_)) | Err(_) => return Err(Stop::ClientGone),
         }
-        self.answer.more(self.passing.bytes()).await.map_err(Stop::Failed)?;
+        let read = tokio::select! {
+            biased;
+            () = self.pause.0.notified() => return Err(Stop::Paused),
+            read = self.answer.more(self.passing.bytes()) => read,
+        };
+        read.map_err(Stop::Failed)?;
         self.heard.note();
         self.take()
     }

@@ -139,7 +139,7 @@ def troubled(**trouble: Any) -> Troubles:
 
 
 def relaying(worker: str = "w", *, elsewhere: Callable[[], bool] = lambda: True, **more: Any) -> Relaying:
-    return Relaying(worker, lambda: None, elsewhere, **more)
+    return Relaying(worker, lambda: None, elsewhere, pause=lambda: None, movable=lambda: False, **more)
 
 
 def waiting(
@@ -310,7 +310,7 @@ async def test_an_answer_that_has_begun_breaks_off_where_its_worker_is_known_not
     if "dead_since" in trouble:
         trouble = {"dead_since": began + trouble["dead_since"]}
     stalled, cut = StalledAttempts(troubled(**trouble), clock=clock), list[float]()
-    answer = Relaying("w", lambda: cut.append(clock() - began), lambda: elsewhere)
+    answer = Relaying("w", lambda: cut.append(clock() - began), lambda: elsewhere, lambda: None, lambda: False)
     with stalled.relaying(answer):
         await asyncio.sleep(2 * SUSPENDED_SECONDS)
     assert len(cut) == (cut_after is not None)
@@ -320,7 +320,7 @@ async def test_an_answer_that_has_begun_breaks_off_where_its_worker_is_known_not
 @pytest.mark.usefixtures("timers_alone")
 async def test_an_answer_of_which_something_comes_is_not_cut() -> None:
     stalled, cut = StalledAttempts(troubled(suspended=True), clock=clock), list[float]()
-    answer = Relaying("w", lambda: cut.append(clock()), lambda: True)
+    answer = Relaying("w", lambda: cut.append(clock()), lambda: True, lambda: None, lambda: False)
     with stalled.relaying(answer):
         for _ in range(20):
             await asyncio.sleep(STREAM_SECONDS - 2)

@@ -36,6 +36,8 @@ async def test_it_is_answered_once_running_requests_have_ended(make_settings: Ma
         status, body = await worker.get("/readyz")
         assert status == 503
         assert "draining" in body["reasons"]
+        assert plane.state is not None
+        assert 60 < (plane.state.drain_seconds or 0) <= 120
         assert not asked.done()
         await request
         assert await asyncio.wait_for(asked, 60) == 200

@@ -42,6 +42,10 @@ class Draining:
         self.until = now + seconds
         return first
 
+    def left(self, now: float) -> float | None:
+        """For how long requests under way may go on yet; None while there is no drain."""
+        return None if self.until is None else max(0.0, self.until - now)
+
     def lives(self, epoch: str) -> bool:
         """An engine process starts; returns whether that cancels a drain of an earlier process."""
         if self.until is None or self.epoch is None or self.epoch == epoch:

@@ -42,6 +42,7 @@ class WorkerState:
     load: Load
     reason: str = ""
     suspended: str = ""
+    drain_seconds: float | None = None
     generation: int = 0
     warmth: Warmth = NOT_WARMED
     adapters: AdapterReport | None = None
@@ -105,6 +106,7 @@ class Stream:
                 phase=worker_state.phase,
                 reason=worker_state.reason,
                 suspended=worker_state.suspended,
+                drain_seconds=worker_state.drain_seconds,
                 running=load.running,
                 waiting=load.waiting,
                 waiting_tokens=load.waiting_tokens,
