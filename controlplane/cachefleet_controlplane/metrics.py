@@ -20,6 +20,7 @@ TASKS: Final = (
     "examiner",
     "gateway",
     "history",
+    "loads",
     "pools",
     "reports",
     "store",

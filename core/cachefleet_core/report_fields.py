@@ -11,6 +11,10 @@ MAX_SHARES: Final = 256
 MAX_IDLE_SALTS: Final = 32
 """Tenants whose idle blocks one State tells: those with most."""
 MAX_TEXT: Final = 1024
+MAX_FLIGHTS: Final = 4096
+"""Requests of one replica on one worker that are told."""
+MAX_TOLD_KEYS: Final = 4096
+"""Of one request."""
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]  # an upper bound also refuses infinity
@@ -33,3 +37,35 @@ class SaltShare(Struct, frozen=True, kw_only=True):
 
 SaltShares = Annotated[tuple[SaltShare, ...], Meta(max_length=MAX_SHARES)]
 IdleBySalt = Annotated[dict[SaltDigest, Count], Meta(max_length=MAX_IDLE_SALTS)]
+
+
+class Flight(Struct, array_like=True, frozen=True):
+    """A replica's request in flight: seconds since it was sent, tokens to compute, blocks that it will fill."""
+
+    number: Count
+    age: Seconds
+    computing: bool
+    """It has no first token yet."""
+    tokens: Count
+    sequences: Count
+    blocks: Count
+    """Blocks that it needs beyond those that were there."""
+    taken: Count
+    """Free blocks that it takes."""
+    skip: Count
+    """Blocks of its prompt before the first of ``keys``."""
+    common: Count
+    """Of ``keys``, the first ones whose blocks others may share."""
+    keys: Annotated[bytes, Meta(max_length=8 * MAX_TOLD_KEYS)]
+    """Packed keys of blocks that it computes: told once."""
+
+
+class Paid(Struct, array_like=True, frozen=True):
+    """Seconds that a request waits for a prefix, named by its last key; 0 where a copy of it is computed instead."""
+
+    prefix: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    seconds: Seconds
+
+
+Flights = Annotated[tuple[Flight, ...], Meta(max_length=MAX_FLIGHTS)]
+FlightNumbers = Annotated[tuple[Count, ...], Meta(max_length=2 * MAX_FLIGHTS)]

@@ -16,13 +16,27 @@ from enum import StrEnum
 from typing import Annotated, Final, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from cachefleet_core.block_keys import BlockKey, Tier, unpack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule
 from cachefleet_core.index_contract import Difference, IndexContract, RenderProfile
 from cachefleet_core.pool.adapter_reports import AdapterReport, WantedAdapters
-from cachefleet_core.report_fields import Count, IdleBySalt, Key, Name, Rank, Ratio, SaltShares, Seconds, Text, Url
+from cachefleet_core.report_fields import (
+    Count,
+    FlightNumbers,
+    Flights,
+    IdleBySalt,
+    Key,
+    Name,
+    Paid,
+    Rank,
+    Ratio,
+    SaltShares,
+    Seconds,
+    Text,
+    Url,
+)
 from cachefleet_core.warmth import Prefix, Warmth
 
 SUBPROTOCOL: Final = "cachefleet.reports.v1"
@@ -30,6 +44,7 @@ PATH: Final = "/v1/reports"
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
+MAX_LOADS: Final = 1024
 
 PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
 
@@ -115,6 +130,8 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
     """Fields in which the engine has something else than its pool asks for."""
     rule: HitRule = PLAIN
     """What a hit needs; keys of windows are among those reported (``hit_rule.window_key``)."""
+    shares: bool = False
+    """The agent passes Loads on between its control planes."""
     not_indexed: Text = ""
     """Why hits on this engine cannot be told from its blocks, so that none are reported; "" where they can."""
 
@@ -179,6 +196,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     generation: Count = 0
     """Generation of the policy in force on this worker."""
     warmth: Warmth = Warmth()
+    sharing: Count = 0
+    """Control planes that share their load through this agent."""
     adapters: AdapterReport | None = None
     """None where what its Hello said of them holds."""
 
@@ -235,18 +254,59 @@ class Drain(Struct, tag="drain", frozen=True, kw_only=True):
     seconds: Seconds
 
 
+class Share(Struct, tag="share", frozen=True):
+    """The control plane takes the Loads of others, and gives its own under this name."""
+
+    origin: Name
+
+
+class Load(Struct, tag="load", frozen=True, kw_only=True):
+    """A replica's requests in flight to one rank that have changed, or all of them; agents pass it on as it is."""
+
+    rank: Rank = 0
+    origin: Name
+    whole: bool = False
+    """Requests that are not named are over: what was lost heals so."""
+    flights: Flights = ()
+    ended: FlightNumbers = ()
+    failed: FlightNumbers = ()
+    """Those that ended without a first token: their blocks will not come."""
+    paid: Annotated[tuple[Paid, ...], Meta(max_length=256)] = ()
+
+
+class LoadHead(Struct, tag="load", frozen=True):
+    """What an agent reads of a Load."""
+
+    origin: Name
+    rank: Rank = 0
+
+
+class Loads(Struct, tag="loads", frozen=True):
+    """Loads of an agent's other control planes."""
+
+    loads: Annotated[tuple[Load, ...], Meta(max_length=MAX_LOADS)]
+
+
+class PassedLoads(Struct, tag="loads", frozen=True):
+    """The same as an agent makes it, of the frames that came."""
+
+    loads: tuple[Raw, ...]
+
+
 F = TypeVar("F")
 
-UpFrame = Hello | Snapshot | Delta | State
-DownFrame = Policy | Resync | Warm | Drain
+UpFrame = Hello | Snapshot | Delta | State | Loads
+DownFrame = Policy | Resync | Warm | Drain | Share | Load
+ReadFrame = Policy | Resync | Warm | Drain | Share | LoadHead
+"""What an agent reads of a DownFrame."""
 
 _QUOTED: Final = re.compile(r"value '.*'", re.DOTALL)
 _encoder = msgspec.msgpack.Encoder()
 _up: msgspec.msgpack.Decoder[UpFrame] = msgspec.msgpack.Decoder(UpFrame)
-_down: msgspec.msgpack.Decoder[DownFrame] = msgspec.msgpack.Decoder(DownFrame)
+_down: msgspec.msgpack.Decoder[ReadFrame] = msgspec.msgpack.Decoder(ReadFrame)
 
 
-def encode(frame: UpFrame | DownFrame) -> bytes:
+def encode(frame: UpFrame | DownFrame | PassedLoads) -> bytes:
     """The bytes of a frame. FrameError where they would exceed MAX_FRAME_BYTES."""
     data = _encoder.encode(frame)
     if len(data) > MAX_FRAME_BYTES:
@@ -262,8 +322,8 @@ def decode_up(data: bytes) -> UpFrame:
     return frame
 
 
-def decode_down(data: bytes) -> DownFrame:
-    """Decode a control plane's frame. FrameError where it is invalid."""
+def decode_down(data: bytes) -> ReadFrame:
+    """Decode a control plane's frame, of a Load its head. FrameError where it is invalid."""
     return _decode(_down, data)
 
 

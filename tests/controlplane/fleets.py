@@ -113,7 +113,7 @@ class LiveFleet(Fleet):
         link = FakeLink()
         greeting: dict[str, Any] = {
             key: changes.pop(key)
-            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed")
+            for key in ("epoch", "contract", "pool", "rank", "max_batched_tokens", "rule", "not_indexed", "shares")
             if key in changes
         }
         if "served" in changes:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame, read
 from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.report_frames import Delta, Hello, Operation, Phase, Snapshot, State, encode
+from cachefleet_core.report_frames import Delta, Hello, Loads, Operation, Phase, Snapshot, State, encode
 from tests.controlplane.chains import digest_of, stored
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
@@ -34,7 +34,7 @@ def delta(sequence: int, *operations: Operation, rank: int = 0) -> Delta:
 def sent(frame: Snapshot | Delta | State) -> SnapshotFrame | DeltaFrame | State:
     """A frame as it is received."""
     received = read(encode(frame))
-    assert not isinstance(received, Hello)
+    assert not isinstance(received, Hello | Loads)
     return received
 
 

@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from cachefleet_core.block_keys import NO_PARENT, Tier, pack_keys
 from cachefleet_core.index_contract import IndexContract, RenderProfile
+from cachefleet_core.report_fields import Flight, Paid
 from cachefleet_core.report_frames import (
     MAX_FRAME_BYTES,
     MAX_KEYS_PER_FRAME,
@@ -21,10 +23,16 @@ from cachefleet_core.report_frames import (
     Drain,
     FrameError,
     Hello,
+    Load,
+    LoadHead,
+    Loads,
+    PassedLoads,
     Phase,
     Policy,
+    ReadFrame,
     Removed,
     Resync,
+    Share,
     Snapshot,
     State,
     Stored,
@@ -52,6 +60,24 @@ STORED = st.builds(
     st.sampled_from(Tier),
 )
 ROOTS = st.builds(lambda chain, tier: Stored(NO_PARENT, pack_keys(chain), tier), CHAINS, st.sampled_from(Tier))
+FLIGHTS = st.builds(
+    Flight,
+    number=COUNTS,
+    age=SECONDS,
+    computing=st.booleans(),
+    **dict.fromkeys(("tokens", "sequences", "blocks", "taken", "skip", "common"), COUNTS),
+    keys=CHAINS.map(pack_keys),
+)
+LOADS = st.builds(
+    Load,
+    rank=st.integers(0, 4095),
+    origin=NAMES,
+    whole=st.booleans(),
+    flights=st.lists(FLIGHTS, max_size=3).map(tuple),
+    ended=st.lists(COUNTS, max_size=3).map(tuple),
+    failed=st.lists(COUNTS, max_size=3).map(tuple),
+    paid=st.lists(st.builds(Paid, prefix=st.binary(min_size=8, max_size=8), seconds=SECONDS), max_size=2).map(tuple),
+)
 REMOVED = st.builds(lambda keys, tier: Removed(pack_keys(keys), tier), CHAINS, st.sampled_from(Tier))
 UP = st.one_of(
     st.builds(
@@ -91,7 +117,9 @@ UP = st.one_of(
         prefill_tokens_per_second=st.none() | SECONDS,
         loaded_tokens_per_second=st.none() | SECONDS,
         warmth=st.builds(Warmth, done=COUNTS, total=COUNTS, failed=st.lists(NAMES, max_size=3).map(tuple)),
+        sharing=COUNTS,
     ),
+    st.builds(Loads, st.lists(LOADS, max_size=3).map(tuple)),
 )
 DOWN = st.one_of(
     st.builds(
@@ -111,7 +139,14 @@ DOWN = st.one_of(
         ).map(tuple),
     ),
     st.builds(Drain, seconds=SECONDS),
+    st.builds(Share, origin=NAMES),
+    LOADS,
 )
+
+
+def as_read(frame: DownFrame) -> ReadFrame:
+    """What an agent reads of it."""
+    return LoadHead(frame.origin, frame.rank) if isinstance(frame, Load) else frame
 
 
 @given(UP)
@@ -121,7 +156,13 @@ def test_frames_up_survive_the_wire(frame: UpFrame) -> None:
 
 @given(DOWN)
 def test_frames_down_survive_the_wire(frame: DownFrame) -> None:
-    assert decode_down(encode(frame)) == frame
+    assert decode_down(encode(frame)) == as_read(frame)
+
+
+@given(st.lists(LOADS, max_size=4))
+def test_what_an_agent_passes_on_is_what_it_was_sent(loads: list[Load]) -> None:
+    passed = encode(PassedLoads(tuple(Raw(encode(load)) for load in loads)))
+    assert decode_up(passed) == Loads(tuple(loads))
 
 
 @given(st.binary(max_size=200))
@@ -149,7 +190,7 @@ def test_fields_of_a_newer_sender_are_ignored(frame: UpFrame | DownFrame, extra:
     extra = {name: value for name, value in extra.items() if not isinstance(value, int) or abs(value) < 2**63}
     decode = decode_up if isinstance(frame, UpFrame) else decode_down
 
-    assert decode(msgspec.msgpack.encode(known | extra)) == frame
+    assert decode(msgspec.msgpack.encode(known | extra)) == (frame if isinstance(frame, UpFrame) else as_read(frame))
 
 
 def wire(kind: str, **fields: Any) -> bytes:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from cachefleet_controlplane.routing.throughput import OWN_BLOCKS
 from cachefleet_core.report_frames import State
-from tests.reference.reservations import BlockReservations
+
+
+class Reserved(Protocol):
+    """Blocks that requests in flight will fill."""
+
+    @property
+    def blocks(self) -> int: ...
 
 
 class Capacity(Struct, frozen=True):
@@ -23,9 +31,7 @@ class Capacity(Struct, frozen=True):
     """In use at the report, T - 1 - F."""
 
     @classmethod
-    def of(
-        cls, state: State, *, sent: int, ended: int, reservations: BlockReservations, percent: int
-    ) -> Capacity | None:
+    def of(cls, state: State, *, sent: int, ended: int, reservations: Reserved, percent: int) -> Capacity | None:
         """From a report and this replica's own requests; None where the engine does not tell its number of blocks.
 
         ``sent`` is S, ``ended`` is G, ``percent`` the pool's minFreeBlockPercent.

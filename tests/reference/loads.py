@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -20,12 +21,14 @@ from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_bloc
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.workers.load import WorkerLoad
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.report_frames import Delta, Hello, Snapshot, State
+from cachefleet_core.report_frames import Delta, Hello, Load, Loads, Snapshot, State
 from tests.controlplane.fleets import LiveFleet
 from tests.reference.adapter_loading import adapter_seconds
 from tests.reference.candidate_view import CandidateView
 from tests.reference.capacity import Capacity
 from tests.reference.inflight import InFlightRequest, InFlightRequests
+from tests.reference.reservations import BlockReservations
+from tests.reference.sharing import SILENT_SECONDS, Heard, Peer
 
 SAMPLES_NEEDED = 3
 """Reports with a prefill rate that are needed before it is used."""
@@ -44,35 +47,79 @@ class WorkerLoads:
     others_requests: int = 0
     samples: int = 0
     last_used: int = 0
+    peers: dict[str, Peer] = field(default_factory=dict)
+    """Requests of other replicas, by their names."""
+
+    def all(self, now: float) -> list[InFlightRequests]:
+        """Requests of this replica and of all that are heard."""
+        self.peers = {name: peer for name, peer in self.peers.items() if now - peer.heard_at < SILENT_SECONDS}
+        return [self.own, *(peer.flights for peer in self.peers.values())]
+
+    def tokens(self, now: float) -> int:
+        """Prompt tokens sent and not computed yet."""
+        return sum(flights.tokens(now) for flights in self.all(now))
+
+    def sequences(self, now: float) -> int:
+        """Answers that all requests ask for."""
+        return sum(flights.sequences for flights in self.all(now))
+
+    def match(self, keys: bytes, now: float, *, whole: bool) -> int:
+        """Blocks of a prompt that are expected there."""
+        self.all(now)
+        others = (peer.match(keys, now, whole=whole) for peer in self.peers.values())
+        return max((self.own.match(keys, now, whole=whole), *others))
+
+    def hear(self, load: Load, worker: Worker, now: float) -> Heard:
+        """Another replica told of its requests."""
+        self.all(now)
+        peer = self.peers.setdefault(load.origin, Peer(now))
+        heard = peer.hear(load, worker.load.at if worker.load else -1e9, now)
+        if worker.load:
+            told = worker.load.state.waiting_tokens is not None
+            tokens = heard.tokens if told else round(heard.waiting * self.own.typical_tokens)
+            self.others_tokens = max(0, self.others_tokens - tokens)
+            self.others_requests = max(0, self.others_requests - heard.sequences)
+        return heard
 
     def accept(self, state: State, now: float) -> None:
         """A State was taken over."""
-        others = max(0, state.waiting - self.own.waiting(now))
+        known = self.all(now)
+        others = max(0, state.waiting - sum(flights.waiting(now) for flights in known))
         self.others_tokens = (
-            max(0, min(1 << 48, state.waiting_tokens) - self.own.tokens(now))
+            max(0, min(1 << 48, state.waiting_tokens) - self.tokens(now))
             if state.waiting_tokens is not None
             else round(others * self.own.typical_tokens)
         )
-        self.others_requests = max(0, state.running + state.waiting - self.own.sequences)
-        self.own.ended_blocks = 0
+        self.others_requests = max(0, state.running + state.waiting - self.sequences(now))
+        for flights in known:
+            flights.ended_blocks = 0
         self.samples += bool(state.prefill_tokens_per_second)
 
     def restarted(self) -> None:
         """A new epoch began."""
         self.samples = 0
         self.own.recent.clear()
+        for peer in self.peers.values():
+            peer.expected.clear()
 
     def room(self, worker: Worker, now: float, *, percent: int) -> Capacity | None:
         """Blocks that a new request may take where ``percent`` stay free; None where that is not known."""
         load = known_load(worker, now)
         if load is None:
             return None
-        sent, own = self.own.blocks_since(load.at), self.own
+        known = self.all(now)
         return Capacity.of(
-            load.state, sent=sent, ended=own.ended_blocks, reservations=own.reservations, percent=percent
+            load.state,
+            sent=self._sent_since(load, known),
+            ended=sum(flights.ended_blocks for flights in known),
+            reservations=_Together([flights.reservations for flights in known]),
+            percent=percent,
         )
 
-    def blank(self, load: WorkerLoad | None) -> int | None:
+    def _sent_since(self, load: WorkerLoad, known: Iterable[InFlightRequests]) -> int:
+        return sum(flights.blocks_since(load.at) for flights in known)
+
+    def blank(self, load: WorkerLoad | None, now: float) -> int | None:
         """Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them."""
         if load is None or not load.state.blocks_total:
             return None
@@ -81,7 +128,18 @@ class WorkerLoads:
             blank = state.blocks_free - state.blocks_idle
         else:
             blank = min(state.blocks_free, state.blocks_total - state.held)
-        return max(0, blank - self.own.blocks_since(load.at))
+        return max(0, blank - self._sent_since(load, self.all(now)))
+
+
+@dataclass
+class _Together:
+    """Reservations of several replicas."""
+
+    parts: list[BlockReservations]
+
+    @property
+    def blocks(self) -> int:
+        return sum(part.blocks for part in self.parts)
 
 
 def known_load(worker: Worker, now: float) -> WorkerLoad | None:
@@ -109,7 +167,7 @@ class ModelledFleet(LiveFleet):
         return CandidateView(
             reported_at=load.at if load and fresh else None,
             queued_tokens=loads.others_tokens if load else 0,
-            inflight_tokens=loads.own.tokens(now),
+            inflight_tokens=loads.tokens(now),
             tokens_per_second=state.prefill_tokens_per_second if state and loads.samples >= SAMPLES_NEEDED else None,
             inter_token_seconds=state.inter_token_seconds if state else None,
             loaded_per_second=state.loaded_tokens_per_second if state else None,
@@ -119,8 +177,8 @@ class ModelledFleet(LiveFleet):
             blocks_reserved=room.reserve if room else 0,
             blocks_idle=room.idle if room else 0,
             blocks_used=room.used if room else 0,
-            blocks_blank=loads.blank(load),
-            requests=(loads.others_requests if load else 0) + loads.own.sequences,
+            blocks_blank=loads.blank(load, now),
+            requests=(loads.others_requests if load else 0) + loads.sequences(now),
             last_used=loads.last_used,
             trust=trust_in(worker.evidence),
             worth=worth,
@@ -159,6 +217,15 @@ class ModelledFleet(LiveFleet):
         if hello.epoch != before:
             self.loads(connection.ranks[hello.rank]).restarted()
         return events
+
+    def hear(self, connection: Connection, loads: Loads) -> None:
+        """What other replicas tell counts in both."""
+        for load in loads.loads:
+            if (worker := connection.ranks.get(load.rank)) is not None:
+                modelled = self.loads(worker)
+                heard = modelled.hear(load, worker, self.now)
+                super().hear(connection, Loads((load,)))
+                modelled.last_used = worker.row.last_used if heard.begun else modelled.last_used
 
     def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
         """A State that is taken over counts in both."""

@@ -72,7 +72,7 @@ class ReferenceSelector:
                 now,
                 matched=depth,
                 loadable=below,
-                sent=self._fleet.loads(worker).own.match(prompt.keys, now, whole=bool(worker.rule.windows))
+                sent=self._fleet.loads(worker).match(prompt.keys, now, whole=bool(worker.rule.windows))
                 if prompt.keys
                 else 0,
             )

@@ -5,6 +5,7 @@ agent_connections  agents' connections: applies their frames to the index, sends
 block_holders      which workers hold a prefix
 fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape
+load_sharing       what replicas tell each other of their requests in flight
 losses             why blocks that a decision counted on are gone
 startup_readiness  not ready until every ready worker's agent has reported, or a timeout
 tenant_frames      tenants' shares and warm prefixes, sent to agents

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
+from cachefleet_controlplane.fleet.load_sharing import LoadSharing
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError, IndexFullError
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import worker_id
@@ -62,6 +63,8 @@ class AgentConnections:
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
         self._ticked_at = float("-inf")
+        self.sharing = LoadSharing(registry, self.send)
+        """What other replicas are told of requests in flight, and tell."""
         self.events: Counter[StreamEvent] = Counter()
         """Events of all streams so far."""
         self.refused_frames = 0
@@ -89,6 +92,7 @@ class AgentConnections:
         worker.most_blocks = max(worker.most_blocks, most_blocks(pool.declared.spec, hello.blocks_total))
         self._registry.settle(pool)
         events = self._step(worker, ConnectionOpened(connection.number, hello), now)
+        self.sharing.greet(connection, worker, hello, now)
         if pool.policy_with_shares is not None:
             connection.link.send(pool.policy_with_shares)
         if pool.warm is not None and connection.warmed_epoch != hello.epoch:
@@ -112,6 +116,7 @@ class AgentConnections:
         self._connections.pop(connection.number, None)
         for worker in connection.ranks.values():
             self._step(worker, ConnectionClosed(connection.number), now)
+            self.sharing.leave(worker, now)
 
     def expire(self, now: float) -> None:
         """Apply report timeouts; at most every TICK_SECONDS, so cheap to call at any time."""
@@ -122,11 +127,12 @@ class AgentConnections:
             self._step(worker, Tick(), now)
             if worker.endpoint is None and worker.stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
                 self._registry.remove(worker)
-                self.removed(worker)
+                self.removed(worker, now)
 
-    def removed(self, worker: Worker) -> None:
+    def removed(self, worker: Worker, now: float) -> None:
         """A worker was removed: drop its blocks, and close its agent's connection."""
         self._index.forget(worker.id)
+        self.sharing.leave(worker, now)
         connection = self._connections.get(worker.stream.connection)
         if connection is not None:
             if connection.ranks.get(worker.rank) is worker:
@@ -267,6 +273,7 @@ class AgentConnections:
 
     def _accept(self, worker: Worker, state: State, now: float) -> None:
         worker.accept(state, now)
+        self.sharing.reported(worker, state, now)
         pool = self._registry.pools.get(worker.pool)
         if pool is not None:
             queries, hits = worker.counters.advance(state)

@@ -42,7 +42,7 @@ from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import BlockKeyer
 from cachefleet_core.native_block_keys import NativeBlockKeyer
 from cachefleet_core.pool.model_names import Claim, NameRules
-from cachefleet_core.report_frames import DownFrame, Hello, State
+from cachefleet_core.report_frames import DownFrame, Hello, Loads, State
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Fleet:
         change = self._registry.update(views, unread)
         self._arrivals.listed(self._registry.pools.values())
         for worker in change.removed:
-            self._agents.removed(worker)
+            self._agents.removed(worker, self._clock())
         if self._texts:
             self._texts.keep([worker.id for worker in self._registry.workers()])
         self.update_tenants(change.new_policy)
@@ -201,6 +201,7 @@ class Fleet:
         now, worker = self._clock(), self._registry.worker(decision.id)
         if worker:
             self._registry.sent(worker, decision, prompt, now)
+            self._agents.sharing.begun(worker)
             if self._texts:
                 self._texts.sent(worker, prompt)
         row = worker.row if worker else Plane().row()
@@ -288,6 +289,19 @@ class Fleet:
         if isinstance(frame, State):
             self._changed()
         return events
+
+    def hear(self, connection: Connection, loads: Loads) -> None:
+        """Take over what other replicas tell of their requests in flight to a connection's worker. FrameError."""
+        if self._agents.sharing.hear(connection, loads, self._clock()):
+            self._changed()
+
+    def tell_others(self) -> bool:
+        """Tell other replicas of changes of this one's requests in flight; whether there may soon be more."""
+        return self._agents.sharing.tell(self._clock())
+
+    async def share(self) -> None:
+        """Keep other replicas informed of this one's requests in flight, for ever."""
+        await self._agents.sharing.run(self._clock)
 
     def disconnect(self, connection: Connection) -> None:
         """Remove an agent's closed connection; what it reported stays until it is too old."""

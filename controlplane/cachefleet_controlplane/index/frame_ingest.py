@@ -19,6 +19,7 @@ from cachefleet_core.report_frames import (
     Delta,
     FrameError,
     Hello,
+    Loads,
     Operation,
     Snapshot,
     State,
@@ -60,14 +61,14 @@ class SnapshotFrame(Struct, frozen=True):
 Report = SnapshotFrame | DeltaFrame | State
 """Frames that may follow a Hello."""
 
-_head: msgspec.msgpack.Decoder[Hello | State | _DeltaHead | _SnapshotHead] = msgspec.msgpack.Decoder(
-    Hello | State | _DeltaHead | _SnapshotHead
+_head: msgspec.msgpack.Decoder[Hello | State | Loads | _DeltaHead | _SnapshotHead] = msgspec.msgpack.Decoder(
+    Hello | State | Loads | _DeltaHead | _SnapshotHead
 )
-_KINDS: Final = {Hello: "hello", SnapshotFrame: "snapshot", DeltaFrame: "delta", State: "state"}
+_KINDS: Final = {Hello: "hello", SnapshotFrame: "snapshot", DeltaFrame: "delta", State: "state", Loads: "loads"}
 
 
-def read(data: bytes) -> Hello | Report:
-    """Decode a Hello, a State, or the head of another frame. FrameError where that is malformed."""
+def read(data: bytes) -> Hello | Loads | Report:
+    """Decode a Hello, a State, Loads, or the head of another frame. FrameError where that is malformed."""
     match _read(data):
         case _DeltaHead(sequence, rank):
             return DeltaFrame(rank, sequence, data)
@@ -77,7 +78,7 @@ def read(data: bytes) -> Hello | Report:
             return frame
 
 
-def kind(frame: Hello | Report) -> str:
+def kind(frame: Hello | Loads | Report) -> str:
     """The name of a frame's type."""
     return _KINDS[type(frame)]
 
@@ -107,7 +108,7 @@ def _snapshot(data: bytes) -> Snapshot:
     return frame
 
 
-def _read(data: bytes) -> Hello | State | _DeltaHead | _SnapshotHead:
+def _read(data: bytes) -> Hello | State | Loads | _DeltaHead | _SnapshotHead:
     try:
         if len(data) <= MAX_FRAME_BYTES:
             return _head.decode(data)

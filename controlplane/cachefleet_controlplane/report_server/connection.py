@@ -19,7 +19,7 @@ from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableEr
 from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
-from cachefleet_core.report_frames import DownFrame, FrameError, Hello, State, encode
+from cachefleet_core.report_frames import DownFrame, FrameError, Hello, Load, Loads, State, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,12 @@ class Outbox:
         self.farewell: asyncio.Future[ConnectionClose] = asyncio.get_running_loop().create_future()
 
     def send(self, frame: DownFrame) -> None:
-        """Queue a frame; a full queue closes the connection as slow. Never waits."""
+        """Queue a frame; a full queue closes the connection as slow. Never waits.
+
+        A half full one takes no Load, whose next whole one makes up for it.
+        """
+        if isinstance(frame, Load) and 2 * self._queue.qsize() >= self._queue.maxsize:
+            return
         try:
             self._queue.put_nowait(encode(frame))
         except asyncio.QueueFull:
@@ -215,8 +220,11 @@ class ReportSession:
 
     def _take(self, connection: Connection, data: bytes) -> None:
         frame = read(data)
+        events: list[StreamEvent] = []
         if isinstance(frame, Hello):
             events = self._hello(connection, frame)
+        elif isinstance(frame, Loads):
+            self._fleet.hear(connection, frame)
         elif frame.rank in self._left_out:
             return
         else:

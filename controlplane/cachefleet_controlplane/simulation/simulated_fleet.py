@@ -15,7 +15,7 @@ from cachefleet_controlplane.simulation.run_result import SimulationError, WorkB
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.report_frames import DownFrame, Hello, Policy
+from cachefleet_core.report_frames import DownFrame, Hello, Loads, Policy
 
 MakeWorker = Callable[[str, str, IndexContract, Setup, WorkBudget], SimulatedWorker]
 """Makes a worker by its name and its pool's."""
@@ -55,7 +55,7 @@ class SimulatedWorkers:
         frame, connection = read(data), self._connections[worker.name]
         if isinstance(frame, Hello):
             self.fleet.hello(connection, frame)
-        else:
+        elif not isinstance(frame, Loads):
             self.fleet.receive(connection, frame)
 
     def check(self) -> None:

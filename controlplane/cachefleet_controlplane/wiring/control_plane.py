@@ -162,6 +162,7 @@ class ControlPlane:
         self._resources.callback(self.conversations.canaries.close)
         self._resources.callback(self.conversations.unseen.close)
         self._start("history", self._sampler.run)
+        self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
 
     async def _kubernetes(self) -> KubernetesClient:

@@ -50,6 +50,8 @@ class Registry:
         self.refuted_blocks = RefutedBlocks(clock)
         """Blocks that engines have denied lately."""
         self.paid_waiting = PaidWaiting()
+        self.note_paid: Callable[[Worker, bytes, float], None] = _nobody
+        """Called where a request sent to a worker waits so many seconds more for a prefix; 0: it computes a copy."""
         self.plane = cachefleet_native.Plane()
         """All workers as decisions see them."""
         self.version = 0
@@ -150,14 +152,20 @@ class Registry:
         """What a request shows of what work and evictions cost in its pool."""
         held = (prompt.tokens - decision.uncached_tokens) // prompt.block_size
         found = decision.prefix_tokens // prompt.block_size
-        if decision.paid_seconds and held < found:
-            self.paid_waiting.spend(_last_key(decision.prefix_tokens, prompt))
-        elif decision.excess_seconds:
-            self.paid_waiting.add(_last_key(decision.prefix_tokens, prompt), decision.excess_seconds, now)
+        self._pay(worker, decision, prompt, now, copied=held < found)
         pool.weigh(now)
         evicting = worker.row.evicts(needed_blocks(prompt) - held)
         pool.worth.blocks.ask(prompt.keys, held=held, found=found, evicting=evicting, room=pool.room)
         pool.worth.sent(prompt.tokens, decision.uncached_tokens)
+
+    def _pay(self, worker: Worker, decision: Decision, prompt: Prompt, now: float, *, copied: bool) -> None:
+        """A request waits for a prefix, or computes a copy of it for what others have waited."""
+        if decision.paid_seconds and copied:
+            self.paid_waiting.spend(prefix := _last_key(decision.prefix_tokens, prompt))
+            self.note_paid(worker, prefix, 0.0)
+        elif decision.excess_seconds:
+            self.paid_waiting.add(prefix := _last_key(decision.prefix_tokens, prompt), decision.excess_seconds, now)
+            self.note_paid(worker, prefix, decision.excess_seconds)
 
     # Fleets.
 
@@ -274,6 +282,10 @@ class Registry:
                 row = self.plane.row()
                 worker = Worker(pool.key, endpoint.name, row=row, endpoint=endpoint, worth=pool.shown)
                 pool.workers[worker.id] = worker
+
+
+def _nobody(_worker: Worker, _prefix: bytes, _seconds: float) -> None:
+    """What is paid concerns this replica alone."""
 
 
 def _last_key(tokens: int, prompt: Prompt) -> bytes:

@@ -1,4 +1,4 @@
-//! Requests of this replica in flight to one worker that the worker's report does not show yet.
+//! Requests of one replica in flight to one worker that the worker's report does not show yet.
 //!
 //! A request's uncached tokens count as work until its first token, at most `UNCACHED_WORK_SECONDS`. Its prompt's blocks
 //! are expected on the worker from the time it is sent: for `EXPECTED_SECONDS`, or as long as it is being prefilled. So
@@ -20,6 +20,8 @@ const SMOOTHING: f64 = 0.1;
 /// A request that is about to be sent to a worker.
 #[derive(Clone, Debug)]
 pub struct Sent {
+    /// Blocks of its prompt before the first of `keys`.
+    pub skip: usize,
     pub keys: Arc<[u64]>,
     /// Of these, the first ones whose blocks others may share.
     pub common: usize,
@@ -38,10 +40,10 @@ pub struct Sent {
 }
 
 #[derive(Debug)]
-struct Flight {
-    sent: Sent,
-    sent_at: f64,
-    prefilled: bool,
+pub struct Flight {
+    pub sent: Sent,
+    pub sent_at: f64,
+    pub prefilled: bool,
     reservation: Reservation,
 }
 
@@ -52,6 +54,7 @@ struct Recent {
     sent_at: f64,
     /// Neither prefilled nor over.
     working: bool,
+    skip: usize,
     first: u64,
     keys: Arc<[u64]>,
     common: usize,
@@ -62,7 +65,6 @@ struct Recent {
 pub struct Flights {
     /// By number, and so in the order in which they were sent.
     open: BTreeMap<u64, Flight>,
-    begun: u64,
     /// Those of them without a first token.
     computing: usize,
     pub sequences: u64,
@@ -77,7 +79,6 @@ impl Default for Flights {
     fn default() -> Self {
         Self {
             open: BTreeMap::new(),
-            begun: 0,
             computing: 0,
             sequences: 0,
             recent: VecDeque::new(),
@@ -105,10 +106,18 @@ impl Flights {
         self.reservations.blocks()
     }
 
-    /// A request is sent; its number.
+    #[must_use]
+    pub fn get(&self, number: u64) -> Option<&Flight> {
+        self.open.get(&number)
+    }
+
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.open.keys().copied()
+    }
+
+    /// A request is sent; its number is greater than those before it.
     #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
-    pub fn begin(&mut self, sent: Sent, now: f64) -> u64 {
-        self.begun += 1;
+    pub fn begin(&mut self, number: u64, sent: Sent, now: f64) {
         self.computing += 1;
         self.sequences += sent.sequences;
         let common = Chain::new(&sent.keys, sent.common);
@@ -117,14 +126,13 @@ impl Flights {
             if self.recent.len() == MAX_EXPECTED {
                 self.recent.pop_front();
             }
-            let (keys, common) = (Arc::clone(&sent.keys), sent.common);
-            self.recent.push_back(Recent { number: self.begun, sent_at: now, working: true, first, keys, common });
+            let (keys, common, skip) = (Arc::clone(&sent.keys), sent.common, sent.skip);
+            self.recent.push_back(Recent { number, sent_at: now, working: true, skip, first, keys, common });
         }
         if sent.prompt_tokens > 0 {
             self.typical_tokens += SMOOTHING * (sent.prompt_tokens as f64 - self.typical_tokens);
         }
-        self.open.insert(self.begun, Flight { sent, sent_at: now, prefilled: false, reservation });
-        self.begun
+        self.open.insert(number, Flight { sent, sent_at: now, prefilled: false, reservation });
     }
 
     /// A request has its first token: its blocks are there, and others may share them. False where it had, or is over.
@@ -140,10 +148,10 @@ impl Flights {
         true
     }
 
-    /// A request is over; one that `failed` before its first token leaves nothing to expect.
-    pub fn close(&mut self, number: u64, failed: bool) {
+    /// A request is over; one that `failed` before its first token leaves nothing to expect. False where it was over.
+    pub fn close(&mut self, number: u64, failed: bool) -> bool {
         let Some(flight) = self.open.remove(&number) else {
-            return;
+            return false;
         };
         self.sequences -= flight.sent.sequences;
         self.computing -= usize::from(!flight.prefilled);
@@ -153,6 +161,7 @@ impl Flights {
             Some(place) if failed && !flight.prefilled => drop(self.recent.remove(place)),
             _ => (),
         }
+        true
     }
 
     /// A request computes no more; where its prompt is among the recent ones.
@@ -208,17 +217,21 @@ impl Flights {
         while self.recent.front().is_some_and(|recent| !recent.expected(now)) {
             self.recent.pop_front();
         }
-        let mut best = 0;
+        let mut best = 0_usize;
         for recent in &self.recent {
+            let Some(asked) = keys.get(recent.skip..) else {
+                continue;
+            };
             let theirs: &[u64] =
                 if whole { &recent.keys[..recent.common.min(recent.keys.len())] } else { &recent.keys };
             // Most share no more than what was found already, and there may be many.
-            if best == 0 && keys.first() != Some(&recent.first) {
+            let from = best.saturating_sub(recent.skip);
+            if from == 0 && asked.first() != Some(&recent.first) {
                 continue;
             }
-            let longer = theirs.get(best).is_some_and(|key| keys.get(best) == Some(key));
-            if longer && (!whole || keys.starts_with(theirs)) && recent.expected(now) {
-                best = if whole { theirs.len() } else { shared_blocks(keys, theirs, best) };
+            let longer = theirs.get(from).is_some_and(|key| asked.get(from) == Some(key));
+            if longer && (!whole || asked.starts_with(theirs)) && recent.expected(now) {
+                best = recent.skip + if whole { theirs.len() } else { shared_blocks(asked, theirs, from) };
             }
         }
         u32::try_from(best).unwrap_or(u32::MAX)

@@ -1,19 +1,21 @@
 //! The workers of all fleets as decisions see them, updated in place, and the choice among those of one fleet.
 //!
 //! Pure and synchronous: everything takes `now`, nothing does I/O, and nothing here knows Python. `account` makes
-//! records, `reservations` are blocks that requests will fill, `flights` requests in flight to one worker,
-//! `recent_keys` the texts sent to it last, `workers` one worker's row, and `table` the workers of one fleet, among
-//! which is chosen.
+//! records, `reservations` are blocks that requests will fill, `flights` requests in flight to one worker, `sharing`
+//! what replicas tell each other of these, `recent_keys` the texts sent to it last, `workers` one worker's row, and
+//! `table` the workers of one fleet, among which is chosen.
 
 pub mod account;
 pub mod choose;
 pub mod flights;
 pub mod recent_keys;
 pub mod reservations;
+pub mod sharing;
 pub mod table;
 pub mod workers;
 
 use crate::score::View;
+use sharing::{Load, WHOLE_SECONDS};
 use std::hash::{BuildHasher, RandomState};
 use workers::Row;
 
@@ -38,6 +40,11 @@ pub struct Plane {
     changes: u64,
     stamps: u64,
     decisions: u64,
+    /// Rows of whose requests others have not been told all.
+    untold: Vec<u32>,
+    /// Whether any row had requests to tell of when all were looked at last, and when that was.
+    telling: bool,
+    looked_at: f64,
     names: RandomState,
 }
 
@@ -65,7 +72,47 @@ impl Plane {
     /// A row that is about to change.
     pub fn row(&mut self, slot: u32) -> &mut Row {
         self.seen[slot as usize].until = f64::NEG_INFINITY;
-        &mut self.rows[slot as usize]
+        let row = &mut self.rows[slot as usize];
+        if row.untold.is_some() && !row.noted {
+            row.noted = true;
+            self.untold.push(slot);
+        }
+        row
+    }
+
+    /// Other replicas are told of the requests on a worker from now on, or no more.
+    pub fn share(&mut self, slot: u32, shared: bool, now: f64) {
+        self.row(slot).share(shared, now);
+        self.row(slot); // notes what there is to tell
+    }
+
+    /// What other replicas are to be told of the requests on each worker, and whether there may soon be more.
+    pub fn tell(&mut self, now: f64) -> (Vec<(u32, Load)>, bool) {
+        if now - self.looked_at >= WHOLE_SECONDS {
+            self.look_at_all(now);
+        }
+        let untold = std::mem::take(&mut self.untold);
+        let loads = untold.into_iter().filter_map(|slot| Some((slot, self.rows[slot as usize].tell(now)?)));
+        let loads: Vec<_> = loads.collect();
+        self.telling |= !loads.is_empty();
+        (loads, self.telling)
+    }
+
+    fn look_at_all(&mut self, now: f64) {
+        self.looked_at = now;
+        self.telling = false;
+        for (slot, row) in (0..).zip(&mut self.rows) {
+            let Some(untold) = row.untold.as_mut().filter(|_| !row.flights.is_empty()) else {
+                continue;
+            };
+            self.telling = true;
+            if untold.due(now) {
+                untold.all();
+                if !std::mem::replace(&mut row.noted, true) {
+                    self.untold.push(slot);
+                }
+            }
+        }
     }
 
     /// A row that stays as it is.
@@ -109,7 +156,8 @@ impl Plane {
     }
 
     fn look_again(&mut self, slot: u32, now: f64) {
-        let (row, seen) = (&self.rows[slot as usize], &mut self.seen[slot as usize]);
+        let (row, seen) = (&mut self.rows[slot as usize], &mut self.seen[slot as usize]);
+        row.peers.expire(now);
         self.stamps += 1;
         let (preference, until) = (row.preference(now), row.due(now));
         let new = Seen { view: row.view(now), preference, stamp: self.stamps, until };

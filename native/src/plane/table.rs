@@ -252,9 +252,9 @@ impl Table {
         for number in &self.candidates {
             let row = &mut plane.rows[self.slots[*number as usize] as usize];
             let known = &mut cached[*number as usize];
-            if !keys.is_empty() && row.flights.expects() {
+            if !keys.is_empty() && row.expects() {
                 let whole = self.rules.get(*number as usize).is_some_and(Rule::windowed);
-                known.sent = row.flights.expected(keys, request.now, whole);
+                known.sent = row.expected(keys, request.now, whole);
             }
             if let Some(adapter) = request.adapter {
                 known.adapter_seconds = row.adapter_seconds(adapter);

@@ -1,7 +1,8 @@
-//! One rank of one worker as decisions see it: what it reported, what this replica has sent there, and what its answers
-//! showed.
+//! One rank of one worker as decisions see it: what it reported, what this replica and others have sent there, and what
+//! its answers showed.
 
 use super::flights::{Flights, Sent};
+use super::sharing::{Load as Shared, Peers, Untold};
 use crate::score::{View, WHOLE, Worth};
 
 /// A report older than this says nothing at all.
@@ -109,6 +110,12 @@ pub struct Row {
     /// Number of the last decision for it, 0 where there was none.
     pub last_used: u64,
     pub flights: Flights,
+    /// Requests of other replicas.
+    pub peers: Peers,
+    /// What others are to be told of `flights`; None where nobody is.
+    pub untold: Option<Untold>,
+    /// The plane knows that there may be something to tell.
+    pub noted: bool,
 }
 
 impl Default for Row {
@@ -128,6 +135,9 @@ impl Default for Row {
             key_retry_at: 0.0,
             last_used: 0,
             flights: Flights::default(),
+            peers: Peers::default(),
+            untold: None,
+            noted: false,
         }
     }
 }
@@ -135,8 +145,9 @@ impl Default for Row {
 /// How many blocks of a worker a new request may take.
 ///
 /// From its last report: T in all (one of which vLLM keeps for itself), F free, idle cached ones included, I idle cached
-/// ones. From this replica: S, what requests sent since the report take of F; C, what all its open requests will have
-/// filled in the end (`reservations`); G, what those needed that ended since the report.
+/// ones. From this replica, and from others as far as they tell (`sharing`): S, what requests sent since the report take
+/// of F; C, what all open requests will have filled in the end (`reservations`; of other replicas' what each computes
+/// alone); G, what those needed that ended since the report.
 ///
 /// ```text
 /// free     = min(F - S, T - 1 - C)
@@ -148,9 +159,10 @@ impl Default for Row {
 /// with N all blocks of the request and H those of its prompt that the index says are held. It has room where
 /// `required <= free - reserve`.
 ///
-/// *Free.* `F - S` counts everybody's requests as they are now; `T - 1 - C` counts this replica's alone, with the output
-/// they have yet to produce and whatever the report came too early for. Each can only be too high by what the other
-/// counts, so the lower holds. What other replicas' requests have yet to produce is in neither: the reserve is for that.
+/// *Free.* `F - S` counts everybody's requests as they are now; `T - 1 - C` counts those that are known alone, with the
+/// output they have yet to produce and whatever the report came too early for. Each can only be too high by what the
+/// other counts, so the lower holds. What unknown senders' requests have yet to produce is in neither: the reserve is for
+/// that.
 ///
 /// *Shared.* A held block is idle or in use. An idle one is one of the F, and using it takes it from them: no more than
 /// I of the H can be idle. The others are in use, and sharing them takes nothing. H is of now and I of the report: a
@@ -197,7 +209,24 @@ impl Room {
 }
 
 impl Row {
-    /// A State has come: its waiting work beyond our own requests is counted as that of others.
+    /// Requests of this replica and of others, by replica.
+    fn all(&self) -> impl Iterator<Item = &Flights> {
+        std::iter::once(&self.flights).chain(self.peers.iter().map(|peer| &peer.flights))
+    }
+
+    fn tokens(&self, now: f64) -> u64 {
+        self.all().map(|flights| flights.tokens(now)).sum()
+    }
+
+    fn sequences(&self) -> u64 {
+        self.all().map(|flights| flights.sequences).sum()
+    }
+
+    fn blocks_since(&self, moment: f64) -> u64 {
+        self.all().map(|flights| flights.blocks_since(moment)).sum()
+    }
+
+    /// A State has come: its waiting work beyond known requests is counted as that of others.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -205,16 +234,82 @@ impl Row {
         reason = "bounded counts"
     )]
     pub fn reported(&mut self, report: Report, suspended: bool, leaving: bool, now: f64) {
-        let own = &mut self.flights;
-        let others = report.waiting.saturating_sub(own.waiting(now));
+        self.peers.expire(now);
+        let others = report.waiting.saturating_sub(self.all().map(|flights| flights.waiting(now)).sum());
         let others_tokens = match report.waiting_tokens {
-            Some(tokens) => tokens.saturating_sub(own.tokens(now)),
-            None => ((others as f64 * own.typical_tokens).round_ties_even() as u64).min(MOST_TOKENS),
+            Some(tokens) => tokens.saturating_sub(self.tokens(now)),
+            None => ((others as f64 * self.flights.typical_tokens).round_ties_even() as u64).min(MOST_TOKENS),
         };
-        let others_requests = (report.running + report.waiting).saturating_sub(own.sequences);
-        own.ended_blocks = 0;
+        let others_requests = (report.running + report.waiting).saturating_sub(self.sequences());
+        self.flights.ended_blocks = 0;
+        self.peers.flights().for_each(|flights| flights.ended_blocks = 0);
         self.load = Some(Load { report, at: now, others_tokens, others_requests, suspended, leaving });
         self.samples += u32::from(report.prefill_tokens_per_second.is_some_and(|rate| rate != 0.0));
+        if let Some(untold) = self.untold.as_mut().filter(|_| !self.flights.is_empty()) {
+            untold.all(); // as every replica does now, so that agents pass all on in one frame
+        }
+    }
+
+    /// Others are told of its requests from now on, or no more.
+    pub fn share(&mut self, shared: bool, now: f64) {
+        self.untold = shared.then(|| Untold::of(&self.flights, now));
+    }
+
+    /// What others are to be told of its requests.
+    pub fn tell(&mut self, now: f64) -> Option<Shared> {
+        self.noted = false;
+        self.untold.as_mut()?.tell(&self.flights, now)
+    }
+
+    /// Another replica tells of its requests; how many are new, and whether any is over.
+    ///
+    /// What a report before counted as that of unknown senders counts once.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
+    pub fn hear(&mut self, origin: &str, load: &Shared, now: f64) -> (usize, bool) {
+        let reported_at = self.load.map_or(f64::NEG_INFINITY, |load| load.at);
+        let heard = self.peers.hear(origin, load, reported_at, now);
+        if let Some(load) = self.load.as_mut() {
+            let tokens = match load.report.waiting_tokens {
+                Some(_) => heard.tokens,
+                None => (heard.waiting as f64 * self.flights.typical_tokens).round_ties_even() as u64,
+            };
+            load.others_tokens = load.others_tokens.saturating_sub(tokens);
+            load.others_requests = load.others_requests.saturating_sub(heard.sequences);
+        }
+        (heard.begun, heard.ended)
+    }
+
+    /// The longest prefix, in blocks, that `keys` share with a prompt whose blocks are expected there.
+    pub fn expected(&mut self, keys: &[u64], now: f64, whole: bool) -> u32 {
+        let others = self.peers.flights().filter(|flights| flights.expects());
+        let most = others.map(|flights| flights.expected(keys, now, whole)).max().unwrap_or(0);
+        most.max(self.flights.expected(keys, now, whole))
+    }
+
+    #[must_use]
+    pub fn expects(&self) -> bool {
+        self.all().any(Flights::expects)
+    }
+
+    /// A request has its first token.
+    pub fn landed(&mut self, number: u64) {
+        if self.flights.landed(number) {
+            self.untold.iter_mut().for_each(|untold| untold.changed(number));
+            self.answered();
+        }
+    }
+
+    /// A request is over; `answered` by the engine, or left.
+    pub fn close(&mut self, number: u64, answered: bool) {
+        let failed = !answered && self.flights.get(number).is_some_and(|flight| !flight.prefilled);
+        if self.flights.close(number, !answered)
+            && let Some(untold) = self.untold.as_mut()
+        {
+            if failed { untold.failed(number) } else { untold.changed(number) }
+        }
+        if answered {
+            self.answered();
+        }
     }
 
     /// A new epoch: what its engine and agent told and what was sent there before is gone.
@@ -225,6 +320,7 @@ impl Row {
         self.key_refused = false;
         self.adapters = Adapters::default();
         self.flights.forget_prompts();
+        self.peers.flights().for_each(Flights::forget_prompts);
     }
 
     /// A request got its first token or its end from the engine.
@@ -240,14 +336,19 @@ impl Row {
         self.key_retry_at = now + KEY_RETRY_SECONDS;
     }
 
-    /// Decision number `number` sends a request there; the request's number.
-    pub fn begin(&mut self, number: u64, mut sent: Sent, now: f64) -> u64 {
+    /// Decision number `number` sends a request there, which has that number, too.
+    pub fn begin(&mut self, number: u64, mut sent: Sent, now: f64) {
         self.last_used = number;
         if self.key_refused {
             self.key_retry_at = now + KEY_RETRY_SECONDS; // one request is enough to find out
         }
         sent.taken = sent.blocks - self.certainly_used(sent.held, now).min(sent.blocks);
-        self.flights.begin(sent, now)
+        if self.untold.is_some() {
+            let there = sent.held.max(self.expected(&sent.keys, now, false).into());
+            let there = usize::try_from(there).unwrap_or(usize::MAX);
+            self.untold.iter_mut().for_each(|untold| untold.begun(number, there));
+        }
+        self.flights.begin(number, sent, now);
     }
 
     fn certainly_used(&self, held: u64, now: f64) -> u64 {
@@ -267,8 +368,9 @@ impl Row {
     }
 
     fn room(&self, load: &Load, percent: u64) -> Option<Room> {
-        let own = &self.flights;
-        Room::of(&load.report, own.blocks_since(load.at), own.ended_blocks, own.reserved(), percent)
+        let ended = self.all().map(|flights| flights.ended_blocks).sum();
+        let reserved = self.all().map(Flights::reserved).sum();
+        Room::of(&load.report, self.blocks_since(load.at), ended, reserved, percent)
     }
 
     /// Blocks that hold nothing: free ones less idle cached ones, as the engine or its agent counts them.
@@ -281,7 +383,7 @@ impl Row {
             Some(idle) => report.blocks_free.saturating_sub(idle),
             None => report.blocks_free.min(report.blocks_total.saturating_sub(report.held)),
         };
-        Some(blank.saturating_sub(self.flights.blocks_since(load.at)))
+        Some(blank.saturating_sub(self.blocks_since(load.at)))
     }
 
     fn stale(&self, now: f64) -> bool {
@@ -292,7 +394,7 @@ impl Row {
     /// As decisions see it, whatever the request.
     #[must_use]
     pub fn view(&self, now: f64) -> View {
-        let (own, load) = (&self.flights, self.known_load(now));
+        let load = self.known_load(now);
         let room = load.and_then(|load| self.room(load, self.standing.free_percent));
         let fresh = load.filter(|_| !self.stale(now) && !self.unindexed);
         let report = load.map(|load| &load.report);
@@ -300,7 +402,7 @@ impl Row {
         View {
             reported_at: fresh.map(|load| load.at),
             queued_tokens: load.map_or(0, |load| load.others_tokens),
-            inflight_tokens: own.tokens(now),
+            inflight_tokens: self.tokens(now),
             tokens_per_second: report
                 .filter(|_| self.samples >= SAMPLES_NEEDED)
                 .and_then(|report| report.prefill_tokens_per_second),
@@ -313,7 +415,7 @@ impl Row {
             blocks_idle: room_of(|room| room.idle),
             blocks_used: room_of(|room| room.used),
             blocks_blank: load.and_then(|load| self.blank(load)),
-            requests: load.map_or(0, |load| load.others_requests) + own.sequences,
+            requests: load.map_or(0, |load| load.others_requests) + self.sequences(),
             last_used: self.last_used,
             trust: self.trust,
             worth: self.worth,
@@ -338,8 +440,9 @@ impl Row {
     pub fn due(&self, now: f64) -> f64 {
         let load = self.load.map(|load| [load.at + STALE_SECONDS, load.at + FORGET_SECONDS]);
         let times = [Some(self.stream.heard_at), self.stream.out_of_step_at].map(|at| at.map(|at| at + STALE_SECONDS));
-        let until = [self.flights.due(now), Some(self.backoff_until), Some(self.key_retry_at)];
-        let all = until.into_iter().chain(times).flatten().chain(load.into_iter().flatten());
+        let until = [Some(self.backoff_until), Some(self.key_retry_at)];
+        let flights = self.all().map(|flights| flights.due(now)).chain(self.peers.iter().map(|peer| Some(peer.due())));
+        let all = until.into_iter().chain(times).chain(flights).flatten().chain(load.into_iter().flatten());
         let coming = all.filter(|due| due + EARLY_SECONDS > now);
         coming.map(|due| due - EARLY_SECONDS).fold(f64::INFINITY, f64::min)
     }

@@ -178,6 +178,11 @@ pub fn all_keys(collection: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     collection.try_iter()?.map(|key| key?.extract()).collect()
 }
 
+/// Block keys from packed bytes.
+pub fn bytes_of_keys(packed: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    Ok(packed_keys(packed.cast::<PyBytes>()?.as_bytes(), None)?.iter().map(Key::key).collect())
+}
+
 /// The first keys of packed ones, without a copy.
 pub fn packed_keys(packed: &[u8], most: Option<isize>) -> PyResult<&[[u8; 8]]> {
     let (keys, rest) = packed.as_chunks::<8>();

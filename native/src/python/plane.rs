@@ -2,7 +2,8 @@
 
 use super::errors::guard;
 use super::ints;
-use crate::plane::flights::Sent;
+use crate::plane::flights::{Flights, Sent};
+use crate::plane::sharing::{Load, Told};
 use crate::plane::workers::{Adapters, Report, Standing, Stream};
 use crate::plane::{self, workers::Row};
 use crate::reader::Key;
@@ -52,6 +53,26 @@ impl Plane {
         let number = self.lock().join();
         WorkerRow(Arc::new(Slot { plane: self.clone(), number }))
     }
+
+    /// What other replicas are to be told of the requests on workers, by their slots, and whether there may soon be more.
+    fn tell<'py>(&self, py: Python<'py>, now: f64) -> PyResult<(Vec<(u32, Telling<'py>)>, bool)> {
+        let (loads, more) = guard(|| Ok(self.lock().tell(now)))?;
+        let loads = loads.into_iter().map(|(slot, load)| Ok((slot, telling(py, load)?))).collect::<PyResult<_>>()?;
+        Ok((loads, more))
+    }
+}
+
+type ToldFlight<'py> = (u64, f64, bool, u64, u64, u64, u64, u64, u64, Bound<'py, PyBytes>);
+/// Whether it is whole, requests, those that ended, and those that failed.
+type Telling<'py> = (bool, Vec<ToldFlight<'py>>, Vec<u64>, Vec<u64>);
+
+fn telling(py: Python<'_>, load: Load) -> PyResult<Telling<'_>> {
+    let flight = |one: &Told| {
+        let keys = ints::packed(py, &one.keys)?;
+        let Told { number, age, computing, tokens, sequences, blocks, taken, skip, common, .. } = *one;
+        Ok((number, age, computing, tokens, sequences, blocks, taken, skip, common, keys))
+    };
+    Ok((load.whole, load.flights.iter().map(flight).collect::<PyResult<_>>()?, load.ended, load.failed))
 }
 
 /// One rank of one worker as decisions see it.
@@ -154,6 +175,43 @@ impl WorkerRow {
         self.read(|row| row.flights.len())
     }
 
+    /// Its number among all workers.
+    #[getter]
+    fn slot(&self) -> u32 {
+        self.0.number
+    }
+
+    /// Sets whether other replicas are told of its requests in flight.
+    fn share(&self, shared: bool, now: f64) -> PyResult<()> {
+        guard(|| {
+            self.0.plane.lock().share(self.0.number, shared, now);
+            Ok(())
+        })
+    }
+
+    /// Takes over what another replica tells of its requests in flight; whether any is over.
+    fn hear(&self, origin: &str, load: &Bound<'_, PyAny>, now: f64) -> PyResult<bool> {
+        let load: Load = load.extract()?;
+        guard(|| {
+            let mut plane = self.0.plane.lock();
+            let (begun, ended) = plane.row(self.0.number).hear(origin, &load, now);
+            for _ in 0..begun {
+                let decision = plane.decide();
+                plane.row(self.0.number).last_used = decision;
+            }
+            Ok(ended)
+        })
+    }
+
+    /// Requests in flight of other replicas, and of these prompt tokens not computed yet.
+    fn elsewhere(&self, now: f64) -> PyResult<(usize, u64)> {
+        self.write(|row| {
+            row.peers.expire(now);
+            let flights = || row.peers.iter().map(|peer| &peer.flights);
+            (flights().map(Flights::len).sum(), flights().map(|one| one.tokens(now)).sum())
+        })
+    }
+
     /// Prompt tokens sent and not computed yet.
     fn tokens(&self, now: f64) -> u64 {
         self.read(|row| row.flights.tokens(now))
@@ -193,11 +251,11 @@ impl WorkerRow {
         ended: Py<PyAny>,
     ) -> PyResult<InFlightRequest> {
         let keys = read_keys(keys)?.into();
-        let sent = Sent { keys, common, tokens, prompt_tokens, sequences, blocks, taken: blocks, held };
+        let sent = Sent { skip: 0, keys, common, tokens, prompt_tokens, sequences, blocks, taken: blocks, held };
         guard(|| {
             let mut plane = self.0.plane.lock();
-            let decision = plane.decide();
-            let number = plane.row(self.0.number).begin(decision, sent, now);
+            let number = plane.decide();
+            plane.row(self.0.number).begin(number, sent, now);
             drop(plane);
             let at = Arc::clone(&self.0);
             Ok(InFlightRequest { slot: at, number, blocks, sequences, stage: AtomicU8::new(SENT), ended })
@@ -265,10 +323,7 @@ impl InFlightRequest {
             self.stage.store(PREFILLED, Ordering::Relaxed);
             guard(|| {
                 let mut plane = self.slot.plane.lock();
-                let row = plane.row(self.slot.number);
-                if row.flights.landed(self.number) {
-                    row.answered();
-                }
+                plane.row(self.slot.number).landed(self.number);
                 Ok(())
             })?;
         }
@@ -283,11 +338,7 @@ impl InFlightRequest {
         }
         guard(|| {
             let mut plane = self.slot.plane.lock();
-            let row = plane.row(self.slot.number);
-            row.flights.close(self.number, cached_tokens.is_none());
-            if cached_tokens.is_some() {
-                row.answered();
-            }
+            plane.row(self.slot.number).close(self.number, cached_tokens.is_some());
             Ok(())
         })?;
         self.ended.call0(py).map(|_| ())

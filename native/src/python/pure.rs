@@ -36,7 +36,7 @@ fn hold(row: &WorkerRow, view: View) {
 #[pyfunction]
 fn expected(row: &WorkerRow, keys: &[u8], now: f64) -> PyResult<u32> {
     let keys = read_keys(keys)?;
-    row.write(|row| row.flights.expected(&keys, now, false))
+    row.write(|row| row.expected(&keys, now, false))
 }
 
 /// All reservations on one worker.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cachefleet_native
@@ -18,7 +19,8 @@ from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.pool.adapter_reports import AdapterReport
-from cachefleet_core.report_frames import Operation, Phase
+from cachefleet_core.report_fields import Flight
+from cachefleet_core.report_frames import Load, Loads, Operation, Phase
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
@@ -68,6 +70,44 @@ LONG = PROMPTS[3]
 who = st.sampled_from(WHO)
 names = st.lists(st.sampled_from(NAMES), unique=True)
 counts = st.sampled_from([0, 0, 1, 3, 40, 5000])
+origins = st.sampled_from(["a", "b"])
+
+
+@st.composite
+def flights(draw: st.DrawFn) -> Flight:
+    """A request of another replica, of whose prompt some keys from some block on are told."""
+    line, skip, keys = draw(st.sampled_from(CHAINS)), draw(st.integers(0, 12)), draw(st.integers(0, 12))
+    return Flight(
+        number=1,
+        age=draw(st.sampled_from([0.0, 0.5, 2.0, 29.0, 31.0])),
+        computing=draw(st.booleans()),
+        tokens=draw(counts),
+        sequences=draw(st.integers(0, 3)),
+        blocks=draw(st.integers(0, 15)),
+        taken=draw(st.integers(0, 15)),
+        skip=skip,
+        common=draw(st.integers(0, 12)),
+        keys=pack_keys(line[skip : skip + keys]),
+    )
+
+
+@dataclass
+class Telling:
+    """What a replica tells: of new requests, of some of its last ones, and whether these compute."""
+
+    fresh: list[Flight]
+    again: list[tuple[int, bool]]
+    ended: list[int]
+    failed: list[int]
+    whole: bool
+
+
+def tellings() -> st.SearchStrategy[Telling]:
+    last = st.lists(st.integers(1, 8), max_size=2)
+    again = st.lists(st.tuples(st.integers(1, 8), st.booleans()), max_size=3, unique_by=lambda pair: pair[0])
+    return st.builds(Telling, st.lists(flights(), max_size=3), again, last, last, st.booleans())
+
+
 rates = st.sampled_from([None, None, 0.0, 1000.0, 1100.0, 9000.0])
 
 
@@ -85,6 +125,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.links: dict[Who, FakeLink] = {}
         self.sequences = dict.fromkeys(WHO, 0)
         self.inflight_requests: list[ModelledRequest] = []
+        self.elsewhere: dict[tuple[Who, str], list[tuple[Flight, float]]] = {}
         self.epochs = 0
         self.declare(NAMES, [], role="Both", both=True)
         for one in WHO:
@@ -207,6 +248,31 @@ class BoardMachine(RuleBasedStateMachine):
     def hang_up(self, one: Who) -> None:
         if one in self.links:
             self.fleet.disconnect(self.links.pop(one).connection)
+
+    # Other replicas.
+
+    @rule(one=who, origin=origins, told=tellings())
+    def hear(self, one: Who, origin: str, told: Telling) -> None:
+        """One tells of its requests, of some not for the first time."""
+        link, known = self.links.get(one), self.elsewhere.setdefault((one, origin), [])
+        if link is None:
+            return
+        now, count = self.fleet.now, len(known)
+        again = [(*known[-at], busy) for at, busy in told.again if at <= count]
+        flying = [replace(flight, age=now - sent_at, computing=busy) for flight, sent_at, busy in again]
+        for flight in told.fresh:
+            sent_at = max(now - flight.age, known[-1][1] if known else 0.0)
+            known.append((replace(flight, number=len(known) + 1), sent_at))
+            flying.append(replace(known[-1][0], age=now - sent_at))
+        load = Load(
+            rank=one[2],
+            origin=origin,
+            whole=told.whole,
+            flights=tuple(sorted(flying, key=lambda flight: flight.number)),
+            ended=tuple(len(known) - number for number in told.ended if number < len(known)),
+            failed=tuple(len(known) - number for number in told.failed if number < len(known)),
+        )
+        self.fleet.hear(link.connection, Loads((load,)))
 
     # The gateway.
 

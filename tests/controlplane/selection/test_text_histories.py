@@ -56,7 +56,7 @@ class TextMachine(BoardMachine):
         texts = self.fleet._texts
         assert texts
         self.plain = self.by_text = ReferenceTextSelector(texts._texts, self.fleet)
-        self.links, self.inflight_requests, self.epochs = {}, [], 0
+        self.links, self.inflight_requests, self.epochs, self.elsewhere = {}, [], 0, {}
         self.sequences = dict.fromkeys(WHO, 0)
         self.declare(NAMES, [], role="Both", both=True)
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from cachefleet_worker.agent.metrics import AgentMetrics
+from cachefleet_worker.agent.reports.load_relay import LoadRelay, Passing
 from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 
 
@@ -27,6 +28,8 @@ class Outbox:
         self._resync: set[int] = set()
         self._ready = asyncio.Event()
         self._ready.set()
+        self.passing = Passing(self._ready.set)
+        """What other control planes say of their load."""
 
     def put(self, frames: Iterable[bytes]) -> None:
         """Queue frames; past the bounds, drop the queue and start again with snapshots."""
@@ -66,7 +69,7 @@ class Outbox:
             self._opening = not frames  # there is nothing to send before the first epoch
         else:
             snapshots = [frame for rank in sorted(self._resync) for frame in self._feed.snapshot(rank)]
-            frames = [*self._frames, *snapshots]
+            frames = [*self._frames, *snapshots, *self.passing.take()]
         self._clear()
         self._resync.clear()
         return frames
@@ -84,6 +87,8 @@ class Feed:
         self._worker_state: Callable[[int], WorkerState] | None = None
         self._streams: Mapping[int, Stream] = {}
         self._outboxes: set[Outbox] = set()
+        self.relay = LoadRelay(self.publish_state)
+        """Control planes that share their load."""
         self.begun = asyncio.Event()
         """Set from the first epoch on."""
 
@@ -101,6 +106,7 @@ class Feed:
     def detach(self, outbox: Outbox) -> None:
         """Remove a connection's send queue."""
         self._outboxes.discard(outbox)
+        self.relay.leave(outbox.passing, self._streams)
 
     def begin(self, streams: Mapping[int, Stream], worker_state: Callable[[int], WorkerState]) -> None:
         """Begin an epoch: every connection starts again. ``worker_state`` is called for what each State reports."""
@@ -142,7 +148,11 @@ class Feed:
 
     def _states(self) -> list[bytes]:
         state = self._worker_state
-        return [] if state is None else [stream.state(state(rank)) for rank, stream in self._streams.items()]
+        return (
+            []
+            if state is None
+            else [stream.state(state(rank), len(self.relay)) for rank, stream in self._streams.items()]
+        )
 
     def _send(self, frames: list[bytes], kind: str) -> None:
         if not frames:

@@ -59,6 +59,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         adapters=fitting(facts.adapters),
         configuration=differences(settings.asked, known.configuration),
         rule=members.rule,
+        shares=True,
         not_indexed=members.unknown,
     )
 

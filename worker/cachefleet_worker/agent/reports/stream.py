@@ -93,8 +93,8 @@ class Stream:
             for i, part in enumerate(parts)
         ]
 
-    def state(self, worker_state: WorkerState) -> bytes:
-        """A State frame: number, digest and count of the held blocks, and ``worker_state``."""
+    def state(self, worker_state: WorkerState, sharing: int = 0) -> bytes:
+        """A State frame: number, digest and count of the held blocks, ``worker_state``, how many share their load."""
         load = worker_state.load
         return encode(
             State(
@@ -122,6 +122,7 @@ class Stream:
                 prefix_hits=load.prefix_hits,
                 generation=worker_state.generation,
                 warmth=worker_state.warmth,
+                sharing=sharing,
                 adapters=worker_state.adapters,
             )
         )

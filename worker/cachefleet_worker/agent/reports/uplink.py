@@ -11,7 +11,18 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from cachefleet_core.report_frames import MAX_FRAME_BYTES, SUBPROTOCOL, Drain, Policy, Resync, Warm, decode_down
+from cachefleet_core.report_frames import (
+    MAX_FRAME_BYTES,
+    SUBPROTOCOL,
+    Drain,
+    LoadHead,
+    Policy,
+    ReadFrame,
+    Resync,
+    Share,
+    Warm,
+    decode_down,
+)
 from cachefleet_runtime.backoff import backoff
 from cachefleet_runtime.tls import TrustedAuthorities
 from cachefleet_worker.agent.metrics import AgentMetrics
@@ -207,17 +218,24 @@ class Uplink:
                 self._metrics.refused_frames.inc()
                 log.warning("frame not understood", extra={"error": type(error).__name__})
                 continue
-            match frame:
-                case Policy():
-                    self._commands.policy(frame)
-                case Warm():
-                    self._commands.warm(frame)
-                case Drain():
-                    self._commands.drain(frame)
-                case Resync():
-                    self._metrics.resyncs.inc()
-                    log.info("snapshot asked for", extra={"rank": frame.rank, "reason": frame.reason})
-                    outbox.resync(frame.rank)
+            self._obey(frame, message.data, outbox)
+
+    def _obey(self, frame: ReadFrame, data: bytes, outbox: Outbox) -> None:
+        match frame:
+            case Policy():
+                self._commands.policy(frame)
+            case Warm():
+                self._commands.warm(frame)
+            case Drain():
+                self._commands.drain(frame)
+            case LoadHead():
+                self._feed.relay.tell(outbox.passing, data)
+            case Share(origin):
+                self._feed.relay.join(outbox.passing, origin)
+            case Resync():
+                self._metrics.resyncs.inc()
+                log.info("snapshot asked for", extra={"rank": frame.rank, "reason": frame.reason})
+                outbox.resync(frame.rank)
 
 
 def _reason(error: Exception) -> str:
