@@ -15,7 +15,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket
-from cachefleet_core.report_frames import SUBPROTOCOL, DownFrame, Hello, UpFrame, decode_down, encode
+from cachefleet_core.report_frames import SUBPROTOCOL, Hello, ReadFrame, UpFrame, decode_down, encode
 from tests.controlplane.fleets import LiveFleet, fleet_of
 from tests.controlplane.waiting import until
 
@@ -48,7 +48,7 @@ class Agent:
         for frame in frames:
             await self.ws.send_bytes(encode(frame))
 
-    async def hear(self) -> DownFrame:
+    async def hear(self) -> ReadFrame:
         return decode_down(await self.ws.receive_bytes(timeout=40))
 
     async def end(self) -> int | None:

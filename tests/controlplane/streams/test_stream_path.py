@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.fleet.agent_connections import RefusedError
 from cachefleet_core.block_keys import BlockKey, Tier
-from cachefleet_core.report_frames import Cleared, Delta, Hello, Operation, Resync, UpFrame
+from cachefleet_core.report_frames import Cleared, Delta, Hello, Loads, Operation, Resync, UpFrame
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
@@ -172,7 +172,7 @@ class PathMachine(RuleBasedStateMachine):
         try:
             if isinstance(sent.frame, Hello):
                 self.fleet.hello(sent.connection, sent.frame)
-            else:
+            elif not isinstance(sent.frame, Loads):
                 self.fleet.receive(sent.connection, sent.frame)
         except RefusedError:
             self.hang_up(sent.connection)

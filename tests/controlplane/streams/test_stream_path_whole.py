@@ -17,6 +17,7 @@ from cachefleet_core.report_frames import (
     MAX_OPERATIONS,
     Delta,
     Hello,
+    Loads,
     Operation,
     Snapshot,
     Stored,
@@ -115,7 +116,7 @@ class FleetReceiver:
     def _say(self, frame: UpFrame) -> None:
         if isinstance(frame, Hello):
             self._fleet.hello(self._connection, frame)
-        else:
+        elif not isinstance(frame, Loads):
             self._fleet.receive(self._connection, frame)
 
 
