@@ -260,7 +260,7 @@ class Share(Struct, tag="share", frozen=True):
     origin: Name
 
 
-class Load(Struct, tag="load", frozen=True, kw_only=True):
+class SharedLoad(Struct, tag="load", frozen=True, kw_only=True):
     """A replica's requests in flight to one rank that have changed, or all of them; agents pass it on as it is."""
 
     rank: Rank = 0
@@ -284,7 +284,7 @@ class LoadHead(Struct, tag="load", frozen=True):
 class Loads(Struct, tag="loads", frozen=True):
     """Loads of an agent's other control planes."""
 
-    loads: Annotated[tuple[Load, ...], Meta(max_length=MAX_LOADS)]
+    loads: Annotated[tuple[SharedLoad, ...], Meta(max_length=MAX_LOADS)]
 
 
 class PassedLoads(Struct, tag="loads", frozen=True):
@@ -296,7 +296,7 @@ class PassedLoads(Struct, tag="loads", frozen=True):
 F = TypeVar("F")
 
 UpFrame = Hello | Snapshot | Delta | State | Loads
-DownFrame = Policy | Resync | Warm | Drain | Share | Load
+DownFrame = Policy | Resync | Warm | Drain | Share | SharedLoad
 ReadFrame = Policy | Resync | Warm | Drain | Share | LoadHead
 """What an agent reads of a DownFrame."""
 
@@ -323,7 +323,7 @@ def decode_up(data: bytes) -> UpFrame:
 
 
 def decode_down(data: bytes) -> ReadFrame:
-    """Decode a control plane's frame, of a Load its head. FrameError where it is invalid."""
+    """Decode a control plane's frame, of a SharedLoad its head. FrameError where it is invalid."""
     return _decode(_down, data)
 
 

@@ -23,7 +23,6 @@ from cachefleet_core.report_frames import (
     Drain,
     FrameError,
     Hello,
-    Load,
     LoadHead,
     Loads,
     PassedLoads,
@@ -33,6 +32,7 @@ from cachefleet_core.report_frames import (
     Removed,
     Resync,
     Share,
+    SharedLoad,
     Snapshot,
     State,
     Stored,
@@ -69,7 +69,7 @@ FLIGHTS = st.builds(
     keys=CHAINS.map(pack_keys),
 )
 LOADS = st.builds(
-    Load,
+    SharedLoad,
     rank=st.integers(0, 4095),
     origin=NAMES,
     whole=st.booleans(),
@@ -146,7 +146,7 @@ DOWN = st.one_of(
 
 def as_read(frame: DownFrame) -> ReadFrame:
     """What an agent reads of it."""
-    return LoadHead(frame.origin, frame.rank) if isinstance(frame, Load) else frame
+    return LoadHead(frame.origin, frame.rank) if isinstance(frame, SharedLoad) else frame
 
 
 @given(UP)
@@ -160,7 +160,7 @@ def test_frames_down_survive_the_wire(frame: DownFrame) -> None:
 
 
 @given(st.lists(LOADS, max_size=4))
-def test_what_an_agent_passes_on_is_what_it_was_sent(loads: list[Load]) -> None:
+def test_what_an_agent_passes_on_is_what_it_was_sent(loads: list[SharedLoad]) -> None:
     passed = encode(PassedLoads(tuple(Raw(encode(load)) for load in loads)))
     assert decode_up(passed) == Loads(tuple(loads))
 

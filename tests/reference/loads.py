@@ -21,7 +21,7 @@ from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_bloc
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.workers.load import WorkerLoad
 from cachefleet_controlplane.workers.worker import Worker
-from cachefleet_core.report_frames import Delta, Hello, Load, Loads, Snapshot, State
+from cachefleet_core.report_frames import Delta, Hello, Loads, SharedLoad, Snapshot, State
 from tests.controlplane.fleets import LiveFleet
 from tests.reference.adapter_loading import adapter_seconds
 from tests.reference.candidate_view import CandidateView
@@ -69,7 +69,7 @@ class WorkerLoads:
         others = (peer.match(keys, now, whole=whole) for peer in self.peers.values())
         return max((self.own.match(keys, now, whole=whole), *others))
 
-    def hear(self, load: Load, worker: Worker, now: float) -> Heard:
+    def hear(self, load: SharedLoad, worker: Worker, now: float) -> Heard:
         """Another replica told of its requests."""
         self.all(now)
         peer = self.peers.setdefault(load.origin, Peer(now))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_core.report_fields import Flight
-from cachefleet_core.report_frames import Load
+from cachefleet_core.report_frames import SharedLoad
 from tests.reference.inflight import InFlightRequest, InFlightRequests
 from tests.reference.reservations import shared_blocks
 
@@ -37,7 +37,7 @@ class Peer:
     known: dict[int, tuple[Flight, InFlightRequest]] = field(default_factory=dict)
     expected: list[tuple[Flight, InFlightRequest]] = field(default_factory=list)
 
-    def hear(self, load: Load, reported_at: float, now: float) -> Heard:
+    def hear(self, load: SharedLoad, reported_at: float, now: float) -> Heard:
         """Take a Load over."""
         self.heard_at, heard = now, Heard()
         for flight in load.flights:

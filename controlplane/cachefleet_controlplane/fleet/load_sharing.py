@@ -15,7 +15,7 @@ from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.report_fields import Paid
-from cachefleet_core.report_frames import DownFrame, FrameError, Hello, Load, Loads, Share, State
+from cachefleet_core.report_frames import DownFrame, FrameError, Hello, Loads, Share, SharedLoad, State
 
 TELL_SECONDS: Final = 0.02
 _MAX_PAID: Final = 256
@@ -84,7 +84,7 @@ class LoadSharing:
         loads, more = self._registry.plane.tell(now)
         for slot, (whole, flights, ended, failed) in loads:
             worker, paid = self._workers[slot], self._paid.pop(slot, ())
-            load = Load(
+            load = SharedLoad(
                 rank=worker.rank,
                 origin=self.origin,
                 whole=whole,
@@ -120,7 +120,7 @@ class LoadSharing:
             self.heard += 1
         return ended
 
-    def _pay(self, load: Load, now: float) -> None:
+    def _pay(self, load: SharedLoad, now: float) -> None:
         waiting = self._registry.paid_waiting
         for paid in load.paid:
             if paid.seconds:

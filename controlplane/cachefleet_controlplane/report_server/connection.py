@@ -19,7 +19,7 @@ from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableEr
 from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES, ReportLimits, ReportMetrics
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
-from cachefleet_core.report_frames import DownFrame, FrameError, Hello, Load, Loads, State, encode
+from cachefleet_core.report_frames import DownFrame, FrameError, Hello, Loads, SharedLoad, State, encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Outbox:
 
         A half full one takes no Load, whose next whole one makes up for it.
         """
-        if isinstance(frame, Load) and 2 * self._queue.qsize() >= self._queue.maxsize:
+        if isinstance(frame, SharedLoad) and 2 * self._queue.qsize() >= self._queue.maxsize:
             return
         try:
             self._queue.put_nowait(encode(frame))

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Raw
 
 from cachefleet_controlplane.index.frame_ingest import read
-from cachefleet_core.report_frames import DownFrame, Load, LoadHead, Loads, PassedLoads, decode_down, encode
+from cachefleet_core.report_frames import DownFrame, LoadHead, Loads, PassedLoads, SharedLoad, decode_down, encode
 from tests.controlplane.fleets import FakeLink, LiveFleet, fleet_of, wid
 from tests.controlplane.frames import state
 
@@ -26,10 +26,10 @@ class Replica:
     def origin(self) -> str:
         return self.fleet._agents.sharing.origin
 
-    def said(self) -> list[tuple[str, Load]]:
+    def said(self) -> list[tuple[str, SharedLoad]]:
         """The Loads since the last call, by worker."""
         found = [(name, frame) for name, link in self.links.items() for frame in self._new(name, link)]
-        return [(name, frame) for name, frame in found if isinstance(frame, Load)]
+        return [(name, frame) for name, frame in found if isinstance(frame, SharedLoad)]
 
     def _new(self, name: str, link: FakeLink) -> Sequence[DownFrame]:
         begun = self.read.get(name, 0)
@@ -96,7 +96,7 @@ class Replicas:
                 self.pass_on(replica, worker, load)
         return told
 
-    def pass_on(self, sender: Replica, worker: str, load: Load) -> None:
+    def pass_on(self, sender: Replica, worker: str, load: SharedLoad) -> None:
         data = encode(load)
         assert decode_down(data) == LoadHead(load.origin, load.rank)
         for other in self.alive:

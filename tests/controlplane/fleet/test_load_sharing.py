@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from cachefleet_controlplane.routing.decision import CandidateScore, Knowledge, Prompt, Reason
 from cachefleet_core.block_keys import pack_keys
 from cachefleet_core.report_fields import Flight
-from cachefleet_core.report_frames import FrameError, Load, Loads, Share
+from cachefleet_core.report_frames import FrameError, Loads, Share, SharedLoad
 from tests.controlplane.chains import chain
 from tests.controlplane.fleet.replicas_in_time import Replica, Replicas
 from tests.controlplane.fleet.test_fleet_worth import BUSY, HOT
@@ -160,7 +160,7 @@ class TestOneOfTwo:
         one, other = replicas.alive
         send(one, prompt())
         replicas.exchange()
-        replicas.pass_on(one, "demo-0", Load(origin=one.origin, whole=True))  # as its agent says then
+        replicas.pass_on(one, "demo-0", SharedLoad(origin=one.origin, whole=True))  # as its agent says then
         assert score(other, "demo-0").requests == 0
 
     def test_one_that_comes_is_told_of_all_and_of_their_blocks(self, replicas: Replicas) -> None:
@@ -208,7 +208,7 @@ class TestOneOfTwo:
         flight = Flight(1, 0.0, *(True, 1, 1, 1, 1, 0, 0, b"123"))
         with pytest.raises(FrameError, match="loads"):
             replicas.alive[0].fleet.hear(
-                replicas.alive[0].links["demo-0"].connection, Loads((Load(origin="x", flights=(flight,)),))
+                replicas.alive[0].links["demo-0"].connection, Loads((SharedLoad(origin="x", flights=(flight,)),))
             )
 
     def test_an_echo_is_not_heard(self, replicas: Replicas) -> None:

@@ -20,7 +20,7 @@ from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.hit_rule import PLAIN, HitRule, window_key
 from cachefleet_core.pool.adapter_reports import AdapterReport
 from cachefleet_core.report_fields import Flight
-from cachefleet_core.report_frames import Load, Loads, Operation, Phase
+from cachefleet_core.report_frames import Loads, Operation, Phase, SharedLoad
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import MODEL, FakeLink, LiveFleet, pool, ranked, view
 from tests.controlplane.frames import CONTRACT, delta, hello, snapshot, state
@@ -264,7 +264,7 @@ class BoardMachine(RuleBasedStateMachine):
             sent_at = max(now - flight.age, known[-1][1] if known else 0.0)
             known.append((replace(flight, number=len(known) + 1), sent_at))
             flying.append(replace(known[-1][0], age=now - sent_at))
-        load = Load(
+        load = SharedLoad(
             rank=one[2],
             origin=origin,
             whole=told.whole,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cachefleet_core.report_fields import Flight
-from cachefleet_core.report_frames import MAX_LOADS, Load, Loads, Share, decode_up, encode
+from cachefleet_core.report_frames import MAX_LOADS, Loads, Share, SharedLoad, decode_up, encode
 from cachefleet_worker.agent.reports.load_relay import MAX_BYTES, LoadRelay, Passing
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.agent.fake_control_plane import ControlPlane
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("hurried")
 Make = Callable[..., AgentSettings]
 
 
-def load(origin: str, *numbers: int, whole: bool = False) -> Load:
+def load(origin: str, *numbers: int, whole: bool = False) -> SharedLoad:
     flights = tuple(Flight(number, 0.0, *(True, 100, 1, 4, 4, 0, 0, b"")) for number in numbers)
-    return Load(origin=origin, whole=whole, flights=flights)
+    return SharedLoad(origin=origin, whole=whole, flights=flights)
 
 
-def heard(plane: ControlPlane) -> list[Load]:
+def heard(plane: ControlPlane) -> list[SharedLoad]:
     return [one for frame in plane.frames if isinstance(frame, Loads) for one in frame.loads]
 
 

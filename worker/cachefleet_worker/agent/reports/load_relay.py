@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from cachefleet_core.report_frames import MAX_LOADS, Load, PassedLoads, encode
+from cachefleet_core.report_frames import MAX_LOADS, PassedLoads, SharedLoad, encode
 
 PASS_SECONDS: Final = 0.005
 MAX_BYTES: Final = 1024 * 1024
@@ -81,5 +81,5 @@ class LoadRelay:
         if origin is None:
             return
         for rank in ranks:
-            self.tell(passing, encode(Load(rank=rank, origin=origin, whole=True)))
+            self.tell(passing, encode(SharedLoad(rank=rank, origin=origin, whole=True)))
         self._changed()
