@@ -96,7 +96,16 @@ ROWS: Final = (
         ),
     ),
     Row(8, "A storm of replays", "", "", (), "no test yet"),
-    Row(9, "A slow consumer", "", "", (), "no test yet"),
+    Row(
+        9,
+        "A replica that stands still while blocks change",
+        "SIGSTOP to a replica for 60 s, engines asked straight, ten new blocks with each request",
+        "the index is exact ≤ 10 s after; engines are not held up (≥ 80 %); agents' memory grows ≤ 32 MiB",
+        (
+            f"{CHAOS}test_overload.py::test_a_replica_that_stands_still_while_blocks_change",
+            "tests/worker/agent/reports/test_uplink.py::test_a_slow_reader_gets_a_snapshot_instead_of_a_backlog",
+        ),
+    ),
     Row(
         10,
         "A replica is killed under load",
@@ -147,23 +156,23 @@ ROWS: Final = (
     Row(
         14,
         "The API server is down for five minutes",
-        "SIGSTOP to kube-apiserver",
-        "workers stay as they were; reconciled once it is back",
+        "SIGSTOP to kube-apiserver; a TCP relay before it that refuses all",
+        "pools and workers stay as they were; ≤ 1 attempt a second of each watch; as they are ≤ 15 s after",
         (
+            f"{CLUSTER}test_pool_source_faults.py::test_while_the_api_server_is_away_all_stays_and_it_is_not_pressed",
             f"{CLUSTER}test_operator_scale.py::test_an_api_server_away_for_five_minutes_is_caught_up_with",
             f"{CLUSTER}test_pool_source.py::test_a_frozen_api_server_is_noticed_and_caught_up_with",
         ),
-        "requests through a gateway meanwhile",
     ),
     Row(
         15,
         "Watches that expire, or are half open",
-        "the API server restarted (410); a server that says nothing more",
-        "listed again, deletions found",
+        "the API server restarted (410); a TCP relay that keeps connections and passes nothing",
+        "a silent one is given up ≤ 30 s; listed again, deletions found",
         (
+            f"{CLUSTER}test_pool_source_faults.py::test_a_watch_that_is_half_open_is_given_up",
             f"{CLUSTER}test_operator_faults.py::test_watches_that_expired_are_begun_anew",
             f"{PLANE}pools/test_kubernetes_source.py::test_after_a_compaction_deletions_are_found_by_listing",
-            f"{PLANE}pools/test_kubernetes_source.py::test_a_silent_watch_is_given_up_and_everything_listed_again",
         ),
     ),
     Row(
@@ -199,7 +208,13 @@ ROWS: Final = (
         "it makes no write any more, and wakes up as none",
         (f"{CLUSTER}test_operator_faults.py::test_a_frozen_leader_wakes_up_as_none",),
     ),
-    Row(20, "A partition between a replica and a worker", "", "", (), "no test yet"),
+    Row(
+        20,
+        "A partition between a replica and an agent",
+        "iptables drops packets one way, the other and both, in a network namespace of the test's own",
+        "its blocks are not counted on ≤ 10 s after, its worker is asked on; healed ≤ 5 s; no request fails",
+        (f"{CHAOS}test_partitions.py::test_a_partition_between_agent_and_replica",),
+    ),
     Row(
         21,
         "Clocks that jump",
@@ -243,7 +258,16 @@ ROWS: Final = (
             f"{ATTACKS}test_clients.py::test_who_drips_is_closed_and_its_place_is_free_again",
         ),
     ),
-    Row(25, "Ten times its capacity", "", "", (), "no test yet"),
+    Row(
+        25,
+        "Ten times its capacity",
+        "120 clients for 60 s where 12 have room, and nobody may wait",
+        "the rest is refused with `Retry-After`; p99 of the accepted ≤ 2 times before, and again ≤ 10 s after",
+        (
+            f"{CHAOS}test_overload.py::test_ten_times_its_capacity",
+            f"{PLANE}gateway/place/test_full_workers.py::test_a_full_room_is_429_and_says_when_to_come_again",
+        ),
+    ),
     Row(
         26,
         "Tokens that are missing, wrong or of others",
@@ -277,7 +301,13 @@ ROWS: Final = (
             "e2e/node/test_3_release.py::test_an_upgrade_and_the_way_back_restart_no_worker",
         ),
     ),
-    Row(30, "Workers that come and go", "", "", (), "no test yet"),
+    Row(
+        30,
+        "Workers that come and go",
+        "200 workers a minute listed for 6 s each, for ten minutes, under load",
+        "tasks, files and series of metrics are as before ≤ 60 s after; no request fails",
+        (f"{CHAOS}test_overload.py::test_workers_that_come_and_go",),
+    ),
     Row(
         31,
         "Workers that die at random under load",
