@@ -221,18 +221,21 @@ impl WorkerCall {
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
         let (heard, pause) = (self.call.heard.clone(), self.call.pause.clone());
         heard.note();
-        self.call.read_on(move |answer| async move {
-            if !piece.is_empty() {
-                let _ = reply.push(piece); // the relay notices a client that is gone
+        self.call.read_on(move |answer| {
+            let relay = Box::new(Relay { answer, reply, passing, send, end, heard, pause });
+            async move {
+                if !piece.is_empty() {
+                    let _ = relay.reply.push(piece); // the relay notices a client that is gone
+                }
+                if let Some(answer) = given {
+                    answer.give();
+                }
+                let left = relay.run().await;
+                if left.stop == Stop::Whole {
+                    relay_end.note();
+                }
+                relayed(left)
             }
-            if let Some(answer) = given {
-                answer.give();
-            }
-            let left = Relay { answer, reply, passing, send, end, heard, pause }.run().await;
-            if left.stop == Stop::Whole {
-                relay_end.note();
-            }
-            relayed(left)
         })
     }
 
@@ -300,7 +303,7 @@ impl Call {
     /// To be called by one thread alone, which holds no lock: the task may run to its end before this returns.
     fn start(self: &Arc<Self>, step: impl Future<Output = Step> + Send + 'static) {
         *self.lock() = State::Busy(None);
-        let call = Arc::clone(self);
+        let (call, step) = (Arc::clone(self), Box::pin(step)); // in the task it would have two places
         let task = self.event_loop.spawn(async move {
             let step = call.panics.caught(step).await;
             call.settle(step.unwrap_or_else(|| (None, failed(Failure::Lost))));

@@ -59,7 +59,7 @@ class AdmitLayer:
             admitted_request(scope).count(sequences)
         info, model = await self._models.of(request, info)
         trace.model = model.name
-        headers = permitted_headers(scope["headers"], trusted=request.tenant.trusted)
+        headers = permitted_headers(scope.pop("headers"), trusted=request.tenant.trusted)  # they may stay for long
         answer = self._answer(replace(request, info=info, model=model, headers=headers))
         del request, info
         await answer

@@ -117,7 +117,7 @@ pub struct Relay {
 
 impl Relay {
     /// Relays until something stops it.
-    pub async fn run(mut self) -> Relayed {
+    pub async fn run(mut self: Box<Self>) -> Relayed {
         let (stop, mut events) = loop {
             match if self.passing.has_first() { self.take() } else { self.step().await } {
                 Ok(events) if !events.is_empty() => break (Stop::Handed, events),
@@ -194,5 +194,20 @@ impl Relay {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<A, F>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// There are thousands of streams, and each is in this for as long as it lasts.
+    #[test]
+    fn a_relay_under_way_is_small() {
+        assert!(size(Relay::run) <= 1024, "{} bytes", size(Relay::run));
     }
 }

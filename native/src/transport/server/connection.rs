@@ -100,8 +100,8 @@ async fn serve_tls<IO>(io: IO, config: Arc<ServerConfig>, connection: &Arc<Conne
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let handshake = TlsAcceptor::from(config).accept(io);
-    let handshake = Box::pin(drive(handshake, connection, |_| {}, |_| Poll::Pending)).await;
+    let mut handshake = Box::pin(TlsAcceptor::from(config).accept(io));
+    let handshake = drive(handshake.as_mut(), connection, |_| {}, |_| Poll::Pending).await;
     let Some(Ok(stream)) = handshake else { return };
     if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
         Box::pin(serve_http2(stream, connection)).await;
@@ -132,9 +132,9 @@ where
     let serving = async {
         loop {
             line.first().await; // before it, no buffers are held
-            let mut serving = requests();
+            let mut serving = Box::new(requests());
             let Some(response) = handed(&mut serving, connection).await else { return };
-            let Some(parts) = serving.into_parts() else { return };
+            let Some(parts) = (*serving).into_parts() else { return };
             line.put_back(&parts.read_buf);
             drop(parts);
             if long_answer::send(&mut line.clone(), response).await.is_err() {
@@ -142,7 +142,7 @@ where
             }
         }
     };
-    drive(serving, connection, |_| {}, |context| line.poll_left(context)).await;
+    drive(pin!(serving), connection, |_| {}, |context| line.poll_left(context)).await;
     end(line, connection).await;
 }
 
@@ -178,7 +178,7 @@ where
             service_fn(move |request| exchange_on_stream(Arc::clone(&own), request)),
         );
     // It reads as long as it can: whoever leaves is noticed.
-    drive(serving, connection, http2::Connection::graceful_shutdown, |_| Poll::Pending).await;
+    drive(pin!(serving), connection, http2::Connection::graceful_shutdown, |_| Poll::Pending).await;
     end(line, connection).await;
 }
 
@@ -193,13 +193,12 @@ async fn end<IO: AsyncRead + AsyncWrite + Unpin>(mut line: Line<IO>, connection:
 /// What `serving` returns; None where it has to end, or the client has `left`. `leave` has it tell the client to ask
 /// nothing more.
 async fn drive<F: Future>(
-    serving: F,
+    mut serving: Pin<&mut F>,
     connection: &Connection,
     leave: impl Fn(Pin<&mut F>),
     left: impl Fn(&mut Context<'_>) -> Poll<()>,
 ) -> Option<F::Output> {
     let (progress, bounds) = (&connection.progress, &connection.shared.bounds);
-    let mut serving = pin!(serving);
     let mut stage = connection.shared.stage.subscribe();
     let mut timer = pin!(sleep_until(wake_at(progress, bounds, *stage.borrow_and_update()).into()));
     loop {

@@ -194,3 +194,12 @@ async fn cuts_what_is_under_way() {
     side.server.cut();
     assert_eq!(rest(&mut client).await, "");
 }
+
+/// There are thousands of connections, and a stream is in this for as long as it lasts.
+#[test]
+fn a_connection_under_way_is_small() {
+    fn size<F>(_: impl Fn(DuplexStream, Ends, Counted) -> F) -> usize {
+        size_of::<F>()
+    }
+    assert!(size(serve) <= 2048, "{} bytes", size(serve));
+}
