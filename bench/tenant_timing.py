@@ -133,12 +133,8 @@ async def measure(running: Running, engine: Engine, probes: int, seed: int) -> l
         return [await probe(tenants, "prober", probes, rng), await probe(tenants, "victim", OWN_PROBES, rng)]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure, print and keep the rows; 1 where the areas are not what they must be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--probes", type=int, default=2000, help="probes of the other tenant (default: 2000)")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+def probed(probes: int, seed: int) -> list[Row]:
+    """The rows of ``measure``, before processes of their own."""
     key, (one, two, three) = FleetKey.generate(), cores(3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,7 +143,16 @@ def main(arguments: Sequence[str]) -> int:
             fake_engine(folder, key.worker_key(POOL), core=one, **engine_options) as engine,
             control_plane(folder, key, engine, core=two, agent_core=three) as running,
         ):
-            rows = asyncio.run(measure(running, engine, options.probes, options.seed))
+            return asyncio.run(measure(running, engine, probes, seed))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print and keep the rows; 1 where the areas are not what they must be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--probes", type=int, default=2000, help="probes of the other tenant (default: 2000)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    rows = probed(options.probes, options.seed)
     for row in rows:
         print(
             f"{row.prober:8} {row.probes:5} probes   asked by the victim {row.asked_ms:6.1f} ms   not asked"

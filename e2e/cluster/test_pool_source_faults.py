@@ -16,7 +16,7 @@ from cachefleet_runtime.kubernetes import KubernetesClient
 from e2e.cluster.api_server import ADMIN, ApiServer
 from e2e.cluster.test_pool_source import Admin, Watching, admin, eventually, node
 from tests.chaos.measurements import measured
-from tests.chaos.relay import Relay
+from tests.chaos.parts.relay import Relay
 
 __all__ = ["admin", "node"]
 

@@ -95,7 +95,18 @@ ROWS: Final = (
             f"{PLANE}index/test_index_frames.py::TestHostileBytes::test_any_are_harmless",
         ),
     ),
-    Row(8, "A storm of replays", "", "", (), "no test yet"),
+    Row(
+        8,
+        "A storm of replays",
+        "50 followers of one engine lose the same 20 events",
+        "each asks once, from what it lacks on; all are whole ≤ 10 s after",
+        (
+            f"{CHAOS}test_storm.py::test_fifty_followers_that_lose_the_same_events",
+            f"{EVENTS}test_follower.py::test_only_one_request_is_out_for_a_gap",
+            f"{EVENTS}test_follower.py::test_snapshots_that_prove_nothing_come_in_growing_distances",
+        ),
+        "what a storm costs real vLLM, which answers replays in a thread of its publisher",
+    ),
     Row(
         9,
         "A replica that stands still while blocks change",
@@ -284,12 +295,24 @@ ROWS: Final = (
     Row(
         27,
         "A tenant that probes for another's prompts",
-        "the same prompt by two tenants",
-        "cached for whom it was, new to the other",
-        (f"{ATTACKS}test_salts.py::test_a_prompt_that_another_tenant_has_cached_is_as_new",),
-        "the area under the curve of its probes' times",
+        "the same prompt by two tenants; 2,000 probes of prompts of which half were asked",
+        "cached for whom it was, new to the other; the area under the curve of its times is 0.50 ± 0.05",
+        (
+            "tests/bench/test_tenant_timing.py::test_a_tenants_probes_tell_it_nothing_and_the_victims_own_do",
+            f"{ATTACKS}test_salts.py::test_a_prompt_that_another_tenant_has_cached_is_as_new",
+            f"{ATTACKS}test_keys.py::test_a_client_cannot_choose_its_tenant_or_its_salt",
+        ),
     ),
-    Row(28, "Events that are read by others", "", "", (), "no test yet"),
+    Row(
+        28,
+        "Events and reports that others read",
+        "all bytes between agents and a replica noted by a relay; connections from another network namespace",
+        "no prompt, token id or key in them, nor in logs, metrics and databases; events are for loopback alone",
+        (
+            f"{CHAOS}test_exposure.py::test_prompts_are_read_nowhere_but_in_engines",
+            f"{CHAOS}test_exposure.py::test_events_are_for_who_is_beside_the_engine",
+        ),
+    ),
     Row(
         29,
         "Upgrade and rollback",
@@ -310,9 +333,13 @@ ROWS: Final = (
     ),
     Row(
         31,
-        "Workers that die at random under load",
-        "SIGKILL each 20 s, half of the time with the agent, at 80 % of capacity",
-        "no request fails but streams that cannot be resumed; memory, files and tasks stay flat",
-        ("tests/bench/test_soak.py::test_workers_die_and_return_and_no_request_fails",),
+        "Faults at random, one after the other",
+        "engines, agents and pods killed or hung, the store locked, 1 to 10 s each, for five minutes "
+        "(CHAOS_SECONDS=7200: two hours) by a seed that is told",
+        "no request fails but streams that cannot be resumed; healed ≤ 60 s each; memory, files and tasks stay flat",
+        (
+            f"{CHAOS}test_soak.py::test_random_faults_one_after_the_other",
+            "tests/bench/test_soak.py::test_workers_die_and_return_and_no_request_fails",
+        ),
     ),
 )

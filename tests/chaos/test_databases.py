@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from bench.soak_fleet import MODEL
-from tests.chaos.invariants import Scenario
-from tests.chaos.local_fleet import ChaosFleet, ReplicaPart, chaos_fleet, so
 from tests.chaos.measurements import measured
+from tests.chaos.parts.invariants import Scenario
+from tests.chaos.parts.local_fleet import ChaosFleet, ReplicaPart, chaos_fleet, so
 from tests.controlplane.store.postgresql import PostgreSQL
 from tests.controlplane.waiting import task
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from cachefleet_worker.agent.settings import AgentSettings
-from tests.chaos.followed_engine import Followed, followed_engine
 from tests.chaos.measurements import measured, timed
+from tests.chaos.parts.followed_engine import Followed, followed_engine
 from tests.controlplane.waiting import until
 
 Make = Callable[..., AgentSettings]

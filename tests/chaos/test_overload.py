@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 
 from bench.soak_fleet import MODEL
-from tests.chaos.invariants import GROWTH_MIB, MIB, Scenario
-from tests.chaos.local_fleet import ADMIN, ChaosFleet, Json, ReplicaPart, chaos_fleet, so
 from tests.chaos.measurements import measured
+from tests.chaos.parts.invariants import GROWTH_MIB, MIB, Scenario
+from tests.chaos.parts.local_fleet import ADMIN, ChaosFleet, Json, ReplicaPart, chaos_fleet, so
 from tests.controlplane.waiting import task
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.chaos.invariants import Scenario
-from tests.chaos.local_fleet import ReplicaPart, chaos_fleet, so
 from tests.chaos.measurements import measured
-from tests.chaos.own_network import dropped, own_network
+from tests.chaos.parts.invariants import Scenario
+from tests.chaos.parts.local_fleet import ReplicaPart, chaos_fleet, so
+from tests.chaos.parts.own_network import dropped, own_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VICTIM = "chaos-0"

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from bench.soak_fleet import MODEL
-from tests.chaos.invariants import Scenario
-from tests.chaos.local_fleet import ChaosFleet, WorkerParts, chaos_fleet, so
 from tests.chaos.measurements import measured
+from tests.chaos.parts.invariants import Scenario
+from tests.chaos.parts.local_fleet import ChaosFleet, WorkerParts, chaos_fleet, so
 from tests.controlplane.replicas import FakeService
 from tests.controlplane.store.postgresql import PostgreSQL
 

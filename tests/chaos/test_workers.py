@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.invariants import Scenario
-from tests.chaos.local_fleet import ReplicaPart, chaos_fleet, so
 from tests.chaos.measurements import measured
+from tests.chaos.parts.invariants import Scenario
+from tests.chaos.parts.local_fleet import ReplicaPart, chaos_fleet, so
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VICTIM = "chaos-0"

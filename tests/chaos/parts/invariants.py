@@ -18,7 +18,7 @@ import aiohttp
 
 from bench.soak_fleet import MODEL
 from bench.soak_load import BORNE, Load, Tally
-from tests.chaos.local_fleet import ChaosFleet, ReplicaPart, so
+from tests.chaos.parts.local_fleet import ChaosFleet, ReplicaPart, so
 from tests.controlplane.waiting import task
 
 MIB: Final = 1024 * 1024

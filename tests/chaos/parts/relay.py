@@ -21,8 +21,9 @@ class Relay:
         self.port = 0
         self.connections = 0
         """How many were asked for, refused ones included."""
-        self.passed = bytearray()
-        """All bytes of both directions, in the order in which they came."""
+        self.asked: list[bytearray] = []
+        """All bytes that clients sent, by connection."""
+        self.answered: list[bytearray] = []
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Relay]:
@@ -73,16 +74,18 @@ class Relay:
                 if not self._refuses:
                     there = await asyncio.open_connection(*self._target)
                     self._writers.add(there[1])
-                    await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+                    self.asked.append(asked := bytearray())
+                    self.answered.append(answered := bytearray())
+                    await asyncio.gather(self._copy(reader, there[1], asked), self._copy(there[0], writer, answered))
                     self._writers.discard(there[1])
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: bytearray) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                self.passed += data
+                passed += data
                 await asyncio.sleep(self.delay)
                 await self._open.wait()
                 writer.write(data)

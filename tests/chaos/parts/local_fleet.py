@@ -20,7 +20,7 @@ from bench.parts import CONTROL_PLANE, POOL, Engine, Running, agent_environment,
 from bench.soak_fleet import MODEL, OPTIONS
 from cachefleet_core.tenancy import FleetKey, fleet_index_key
 from cachefleet_local.fleet.ports import take_ports
-from tests.chaos.processes import Part
+from tests.chaos.parts.processes import Part
 from tests.controlplane.waiting import task
 
 ADMIN: Final = {"authorization": "Bearer admin"}
@@ -257,7 +257,7 @@ def _engine() -> tuple[Engine, dict[str, int]]:
 
 
 def _replica(folder: Path, number: int, settings: Mapping[str, object]) -> ReplicaPart:
-    ports = take_ports({"gateway": 0, "internal": 0})
+    ports = take_ports({"gateway": 0, "internal": int(str(settings.get("internal_port", 0)))})
     own = {f"CACHEFLEET_{name.upper()}": str(value) for name, value in settings.items()}
     told = control_plane_environment(folder, ports) | {"CACHEFLEET_DATA_DIR": str(folder / f"data-{number}")} | own
     part = Part(f"replica-{number}", CONTROL_PLANE, told, folder / f"replica-{number}.log")
