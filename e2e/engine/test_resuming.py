@@ -97,6 +97,23 @@ async def test_an_answer_whose_worker_dies_is_continued_by_the_other(fleet: Up) 
     assert bool(broken.error) == (broken.worker == killed[0])
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_an_answer_whose_worker_drains_is_continued_by_the_other(fleet: Up, stream: bool) -> None:  # noqa: FBT001
+    """Its agent is told to go, and its engine lives on: nothing is computed twice, and nothing is missing."""
+    prompt = prompts(31, 1)[0]
+    body: dict[str, Any] = {"model": "tiny", "prompt": prompt, "max_tokens": 1500, "stream": stream}
+    whole = await ask(fleet.gateway, COMPLETION, body)
+    agents = {one.environ()["CACHEFLEET_WORKER"]: one for one in fleet.below("cachefleet_worker.agent")}
+    asking = asyncio.create_task(ask(fleet.gateway, COMPLETION, body))
+    while not (busy := [worker["name"] for worker in fleet.workers() if worker["inflightRequests"]]):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    agents[busy[0]].terminate()
+    said = await asking
+    assert (said.error, said.text, said.finish, said.usage) == ("", whole.text, "length", _uncached(said, whole))
+    first, last = _outcomes(fleet, said)
+    assert (first in {"handed_back", "moved"}, last) == (True, "finished" if stream else "answered")
+
+
 def _uncached(said: Said, whole: Said) -> dict[str, Any]:
     """The usage of ``whole`` with the cached tokens of ``said``: the other worker may hold other blocks."""
     details = said.usage.get("prompt_tokens_details")

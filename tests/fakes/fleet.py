@@ -36,6 +36,7 @@ _MODES: Final = {
     "guard": "on",
     "budget": "blocks",
     "gate": "in_loop",
+    "preemption": "in_loop",
     "conversations": "on",
     "flush": "blocks",
     "left_answers": "on",
@@ -93,6 +94,7 @@ class FleetRoutes:
             web.delete(f"{PREFIX}/conversations", self._guarded(self._end_conversations)),
             web.post(f"{PREFIX}/keys", self._guarded(self._keys)),
             web.post(f"{PREFIX}/flush", self._guarded(self._flush)),
+            web.post(f"{PREFIX}/hand_back", self._guarded(self._hand_back)),
             web.post(LEFT_PATH, self._guarded(partial(answered, self.named))),
         ]
 
@@ -142,6 +144,9 @@ class FleetRoutes:
         readers = {"responses": self._read.responses, "messages": self._read.messages}
         plain = self._read.chat if "messages" in body else self._read.completion
         return list(readers.get(api, plain)(body).prompts[0])
+
+    async def _hand_back(self, _: web.Request) -> web.Response:
+        return self._reply({"ranks": {str(self._worker.options.rank): {"handed_back": self._worker.hand_back_all()}}})
 
     def _error(self, status: int, code: str, message: str = "") -> web.Response:
         return self._reply({"error": {"code": code, "message": message or code}}, status)

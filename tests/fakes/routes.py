@@ -254,7 +254,7 @@ class Routes:
             ids, text = telling.take()
             if ids and telling.matched is not None:
                 self.worker.stop_at(generation, telling.matched, telling.length)
-            if ids or generation.refused_for or generation.finish is Finish.ABORT:
+            if ids or generation.refused_for or generation.finish in {Finish.ABORT, Finish.HANDED_BACK}:
                 open_ones -= generation.finish is not None
                 yield index, ids, text
 

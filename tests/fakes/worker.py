@@ -110,6 +110,16 @@ class Worker:
             self.pool.clear()
         self.publish_cleared()
 
+    def hand_back_all(self) -> int:
+        """Hand back all that is marked, as the plugin of a worker that goes does; returns how many."""
+        marked = [each for each in (*self.scheduler.running, *self.scheduler.waiting) if each.resumable]
+        for sequence in marked:
+            self.scheduler.abort(sequence)
+            sequence.finish = sequence.stop_reason = Finish.HANDED_BACK
+            self.metrics.finished(sequence, clock())
+            sequence.on_output(sequence)
+        return len(marked)
+
     def publish_cleared(self) -> None:
         """Publish what an idle engine would not: the plugin does."""
         if self.options.plugin and self.options.events and (events := self.pool.take_events()):

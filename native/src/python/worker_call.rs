@@ -245,7 +245,7 @@ impl WorkerCall {
         self.call.heard.ago().as_secs_f64()
     }
 
-    /// Has a relay, or else the next one, stop between two events.
+    /// Has a relay, or else the next one, stop between two events, once it has passed on what comes next.
     fn pause(&self) {
         self.call.pause.make();
     }

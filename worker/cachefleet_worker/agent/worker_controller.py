@@ -14,6 +14,7 @@ from functools import partial
 from cachefleet_core.report_frames import Drain, Phase, Policy, Warm
 from cachefleet_runtime.tasks import restarting
 from cachefleet_worker.agent.duties.adapter_loading import adapter_loading
+from cachefleet_worker.agent.duties.answers_handed_back import AnswersHandedBack
 from cachefleet_worker.agent.duties.conversation_ending import ConversationEnding
 from cachefleet_worker.agent.duties.draining import Draining
 from cachefleet_worker.agent.duties.phases import Condition, phase, unready
@@ -68,6 +69,7 @@ class WorkerController:
         self._clears = self._flushed_blocks = 0
         self.draining = Draining(settings.drain_settle_seconds)
         self._conversations = ConversationEnding(engine.policies)
+        self._handed_back = AnswersHandedBack(engine.policies)
         self._warm_up = self._warming(engine)
         self._adapters = adapter_loading(settings, engine.adapters, metrics, changed)
         self.enforcer = Enforcer(
@@ -182,6 +184,7 @@ class WorkerController:
         if self.draining.begin(self._clock(), seconds, epoch=epoch):
             log.info("draining", extra={"seconds": seconds})
             self._warm_up.rest()
+            self._handed_back.drains(seconds)
         self._changed()
 
     def drained(self) -> bool:
@@ -207,6 +210,7 @@ class WorkerController:
             asyncio.create_task(self._keep("policy", self.enforcer.run)),
             asyncio.create_task(self._keep("conversations", self._conversations.run)),
             asyncio.create_task(self._keep("adapters", self._adapters.run)),
+            asyncio.create_task(self._keep("hand-back", self._handed_back.run)),
         ]
         try:
             yield
@@ -230,6 +234,7 @@ class WorkerController:
         if self.draining.lives(session.epoch):
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears, self._flushed_blocks = Health(), 0, 0
+        self._handed_back.begin(able=facts.mode("preemption") != OFF)
         self._conversations.begin(kept=facts.mode("conversations") != OFF)
         self._warm_up.begin(facts)
         if self.draining.until is not None:

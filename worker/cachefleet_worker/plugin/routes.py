@@ -123,6 +123,7 @@ class FleetApp:
             "/snapshot": Route({"GET": self._snapshot}, at_once=8),
             "/conversations": Route({"DELETE": self._forget}),
             "/flush": Route({"POST": self._flush}, at_once=2),
+            "/hand_back": Route({"POST": self._hand_back}, at_once=1),
             "/left": Route({"POST": self._left}, at_once=256),
             "/keys": Route({"POST": self._ask_keys}, at_once=process.settings.keys_at_once),
         }
@@ -254,6 +255,9 @@ class FleetApp:
         ask, calls = read_ask(await self._body(request, self._process.settings.max_body_bytes)), self._engine()
         source = self._keys.source if self._keys else None
         return json_response(await flushed(ask, calls, source, block_size=self._server.block_size or 1))
+
+    async def _hand_back(self, _request: Request) -> Response:
+        return json_response({"ranks": await self._engine().all("hand_back")})
 
     async def _left(self, request: Request) -> Response:
         """What was made of a request whose client has left."""

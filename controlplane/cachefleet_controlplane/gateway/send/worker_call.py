@@ -259,7 +259,7 @@ class NativeResponse:
         return self._call.native.silent_seconds if self._call.native is not None else math.inf
 
     def pause(self) -> None:
-        """Have native code relay nothing more of it after the present event, until it is told to."""
+        """Have native code relay nothing more of it after what comes next, until it is told to."""
         if self._call.native is not None:
             self._call.native.pause()
 

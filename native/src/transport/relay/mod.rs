@@ -14,11 +14,10 @@ mod usage;
 mod zero_counts;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tokio::time::{timeout, timeout_at};
 
 pub use chunk::Beginning;
@@ -62,14 +61,20 @@ impl Heard {
     }
 }
 
-/// Has a relay stop between two events, from any thread, so that Python decides what becomes of the answer.
+/// Has a relay stop once it has passed on what comes next, from any thread, so that Python decides what becomes of the
+/// answer.
 #[derive(Debug, Clone, Default)]
-pub struct Pause(Arc<Notify>);
+pub struct Pause(Arc<AtomicBool>);
 
 impl Pause {
     /// Also for the next relay, where none runs.
     pub fn make(&self) {
-        self.0.notify_one();
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was made, once.
+    fn taken(&self) -> bool {
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -155,12 +160,10 @@ impl Relay {
             Ok(Ok(())) => (),
             Ok(Err(_)) | Err(_) => return Err(Stop::ClientGone),
         }
-        let read = tokio::select! {
-            biased;
-            () = self.pause.0.notified() => return Err(Stop::Paused),
-            read = self.answer.more(self.passing.bytes()) => read,
-        };
-        read.map_err(Stop::Failed)?;
+        if self.pause.taken() {
+            return Err(Stop::Paused);
+        }
+        self.answer.more(self.passing.bytes()).await.map_err(Stop::Failed)?;
         self.heard.note();
         self.take()
     }

@@ -16,7 +16,7 @@ from cachefleet_controlplane.workers.worker import MAX_STAY_SECONDS
 from cachefleet_core.report_frames import Phase
 from tests.controlplane.gateway.harness import Front, chat, engine, front
 from tests.controlplane.gateway.retry.test_known_troubles import Agent, read_by_python
-from tests.controlplane.gateway.retry.test_resume import joined
+from tests.controlplane.gateway.retry.test_resume import joined, told
 from tests.controlplane.waiting import task, until, value
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loop_clock import clock as loop_clock
@@ -82,10 +82,10 @@ async def test_others_go_on_with_a_stream_as_if_nothing_had_been(
         request.getfixturevalue("read_by_python")
     async with under_way(path, body) as drained:
         await drained.agent.says_until_done(drained.asking, **SOON)
-        status, _, told = await drained.asking
+        status, _, answer = await drained.asking
         assert (status, drained.outcomes) == (200, ["moved", "finished"])
-        assert joined(told) | {"names": 0} == joined(await alone(path, body)) | {"names": 0}
-        assert joined(told)["usage"]["completion_tokens"] == body["max_tokens"]
+        assert joined(answer) | {"names": 0} == joined(await alone(path, body)) | {"names": 0}
+        assert joined(answer)["usage"]["completion_tokens"] == body["max_tokens"]
         assert [attempt.worker.rpartition("/")[2] for attempt in drained.gate.records[-1].attempts] == [
             "demo-0",
             "demo-1",
@@ -101,9 +101,9 @@ async def test_wherever_it_is_moved_nothing_is_lost_or_said_twice(after: int, mo
     path, body = COMPLETION
     async with under_way(path, body, after=after, pace=0.004) as drained:
         await drained.agent.says_until_done(drained.asking, **SOON | {"drain_seconds": 0.0})
-        status, _, told = await drained.asking
+        status, _, answer = await drained.asking
         assert status == 200
-        assert joined(told) | {"names": 0} == joined(await alone(path, body)) | {"names": 0}
+        assert joined(answer) | {"names": 0} == joined(await alone(path, body)) | {"names": 0}
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,21 @@ async def test_wherever_it_is_moved_nothing_is_lost_or_said_twice(after: int, mo
 async def test_what_nobody_can_resume_stays_to_its_end(path: str, body: dict[str, Any]) -> None:
     async with under_way(path, body, pace=0.005) as drained:
         await drained.agent.says_until_done(drained.asking, **SOON)
-        status, _, told = await drained.asking
-        assert (status, b"error" in told) == (200, False)
+        status, _, answer = await drained.asking
+        assert (status, b"error" in answer) == (200, False)
         assert drained.outcomes[:1] == ["answered" if body["stream"] is False else "finished"]
+
+
+async def test_a_whole_answer_that_its_engine_gives_back_goes_on_elsewhere() -> None:
+    """As the agent has it do, since nobody else knows what was produced of it."""
+    path, body = CHAT[0], CHAT[1] | {"stream": False, "stream_options": None}
+    async with under_way(path, body) as drained:
+        drained.agent.says(**SOON)
+        assert drained.leaving.worker.hand_back_all() == 1
+        await drained.agent.says_until_done(drained.asking, **SOON)
+        status, _, answer = await drained.asking
+        assert (status, drained.outcomes) == (200, ["handed_back", "answered"])
+        assert told(answer) == told(await alone(path, body))
 
 
 async def test_where_no_other_worker_is_it_stays_to_its_end() -> None:
@@ -170,9 +182,9 @@ async def test_moves_are_no_failures_however_many_workers_go() -> None:
                 await asyncio.sleep(0.4)
 
         async with task(go_and_come()):
-            status, _, told = await gate.settled(path, body)
+            status, _, answer = await gate.settled(path, body)
         outcomes = [str(attempt.outcome) for attempt in gate.records[-1].attempts]
         assert (status, outcomes[-1], set(outcomes[:-1])) == (200, "finished", {"moved"})
         assert len(outcomes) > 4
-        assert joined(told)["ids"] == joined(await alone(path, body))["ids"]
-        assert json.loads(told.split(b"data: ")[-2])["usage"]["completion_tokens"] == body["max_tokens"]
+        assert joined(answer)["ids"] == joined(await alone(path, body))["ids"]
+        assert json.loads(answer.split(b"data: ")[-2])["usage"]["completion_tokens"] == body["max_tokens"]

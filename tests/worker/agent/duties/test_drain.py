@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cachefleet_core.report_frames import Drain, Phase, Warm
 from cachefleet_core.warmth import Prefix
+from cachefleet_worker.agent.engines.vllm import http_client as vllm_client
 from cachefleet_worker.agent.settings import AgentSettings
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.test_agent import Worker, prompt, working
@@ -78,6 +79,49 @@ async def test_a_kubelet_that_asks_again_waits_for_the_same_drain(make_settings:
         assert await asyncio.wait_for(drain(worker), 60) == 200
         assert worker.agent.controller.draining.until == until
         await request
+
+
+MARK: dict[str, Any] = {"vllm_xargs": {"cachefleet_resumable": 1}}
+
+
+async def test_the_engine_gives_back_what_others_can_go_on_with(make_settings: Make, plane: ControlPlane) -> None:
+    """After a quarter of the time; what is not marked runs on."""
+    changes = {**CHANGES, "drain_seconds": 4.0, "drain_settle_seconds": 0.2}
+    async with working(make_settings, plane, changes=changes, inter_token_seconds=0.02, plugin=True) as worker:
+        asked = [
+            asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=tokens, ignore_eos=True, **more))
+            for tokens, more in ((1000, MARK), (1000, {}))
+        ]
+        await plane.until(lambda: plane.state and plane.state.running == 2)
+        began = asyncio.get_running_loop().time()
+        drained = asyncio.create_task(drain(worker))
+        marked = await asyncio.wait_for(asked[0], 60)
+        assert asyncio.get_running_loop().time() - began >= 1
+        assert (marked["choices"][0]["finish_reason"], asked[1].done()) == ("cache_threshold", False)
+        assert 10 < marked["usage"]["completion_tokens"] < 1000
+        asked[1].cancel()
+        assert await asyncio.wait_for(drained, 60) == 200
+        await asyncio.gather(asked[1], return_exceptions=True)
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+async def test_an_engine_that_cannot_give_back_drains_as_ever(
+    make_settings: Make,
+    plane: ControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    plugin: bool,
+) -> None:
+    """One whose plugin is older, or stock vLLM."""
+    monkeypatch.setattr(vllm_client, "HAND_BACK_PATH", "/v1/fleet/no_such_route")
+    changes = {**CHANGES, "drain_seconds": 1.0}
+    async with working(make_settings, plane, changes=changes, inter_token_seconds=0.02, plugin=plugin) as worker:
+        asked = asyncio.create_task(worker.complete(prompt(0, 100), max_tokens=30, ignore_eos=True, **MARK))
+        await plane.until(lambda: plane.state and plane.state.running == 1)
+        assert await asyncio.wait_for(drain(worker), 60) == 200
+        assert (await asked)["choices"][0]["finish_reason"] == "length"
+    assert ("answers not handed back" in caplog.text) is plugin
 
 
 async def test_the_time_is_up_whatever_runs(make_settings: Make, plane: ControlPlane) -> None:

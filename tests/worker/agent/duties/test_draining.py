@@ -18,8 +18,6 @@ def test_it_tells_what_is_left() -> None:
     assert [drain.left(now) for now in (10.0, 15.0, 41.0)] == [30.0, 25.0, 0.0]
     drain.begin(16.0, 5.0)
     assert drain.left(16.0) == 5.0
-    assert drain.lives("another") is False
-    drain.begin(16.0, 5.0, epoch="one")
 
 
 def draining(*polls: tuple[float, bool], begin: float = 10.0, seconds: float = 30.0) -> Draining:

@@ -158,6 +158,9 @@ class MemoryEngine:
         self.present().generation = policy.generation
         return {0: policy.generation}
 
+    async def hand_back(self) -> int:
+        return 0
+
     async def end_conversations(self) -> int:
         return 0
 

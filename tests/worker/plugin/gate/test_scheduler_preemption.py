@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from cachefleet_worker.plugin.gate.rules import FIELD, RESUMABLE
@@ -157,6 +158,57 @@ def test_a_reset_of_the_cache_while_requests_run(engine: Engine) -> None:
     engine.run()
     assert {engine.answers[name].reason for name in names} == {REFUSED}
     engine.check_idle()
+
+
+def hand_back_all(engine: Engine) -> int:
+    handed: int = msgspec.msgpack.decode(engine.state.call("hand_back", b""))["handed_back"]
+    return handed
+
+
+def test_a_worker_that_goes_hands_back_all_that_is_marked(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """What is not marked runs to its end, and what comes later too."""
+    engine.policy(reject_below=0.5)
+    names = [engine.submit(ids(at, 64), extra_args=MARK if at % 2 else None, tokens=40) for at in range(4)]
+    for _ in range(20):
+        engine.step()
+    with caplog.at_level(logging.INFO, "vllm.cachefleet"):
+        assert (hand_back_all(engine), hand_back_all(engine)) == (2, 0)
+    names.append(engine.submit(ids(7, 64), extra_args=MARK, tokens=20))
+    engine.run()
+    engine.check_idle()
+    answers = [engine.answers[name] for name in names]
+    check_tokens(answers[:-1], 40)
+    assert [answer.reason for answer in answers] == ["length", REFUSED] * 2 + ["length"]
+    assert [answer.stop_reason for answer in answers[1:4:2]] == [REFUSED] * 2
+    assert min(len(answer.tokens) for answer in answers[1:4:2]) > 10
+    assert [answer.details for answer in answers[1:4:2]] == [None, None], "gateways would take it for a gate's refusal"
+    assert engine.state.counts["handed_back"] == 2
+    assert sum("this worker goes" in record.getMessage() for record in caplog.records) == 2
+
+
+def test_an_engine_that_has_handed_all_back_still_tells_it(engine: Engine) -> None:
+    """No other request has it make a step."""
+    engine.policy(reject_below=0.5)
+    name = engine.submit(ids(1, 64), extra_args=MARK, tokens=60)
+    for _ in range(10):
+        engine.step()
+    assert hand_back_all(engine) == 1
+    assert engine.scheduler.has_requests()
+    engine.run()
+    engine.check_idle()
+    check_tokens([engine.answers[name]], 60)
+    assert engine.answers[name].reason == REFUSED
+
+
+@pytest.mark.parametrize("policy", [{"preemption": "Recompute", "reject_below": 0.5}, None])
+def test_where_nothing_is_handed_back_a_worker_that_goes_keeps_all(engine: Engine, policy: Any) -> None:
+    if policy:
+        engine.policy(**policy)
+    name = engine.submit(ids(1, 64), extra_args=MARK, tokens=60)
+    engine.step()
+    assert hand_back_all(engine) == 0
+    engine.run()
+    assert engine.answers[name].reason == "length"
 
 
 def test_a_fault_while_handing_back_lets_the_victims_go_on(engine: Engine) -> None:

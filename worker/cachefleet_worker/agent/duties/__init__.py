@@ -3,6 +3,7 @@
 adapter_loading      loads and unloads adapters of a running engine
 adapter_steps        what is to be loaded and unloaded
 conversation_ending  ends the conversations that the plugin keeps, once the cache is cleared
+answers_handed_back  has a draining worker's engine give back answers that others can go on with
 draining             state of a drain, and the route that a preStop hook calls
 phases               phase and reasons against readiness, from the worker's condition
 policy_delivery      applies a pool's policy, from a file or a control plane, to the engine

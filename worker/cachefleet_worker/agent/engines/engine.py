@@ -55,6 +55,10 @@ class PolicyControl(Protocol):
         """Give the engine a policy; returns the generation then in force at each rank."""
         ...
 
+    async def hand_back(self) -> int:
+        """Have the engine give back the answers that other workers can go on with; returns how many."""
+        ...
+
     async def end_conversations(self) -> int:
         """End every conversation that the engine keeps; returns their turns."""
         ...

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+import msgspec
+
 from cachefleet_worker.plugin.engine_state import EngineState
 from cachefleet_worker.plugin.gate.finish_reason import REASON, Finish, plain_finish
 from cachefleet_worker.plugin.gate.rules import (
@@ -27,6 +29,7 @@ from cachefleet_worker.plugin.plugin_process import this_process
 
 log = logging.getLogger("vllm.cachefleet")
 
+LEAVING: Final = Refusal(1.0, 0.0, "leaving")
 DETAILS: Final = "cache_threshold"
 """Key in ``kv_transfer_params`` of a refusal's numbers."""
 REMARKS: Final = {EARLY: "asked before LoRA slots are counted, and a connector is asked twice"}
@@ -44,6 +47,7 @@ def install(scheduler: Any, state: EngineState) -> Admission | None:
         return None
     admission = Admission(scheduler, state, _finish())
     scheduler.cachefleet_admission = admission
+    state.calls["hand_back"] = admission.hand_back_all
     fault = "it raised"
     with state.faults.guard("gate"):
         fault = self_test(scheduler, admission)
@@ -131,6 +135,26 @@ class Admission:
                     outputs[client] = self._outputs()
                 outputs[client].outputs.append(answer)
 
+    def hand_back_all(self, _payload: bytes) -> bytes:
+        """Hand back whatever others can go on with, running or waiting: this worker goes. Between two steps."""
+        handed = 0
+        with self._state.faults.guard("preemption"):
+            if self._state.faults.on("preemption") and self._state.policy.hand_back:
+                requests = [one for one in self._scheduler.requests.values() if self._goes_on_elsewhere(one)]
+                self._refused |= {one.request_id: (one, LEAVING, one.num_computed_tokens) for one in requests}
+                handed = len(requests)
+                self.settle()
+        return msgspec.msgpack.encode({"handed_back": handed})
+
+    def _goes_on_elsewhere(self, request: Any) -> bool:
+        parameters = request.sampling_params
+        return (
+            parameters is not None
+            and is_resumable(parameters.extra_args)
+            and not request.is_finished()
+            and not self._is_exempt(request)
+        )
+
     def _wants(self, request: Any) -> bool:
         """Whether a request may be refused at all; cheap, called at each admission."""
         if request.num_computed_tokens or request.sampling_params is None:
@@ -211,7 +235,7 @@ class Admission:
             finish_reason=self._finish.reason,
             stop_reason=REASON,
             events=request.take_events(),
-            kv_transfer_params={DETAILS: details},
+            kv_transfer_params=None if refusal is LEAVING else {DETAILS: details},  # by which it would be a refusal
             trace_headers=request.trace_headers,
         )
         if getattr(request, "spec_decode_metrics", None) is not None:
@@ -220,6 +244,11 @@ class Admission:
 
     def _tell(self, request: Any, refusal: Refusal) -> None:
         counts = self._state.counts
+        if refusal is LEAVING:
+            counts["handed_back"] += 1
+            tokens = request.num_output_tokens
+            log.info("Request %s handed back: this worker goes, %d tokens produced", request.request_id, tokens)
+            return
         if refusal.source == "preempted":
             counts["handed_back"] += 1
             log.info(

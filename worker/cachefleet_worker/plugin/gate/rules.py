@@ -43,7 +43,9 @@ class Refusal:
     ratio: float
     threshold: float
     source: str
-    """``request`` or ``global`` for a fresh request, ``preempted`` for one that is handed back."""
+    """``request`` or ``global`` for a fresh request; for one that is handed back ``preempted``, or ``leaving``: the
+    worker goes.
+    """
 
 
 def is_threshold(value: object) -> bool:

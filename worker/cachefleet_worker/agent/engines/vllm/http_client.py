@@ -23,12 +23,14 @@ from cachefleet_worker.agent.engines.vllm.metrics_text import Scrape, read_scrap
 from cachefleet_worker.agent.engines.vllm.plugin_api import (
     CAPABILITIES_PATH,
     CONVERSATIONS_PATH,
+    HAND_BACK_PATH,
     POLICY_PATH,
     STATS_PATH,
     FleetFacts,
     read_capabilities,
     read_ended,
     read_generations,
+    read_handed_back,
     read_stats,
 )
 from cachefleet_worker.agent.engines.vllm.prompt_requests import Json, tokenize_request, warm_request
@@ -150,6 +152,10 @@ class EngineClient:
         """Give the plugin a policy; returns the generation then in force at each rank."""
         body = msgspec.to_builtins(msgspec.structs.replace(policy, adapters=None))  # they are not the plugin's
         return _understood(read_generations, await self._fleet_request("PUT", POLICY_PATH, body))
+
+    async def hand_back(self) -> int:
+        """Have the plugin give back the answers that other workers can go on with; returns how many."""
+        return _understood(read_handed_back, await self._fleet_request("POST", HAND_BACK_PATH))
 
     async def end_conversations(self) -> int:
         """Have the plugin end every conversation that it keeps; returns their turns."""

@@ -20,6 +20,7 @@ CAPABILITIES_PATH: Final = "/v1/fleet/capabilities"
 STATS_PATH: Final = "/v1/fleet/stats"
 POLICY_PATH: Final = "/v1/fleet/policy"
 CONVERSATIONS_PATH: Final = "/v1/fleet/conversations"
+HAND_BACK_PATH: Final = "/v1/fleet/hand_back"
 
 Answer = TypeVar("Answer")
 
@@ -86,12 +87,21 @@ class _PolicyAnswer(Struct):
     ranks: dict[Rank, _InForce]
 
 
+class _HandedBack(Struct):
+    handed_back: Count
+
+
+class _HandBackAnswer(Struct):
+    ranks: dict[Rank, _HandedBack]
+
+
 class _Ended(Struct):
     turns: Count
 
 
 _document = msgspec.json.Decoder(_Document, strict=False)  # JSON object keys are strings, ranks are integers
 _stats = msgspec.json.Decoder(_Stats, strict=False)
+_handed_back = msgspec.json.Decoder(_HandBackAnswer, strict=False)
 _policy = msgspec.json.Decoder(_PolicyAnswer, strict=False)
 _ended = msgspec.json.Decoder(_Ended)
 
@@ -111,6 +121,11 @@ def read_stats(content: bytes) -> Mapping[int, RankStats]:
 def read_generations(content: bytes) -> Mapping[int, int]:
     """The generation in force at each rank, from the answer to a policy. ValueError where it is none."""
     return {rank: answer.generation for rank, answer in _read(_policy, content).ranks.items()}
+
+
+def read_handed_back(content: bytes) -> int:
+    """How many answers were given back, over all ranks. ValueError where the answer tells none."""
+    return sum(rank.handed_back for rank in _read(_handed_back, content).ranks.values())
 
 
 def read_ended(content: bytes) -> int:
