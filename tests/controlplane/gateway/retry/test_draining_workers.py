@@ -8,10 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from cachefleet_controlplane.gateway.retry import stalled_attempts
+from cachefleet_controlplane.gateway.retry.retry_state_machine import Action, begun, step
+from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
+from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.workers.worker import MAX_STAY_SECONDS
 from cachefleet_core.report_frames import Phase
 from tests.controlplane.gateway.harness import Front, chat, engine, front
@@ -134,6 +139,42 @@ async def test_a_whole_answer_that_its_engine_gives_back_goes_on_elsewhere() -> 
         status, _, answer = await drained.asking
         assert (status, drained.outcomes) == (200, ["handed_back", "answered"])
         assert told(answer) == told(await alone(path, body))
+
+
+@pytest.mark.parametrize(("survives", "outcome"), [(True, Outcome.MOVED), (False, Outcome.FINISHED)])
+async def test_it_is_handed_over_only_where_it_can_be_resumed_by_then(*, survives: bool, outcome: Outcome) -> None:
+    """Its last token may have come since it was asked to, or the prompt's ids have not."""
+    stalled = StalledAttempts(lambda _: {})
+    stream = Mock(first=[], outcome=None, response=None, pause=lambda: None)
+    resuming = Mock(survives=survives, movable=True, stopped=False)
+    resuming.breaks.return_value, resuming.relayed.side_effect = False, lambda events: events
+    resuming.outcome.side_effect = lambda of: of
+
+    async def more() -> list[bytes]:
+        (answer,) = stalled._relayed["demo"]
+        if answer.leaves:
+            stream.outcome = Outcome.FINISHED
+            return []
+        answer.leave()
+        return [b"data: {}\n\n"]
+
+    stream.more = more
+    turn = Mock(passed=AsyncMock(side_effect=lambda events: events))
+    relay = StreamRelay(AsyncMock(), turn, resuming, stalled)
+    filtered = Mock(feed=lambda event: event, end=lambda: b"")
+    assert await relay.run(stream, filtered, worker="demo", elsewhere=lambda: True) is outcome
+
+
+def test_an_answer_that_was_moved_often_may_still_break_off() -> None:
+    """As often as any: to be moved is no failed attempt."""
+    progress = begun()
+    for _ in range(10):
+        for outcome in (Outcome.PLACED, Outcome.FIRST_EVENT, Outcome.MOVED, Outcome.RESUMABLE):
+            progress, _ = step(progress, outcome, worker="demo-0", max_attempts=2)
+    assert (progress.attempts, list(progress.avoided), list(progress.excluded)) == (0, ["demo-0"], [])
+    for outcome in (Outcome.PLACED, Outcome.FIRST_EVENT):
+        progress, _ = step(progress, outcome, worker="demo-0", max_attempts=2)
+    assert step(progress, Outcome.CUT_OFF, max_attempts=2)[1] is Action.RESUME
 
 
 async def test_where_no_other_worker_is_it_stays_to_its_end() -> None:
