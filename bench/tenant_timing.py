@@ -133,12 +133,12 @@ async def measure(running: Running, engine: Engine, probes: int, seed: int) -> l
         return [await probe(tenants, "prober", probes, rng), await probe(tenants, "victim", OWN_PROBES, rng)]
 
 
-def probed(probes: int, seed: int) -> list[Row]:
-    """The rows of ``measure``, before processes of their own."""
+def probed(probes: int, seed: int, *, prefill: float = PREFILL_TOKENS_PER_SECOND) -> list[Row]:
+    """The rows of ``measure``, before processes of their own; ``prefill`` in tokens a second."""
     key, (one, two, three) = FleetKey.generate(), cores(3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        engine_options = {"prefill_tokens_per_second": PREFILL_TOKENS_PER_SECOND}
+        engine_options = {"prefill_tokens_per_second": prefill}
         with (
             fake_engine(folder, key.worker_key(POOL), core=one, **engine_options) as engine,
             control_plane(folder, key, engine, core=two, agent_core=three) as running,

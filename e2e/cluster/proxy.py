@@ -15,6 +15,7 @@ from aiohttp import web
 from e2e.cluster import connections
 from e2e.cluster.api_server import ApiServer, Identity
 
+_COLLECTIONS = ("/prefixcachepools", "/deployments", "/services", "/secrets", "/configmaps", "/replicasets", "/pods")
 _HOP = {"connection", "content-length", "content-encoding", "transfer-encoding", "host"}
 
 
@@ -31,6 +32,11 @@ class WriteProxy:
         self._strike: Callable[[], None] = lambda: None
         self.refused: list[str] = []
         self._refuses = False
+        self._lists: dict[str, tuple[dict[str, str], bytes]] = {}
+        """By path, the last list of each kind that was passed on."""
+        self._old_lists = False
+        self.lists_of_before = 0
+        """How many lists were answered as of before."""
         self._streams: set[asyncio.Task[None]] = set()
         self._ready, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -60,6 +66,15 @@ class WriteProxy:
         finally:
             self._refuses = False
 
+    @contextmanager
+    def stale(self) -> Iterator[None]:
+        """Answer lists as they were answered last, whatever has changed since; watches go on from there."""
+        self._old_lists = True
+        try:
+            yield
+        finally:
+            self._old_lists = False
+
     def _end_streams(self) -> None:
         for stream in self._streams:
             stream.cancel()
@@ -87,6 +102,10 @@ class WriteProxy:
             self.refused.append(request.raw_path)
             status = {"kind": "Status", "status": "Failure", "reason": "Unauthorized", "code": 401}
             return web.json_response({**status, "message": "Unauthorized"}, status=401)
+        if self._old_lists and request.method == "GET" and request.raw_path in self._lists:
+            self.lists_of_before += 1
+            told, document = self._lists[request.raw_path]
+            return web.Response(headers=told, body=document)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         url = f"{self._target}{request.raw_path}"
         body = await request.read()
@@ -96,6 +115,9 @@ class WriteProxy:
                 return self._counted(
                     request, web.Response(status=answer.status, headers=kept, body=await answer.read())
                 )
+            if answer.status == 200 and request.query.get("watch") is None and request.path.endswith(_COLLECTIONS):
+                self._lists[request.raw_path] = kept, await answer.read()
+                return web.Response(headers=kept, body=self._lists[request.raw_path][1])
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
             await self._streamed(answer, response)

@@ -24,6 +24,7 @@ from e2e.cluster.control_plane import CRDS, ControlPlane
 from e2e.cluster.kube import Kube, Object, until
 from e2e.cluster.operator_process import OperatorProcess
 from e2e.cluster.proxy import WriteProxy
+from tests.chaos.measurements import timed
 
 pytestmark = pytest.mark.cluster
 
@@ -167,6 +168,43 @@ def test_only_the_final_state_counts_for_one_that_was_away(bench: Bench) -> None
     replaced = bench.kube.read("PrefixCachePool", bench.namespace, "replaced")
     adopted = bench.kube.read("Deployment", bench.namespace, "replaced-workers")
     assert adopted["metadata"]["ownerReferences"][0]["uid"] == replaced["metadata"]["uid"]
+
+
+def test_lists_of_before_destroy_nothing(bench: Bench) -> None:
+    """An operator that starts is shown pools as they were: one is deleted since, one has another spec."""
+    with WriteProxy(bench.cluster, bench.identity) as proxy:
+        first = bench.operator(server=proxy.url)
+        for name in ("kept", "gone"):
+            bench.create(name)
+            bench.settled(name)
+        first.stop()
+        again = bench.operator(server=proxy.url, lease_name="again")  # lists both, as they will be shown
+        until(lambda: again.leads)
+        again.stop()
+        bench.kube.delete("PrefixCachePool", bench.namespace, "gone")
+        until(lambda: all(bench.child(kind, "gone") is None for kind in CHILDREN))
+        bench.edit("kept", replicas=1)
+        between = bench.operator(lease_name="between")
+        bench.settled("kept")
+        between.stop()
+        before = {kind: _uid(bench.child(kind, "kept")) for kind in CHILDREN}
+        with proxy.stale(), timed(17, "as it is now, after lists of before", at_most=60):
+            asked = len(bench.cluster.requests())
+            misled = bench.operator(server=proxy.url, lease_name="misled")
+            until(lambda: misled.leads)
+            bench.edit("kept", replicas=3)
+            bench.settled("kept")
+            until(lambda: all(bench.child(kind, "gone") is None for kind in CHILDREN))
+        assert proxy.lists_of_before > 0
+        assert {kind: _uid(bench.child(kind, "kept")) for kind in CHILDREN} == before
+        deeds = rights.writes(bench.cluster.requests()[asked:], bench.identity)
+        assert [deed for deed in deeds if deed.startswith("delete")] == []
+        deployment = bench.kube.read("Deployment", bench.namespace, "kept-workers")
+        assert deployment["spec"]["replicas"] == 3
+
+
+def _uid(found: Object | None) -> str:
+    return "" if found is None else str(found["metadata"]["uid"])
 
 
 def test_watches_that_expired_are_begun_anew(own: ControlPlane, lonely: Bench) -> None:
