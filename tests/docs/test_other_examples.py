@@ -30,6 +30,7 @@ DRAWN: Final[Mapping[str, str]] = {
     "docs/decisions.md decision ": "what `cachefleet explain` prints: tests/local/cli/explanation",
     "docs/block-index.md key": "a drawing",
     "docs/reports.md agent": "a drawing",
+    "docs/reports.md control plane A": "a drawing",
     "docs/security.md clients": "a drawing",
     "docs/worker.md cachefleet 0.1.0": "a line of the engine's log",
     "docs/worker.md POST /v1": "frames of a held request: tests/worker/plugin",
