@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from cachefleet_native import InFlightRequest as NativeRequest
 from cachefleet_native import WorkerRow
+from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.index.frame_ingest import Report
@@ -21,6 +22,8 @@ from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_bloc
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.workers.load import WorkerLoad
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.block_keys import unpack_keys
+from cachefleet_core.report_fields import Flight
 from cachefleet_core.report_frames import Delta, Hello, Loads, SharedLoad, Snapshot, State
 from tests.controlplane.fleets import LiveFleet
 from tests.reference.adapter_loading import adapter_seconds
@@ -72,6 +75,7 @@ class WorkerLoads:
     def hear(self, load: SharedLoad, worker: Worker, now: float) -> Heard:
         """Another replica told of its requests."""
         self.all(now)
+        load = replace(load, flights=tuple(self._shortened(flight, now) for flight in load.flights))
         peer = self.peers.setdefault(load.origin, Peer(now))
         heard = peer.hear(load, worker.load.at if worker.load else -1e9, now)
         if worker.load:
@@ -80,6 +84,17 @@ class WorkerLoads:
             self.others_tokens = max(0, self.others_tokens - tokens)
             self.others_requests = max(0, self.others_requests - heard.sequences)
         return heard
+
+    def _shortened(self, flight: Flight, now: float) -> Flight:
+        """A flight without the tokens of blocks that are expected there of others."""
+        keys = [*range(flight.skip), *unpack_keys(flight.keys)]
+        chains = [(0, unpack_keys(one.keys)) for one in self.own.recent if one.expected(now)]
+        for peer in self.peers.values():
+            known = ((told.skip, unpack_keys(told.keys)) for told, one in peer.expected if one.expected(now))
+            chains += known
+        under_way = max((_agreement(keys, flight.skip, *chain) for chain in chains), default=0)
+        tokens = max(0, flight.tokens - 16 * max(0, under_way - flight.skip))
+        return replace(flight, tokens=tokens) if flight.keys else flight
 
     def accept(self, state: State, now: float) -> None:
         """A State was taken over."""
@@ -129,6 +144,14 @@ class WorkerLoads:
         else:
             blank = min(state.blocks_free, state.blocks_total - state.held)
         return max(0, blank - self._sent_since(load, self.all(now)))
+
+
+def _agreement(keys: list[int], first: int, skip: int, theirs: Sequence[int]) -> int:
+    """How far two chains agree, of which the keys before ``first`` and ``skip`` are not known; 0: not at all."""
+    at = start = max(first, skip)
+    while at < len(keys) and at - skip < len(theirs) and keys[at] == theirs[at - skip]:
+        at += 1
+    return at if at > start else 0
 
 
 @dataclass

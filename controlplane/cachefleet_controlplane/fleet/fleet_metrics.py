@@ -53,6 +53,10 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerFacts], float | None]]]] 
     "worker_cache_value": ("What its cache is worth", lambda worker: worker.cache_value),
     "worker_trust": ("Share of its claims that is counted on", lambda worker: worker.trust),
     "worker_inflight_requests": ("Requests sent there and not answered", lambda worker: worker.inflight_requests),
+    "worker_elsewhere_requests": (
+        "Requests that other replicas sent there, as they tell",
+        lambda worker: worker.elsewhere_requests,
+    ),
     "worker_inflight_tokens": ("Prompt tokens sent there and not prefilled", lambda worker: worker.inflight_tokens),
 }
 _LOAD: Final[Mapping[str, tuple[str, Callable[[Load], float | None]]]] = {

@@ -110,10 +110,10 @@ class LoadSharing:
         ended = False
         for load in loads.loads:
             worker = connection.ranks.get(load.rank)
-            if worker is None or load.origin == self.origin:
+            if worker is None or worker.hello is None or load.origin == self.origin:
                 continue
             try:
-                ended |= worker.row.hear(load.origin, load, now)
+                ended |= worker.row.hear(load.origin, load, worker.hello.contract.block_size, now)
             except (TypeError, ValueError) as error:
                 raise FrameError(f"loads: {error}") from error
             self._pay(load, now)

@@ -111,6 +111,7 @@ def worker_facts(
         key_refused=worker.row.key_refused,
         inflight_requests=worker.row.open,
         inflight_tokens=worker.row.tokens(now),
+        elsewhere_requests=worker.row.elsewhere(now)[0],
         engine_version=hello.engine_version if hello else "",
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",

@@ -20,6 +20,10 @@ class Setup:
     state_every: float = 1.0
     budget_blocks: int | None = None
     """Idle blocks that a worker keeps; None for all."""
+    replicas: int = 1
+    """Of the control plane; each request comes to one of them by chance."""
+    share_seconds: float | None = 0.03
+    """How late each knows of others' requests in flight; None: only what reports show."""
 
     def longest(self, block_size: int) -> int:
         """Tokens of prompt and answer that a worker takes when it has nothing else."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -43,6 +45,23 @@ class Placement(Protocol):
     def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         """Where a request is sent now."""
         ...
+
+
+def replica_of(request: SimulatedRequest, replicas: int) -> int:
+    """The number of the replica that a request comes to."""
+    chance = hashlib.sha256(request.number.to_bytes(8)).digest()
+    return int.from_bytes(chance[:8]) % replicas
+
+
+class ReplicasPlacement:
+    """The decisions of several replicas, each for the requests that come to it."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        self._placements = placements
+
+    def place(self, request: SimulatedRequest) -> Placed | Unplaced:
+        """See ``Placement``."""
+        return self._placements[replica_of(request, len(self._placements))].place(request)
 
 
 class FleetPlacement:

@@ -2,8 +2,8 @@
 
 Frames reach the control plane ``report_lag`` after their step, in order; a State is sent each ``state_every``, each
 worker at its own moment, except in long pauses. Requests of one instant come one after the other, before any worker
-begins a step on them. One that has to wait for room is tried again, first come first served, whenever anything has
-happened.
+begins a step on them. One that has to wait for room is tried again, first come first served at each replica, whenever
+anything has happened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_controlplane.routing.decision import RoutingPolicy
-from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Placement, Unplaced
+from cachefleet_controlplane.simulation.placement import (
+    FleetPlacement,
+    Placed,
+    Placement,
+    ReplicasPlacement,
+    Unplaced,
+    replica_of,
+)
 from cachefleet_controlplane.simulation.run_result import Result, SimulationError, WorkBudget
 from cachefleet_controlplane.simulation.simulated_fleet import MakeWorker, SimulatedWorkers
 from cachefleet_controlplane.simulation.simulated_scheduler import Generation, Step
@@ -60,7 +67,7 @@ class SimulatedRun:
         self._events = 0
         self._arrivals = sorted(request.at for request in requests)
         self._came = 0
-        self._arrived: deque[SimulatedRequest] = deque()
+        self._lines: list[deque[SimulatedRequest]] = [deque() for _ in range(scenario.setup.replicas)]
         self._open: dict[Generation, _Sent] = {}
         self._over: set[int] = set()
         self.result = Result()
@@ -73,8 +80,9 @@ class SimulatedRun:
             worker=worker,
         )
         model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
-        self._placement = placement or FleetPlacement(
-            self._fleet.fleet, model, self._size, RoutingPolicy(scenario.policy)
+        policy, replicas = RoutingPolicy(scenario.policy), self._fleet.replicas
+        self._placement = placement or ReplicasPlacement(
+            [FleetPlacement(replica.fleet, model, self._size, policy) for replica in replicas]
         )
 
     def run(self) -> Result:
@@ -89,8 +97,9 @@ class SimulatedRun:
         while self._heap:
             self._now, _, act, arguments = heapq.heappop(self._heap)
             act(*arguments)
+            self._share()
             self._place()
-        if not self._finished or self._open or self._arrived:
+        if not self._finished or self._open or any(self._lines):
             raise SimulationError(f"{len(self._over)} of {len(self._requests)} requests were answered")
         self._fleet.check()
         return self.result
@@ -123,19 +132,35 @@ class SimulatedRun:
         heapq.heappush(self._heap, (moment, self._events, act, arguments))
 
     def _arrive(self, request: SimulatedRequest) -> None:
-        self._arrived.append(request)
+        line = self._lines[replica_of(request, len(self._lines))]
+        line.append(request)
         self._came += 1
         self._place()
-        if self._arrived:
+        if line:
             self.result.waited.add(request.number)
 
+    def _share(self) -> None:
+        """Have replicas tell each other of their requests in flight."""
+        late = self._setup.share_seconds
+        if self._setup.replicas == 1 or late is None:
+            return
+        for load in self._fleet.told():
+            if late:
+                self._at(self._now + late, self._fleet.pass_on, *load)
+            else:
+                self._fleet.pass_on(*load)
+
     def _place(self) -> None:
-        while self._arrived:
-            request = self._arrived[0]
+        for line in self._lines:
+            self._place_line(line)
+
+    def _place_line(self, line: deque[SimulatedRequest]) -> None:
+        while line:
+            request = line[0]
             placed = self._placed(request)
             if placed is Unplaced.WAITS:
                 return
-            self._arrived.popleft()
+            line.popleft()
             if isinstance(placed, Placed):
                 self._send(request, placed)
             else:
@@ -156,6 +181,7 @@ class SimulatedRun:
         self.result.predicted[number] = placed.predicted_tokens // self._size
         generation = Generation(request.all_keys(self._size), request.tokens, request.outputs)
         self._open[generation] = _Sent(request, placed)
+        self._share()
         worker.add(generation)
         if not worker.stepping:
             worker.stepping = True
@@ -201,7 +227,7 @@ class SimulatedRun:
         """A period from now; where nothing is under way, shortly before the next request."""
         every = self._setup.state_every
         later = self._now + every
-        if self._open or self._arrived:
+        if self._open or any(self._lines):
             return later
         periods = int((START + self._arrivals[self._came] - later) / every)
         return later + every * max(0, periods - IDLE_REPORTS)

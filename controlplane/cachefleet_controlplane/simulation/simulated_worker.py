@@ -43,7 +43,9 @@ class SimulatedWorker:
             blocks_total=setup.blocks + OWN_BLOCKS,
             max_model_len=setup.model_len,
             max_batched_tokens=setup.batched_tokens,
+            shares=True,
         )
+        self._sharing = 0 if setup.share_seconds is None else setup.replicas
         self._sequence = 0
 
     @property
@@ -101,6 +103,7 @@ class SimulatedWorker:
                 inter_token_seconds=inter_token,
                 prefix_queries=scheduler.counters.queries,
                 prefix_hits=scheduler.counters.hits,
+                sharing=self._sharing,
             )
         )
 

@@ -97,6 +97,8 @@ class WorkerFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether it refused the gateway's key, and has not taken it since."""
     inflight_requests: Count = 0
     inflight_tokens: Count = 0
+    elsewhere_requests: Count = 0
+    """Requests of other replicas in flight there, as these tell."""
     policy_generation: Count = 0
     """Generation of the pool spec whose policy is in force there; 0 where it has not reported."""
     engine_version: str = ""

@@ -212,26 +212,27 @@ impl Flights {
 
     /// The longest prefix, in blocks, that `keys` share with a prompt whose blocks are expected there.
     ///
-    /// `whole`: only with prompts that they go on from, as windows are kept at a prompt's end alone.
-    pub fn expected(&mut self, keys: &[u64], now: f64, whole: bool) -> u32 {
+    /// `keys` are those from block `skip` on. `whole`: only with prompts that they go on from, as windows are kept at a
+    /// prompt's end alone.
+    pub fn expected(&mut self, skip: usize, keys: &[u64], now: f64, whole: bool) -> u32 {
         while self.recent.front().is_some_and(|recent| !recent.expected(now)) {
             self.recent.pop_front();
         }
         let mut best = 0_usize;
         for recent in &self.recent {
-            let Some(asked) = keys.get(recent.skip..) else {
-                continue;
-            };
-            let theirs: &[u64] =
-                if whole { &recent.keys[..recent.common.min(recent.keys.len())] } else { &recent.keys };
-            // Most share no more than what was found already, and there may be many.
-            let from = best.saturating_sub(recent.skip);
-            if from == 0 && asked.first() != Some(&recent.first) {
+            // A key commits to all before it: what is known of both from some block on tells of all.
+            let start = skip.max(recent.skip);
+            // Most begin otherwise, or share no more than what was found already, and there may be many.
+            if best <= start && start == recent.skip && keys.get(start - skip) != Some(&recent.first) {
                 continue;
             }
+            let (Some(asked), Some(theirs)) = (keys.get(start - skip..), recent.told(whole, start)) else {
+                continue;
+            };
+            let from = best.saturating_sub(start);
             let longer = theirs.get(from).is_some_and(|key| asked.get(from) == Some(key));
             if longer && (!whole || asked.starts_with(theirs)) && recent.expected(now) {
-                best = recent.skip + if whole { theirs.len() } else { shared_blocks(asked, theirs, from) };
+                best = start + if whole { theirs.len() } else { shared_blocks(asked, theirs, from) };
             }
         }
         u32::try_from(best).unwrap_or(u32::MAX)
@@ -244,6 +245,12 @@ impl Flights {
 }
 
 impl Recent {
+    /// Its keys from block `start` on; where it must be gone on from `whole`, those that others may share.
+    fn told(&self, whole: bool, start: usize) -> Option<&[u64]> {
+        let end = if whole { self.common.min(self.keys.len()) } else { self.keys.len() };
+        self.keys.get(start - self.skip..end)
+    }
+
     fn expected(&self, now: f64) -> bool {
         let age = now - self.sent_at;
         age < EXPECTED_SECONDS || (self.working && age < UNCACHED_WORK_SECONDS)

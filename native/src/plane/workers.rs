@@ -263,11 +263,16 @@ impl Row {
 
     /// Another replica tells of its requests; how many are new, and whether any is over.
     ///
-    /// What a report before counted as that of unknown senders counts once.
+    /// What a report before counted as that of unknown senders counts once, and so do blocks, of `block_size` tokens,
+    /// that others compute there already: an engine that has computed them serves them from its cache.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
-    pub fn hear(&mut self, origin: &str, load: &Shared, now: f64) -> (usize, bool) {
+    pub fn hear(&mut self, origin: &str, mut load: Shared, block_size: u64, now: f64) -> (usize, bool) {
+        for told in load.flights.iter_mut().filter(|told| !told.keys.is_empty()) {
+            let there = u64::from(self.expected_from(told.skip, &told.keys, now, false));
+            told.tokens = told.tokens.saturating_sub(there.saturating_sub(told.skip) * block_size);
+        }
         let reported_at = self.load.map_or(f64::NEG_INFINITY, |load| load.at);
-        let heard = self.peers.hear(origin, load, reported_at, now);
+        let heard = self.peers.hear(origin, &load, reported_at, now);
         if let Some(load) = self.load.as_mut() {
             let tokens = match load.report.waiting_tokens {
                 Some(_) => heard.tokens,
@@ -281,9 +286,15 @@ impl Row {
 
     /// The longest prefix, in blocks, that `keys` share with a prompt whose blocks are expected there.
     pub fn expected(&mut self, keys: &[u64], now: f64, whole: bool) -> u32 {
+        self.expected_from(0, keys, now, whole)
+    }
+
+    /// The same of keys from block `skip` on.
+    fn expected_from(&mut self, skip: u64, keys: &[u64], now: f64, whole: bool) -> u32 {
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let others = self.peers.flights().filter(|flights| flights.expects());
-        let most = others.map(|flights| flights.expected(keys, now, whole)).max().unwrap_or(0);
-        most.max(self.flights.expected(keys, now, whole))
+        let most = others.map(|flights| flights.expected(skip, keys, now, whole)).max().unwrap_or(0);
+        most.max(self.flights.expected(skip, keys, now, whole))
     }
 
     #[must_use]

@@ -190,11 +190,11 @@ impl WorkerRow {
     }
 
     /// Takes over what another replica tells of its requests in flight; whether any is over.
-    fn hear(&self, origin: &str, load: &Bound<'_, PyAny>, now: f64) -> PyResult<bool> {
+    fn hear(&self, origin: &str, load: &Bound<'_, PyAny>, block_size: u64, now: f64) -> PyResult<bool> {
         let load: Load = load.extract()?;
         guard(|| {
             let mut plane = self.0.plane.lock();
-            let (begun, ended) = plane.row(self.0.number).hear(origin, &load, now);
+            let (begun, ended) = plane.row(self.0.number).hear(origin, load, block_size, now);
             for _ in 0..begun {
                 let decision = plane.decide();
                 plane.row(self.0.number).last_used = decision;
