@@ -31,7 +31,7 @@ TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -182,6 +182,9 @@ bench-index-peers: ## The native index beside kv-index and smg-radix-tree, in on
 
 bench-replay: setup ## Recorded workloads through the real decisions, beside other policies (a few minutes, virtual time)
 	@$(BIN)/python -m bench.replay
+
+bench-replay-replicas: setup ## The same on 1, 2 and 8 replicas that share their load, and that do not (ten minutes)
+	@$(BIN)/python -m bench.replay_replicas
 
 bench-replay-sensitivity: setup ## The same with what is learnt taken for more or less than it is, and a plot (a quarter of an hour)
 	@$(BIN)/python -m bench.replay_sensitivity

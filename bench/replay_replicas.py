@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--requests", type=int, metavar="N", help="no more than the first N of the trace")
     given = parser.parse_args()
-    makers = {"stampede": rush, "mooncake": partial(conversations, given.requests)}
+    makers: dict[str, Callable[[], Work]] = {"stampede": rush, "mooncake": partial(conversations, given.requests)}
     for name in given.work:
         try:
             work = makers[name]()

@@ -17,7 +17,7 @@ from cachefleet_controlplane.simulation.run_result import SimulationError, WorkB
 from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.report_frames import DownFrame, Hello, Loads, SharedLoad, PassedLoads, Policy, Share, encode
+from cachefleet_core.report_frames import DownFrame, Hello, Loads, PassedLoads, Policy, Share, SharedLoad, encode
 
 MakeWorker = Callable[[str, str, IndexContract, Setup, WorkBudget], SimulatedWorker]
 """Makes a worker by its name and its pool's."""
