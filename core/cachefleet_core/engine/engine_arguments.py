@@ -39,7 +39,9 @@ _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 ADAPTERS_AT_ONCE: Final = 4
 """Adapters of which requests run side by side; more wait for each other. Each takes memory of the device."""
 
-FLEET_ROUTES: Final = ("audit", "capabilities", "conversations", "flush", "keys", "left", "policy", "snapshot", "stats")
+FLEET_ROUTES: Final = (
+    *("audit", "capabilities", "conversations", "flush", "hand_back", "keys", "left", "policy", "snapshot", "stats"),
+)
 """The plugin's routes below ``/v1/fleet/``."""
 UNLOGGED_PATHS: Final = (
     *("/health", "/ping", "/metrics", "/version", "/is_sleeping", "/is_paused", "/kv_event_sources"),
