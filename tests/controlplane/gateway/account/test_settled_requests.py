@@ -84,8 +84,10 @@ class Settling:
         tenant: TenantId = TENANTS[0],
         used: tuple[int, int, int] = (0, 0, 0),
         answered: Answered | None = None,
+        *,
+        judged: bool | None = None,
     ) -> None:
-        judged = answered is not None and trace.usage is not None
+        judged = answered is not None and trace.usage is not None if judged is None else judged
         self.settled.add(trace, tenant, used, answered, judged=judged)
         self._count(trace, tenant, used)
         if answered is not None and trace.decision is not None:
@@ -181,6 +183,43 @@ def test_sums_are_those_of_the_requests_whenever_they_are_read(moves: list[tuple
         settling.add(*request)
         if read:
             settling.agree()
+    settling.agree()
+
+
+HIT = replace(ROUTED, pool="ns/a")
+REFUSED = replace(HIT, verdict="reject", reason="no_room")
+USAGE = Usage(100, 7, 50)
+ALIKE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tenant": ({}, {"tenant": TENANTS[1]}),
+    "hour": ({}, {"at": NOW - 3600}),
+    "when it ended": ({}, {"ended": NOW + 11}),
+    "model": ({}, {"model": "n"}),
+    "endpoint": ({}, {"endpoint": "messages"}),
+    "status": ({}, {"status": 503}),
+    "whether it tells what was cached": ({}, {"usage": replace(USAGE, cached_tokens=None)}),
+    "whether a worker was asked": ({}, {"attempts": []}),
+    "whether it measures the cache": ({}, {"judged": False}),
+    "pool": ({}, {"decision": replace(HIT, pool="ns/b")}),
+    "policy": ({}, {"decision": replace(HIT, policy="roundRobin")}),
+    "verdict": ({}, {"decision": replace(HIT, verdict="reject")}),
+    "knowledge": ({}, {"decision": replace(HIT, knowledge=Knowledge.EXACT)}),
+    "reason": ({"decision": REFUSED}, {"decision": replace(REFUSED, reason="queue_full")}),
+}
+"""Two requests that differ in one thing alone."""
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE.values(), ids=ALIKE)
+@pytest.mark.parametrize("order", [1, -1], ids=["in this order", "the other one first"])
+def test_requests_that_differ_in_one_thing_are_not_added_up(
+    one: dict[str, Any], other: dict[str, Any], order: int
+) -> None:
+    settling = Settling()
+    for changes in [one, one | other][::order]:
+        own = {"decision": HIT, "usage": USAGE, "attempts": [ATTEMPT], "status": 200, **changes}
+        tenant, judged, settling.now = own.pop("tenant", TENANTS[0]), own.pop("judged", True), own.pop("ended", NOW)
+        answered = Answered(requests=1, prompt_tokens=100, served_tokens=93, lost={LostCause.EVICTED: 7})
+        settling.add(trace_of(**own), tenant, (100, 50, 7), answered, judged=judged)
+    settling.now = NOW + 11
     settling.agree()
 
 
