@@ -8,12 +8,11 @@ processes, on this machine too, and so precomputed that they cost little; still 
 told beside the replica's. Requests are completions of token ids, whose blocks some workers hold, before an engine that
 answers at once; what they take is what a client sees.
 
-Everything is checked before it is told: at the end, when nothing changes any more, each replica holds as many blocks
-of each worker as its agent believes, every digest agreed at each State, and every request went to a worker that holds
-its prompt. Columns are those of the first replica: cores of CPU idle (States alone), with changing blocks, and with
-requests as well; its memory; frames in a second; milliseconds of requests at the median and the 99th percentile without
-and with reports; snapshots asked for; seconds until a replica that joins holds everything. Results go to
-bench/results/scale.json.
+Everything is checked before it is told: at the end each replica holds as many blocks of each worker as its agent
+believes, every digest agreed at each State, and every request went to a worker that holds its prompt. Columns are
+those of the first replica: cores of CPU idle (States alone), with changing blocks, and with requests as well; its
+memory; frames in a second; milliseconds of requests at the median and the 99th percentile without and with reports;
+snapshots asked for; seconds until a replica that joins holds everything. Results go to bench/results/scale.json.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, t
 from cachefleet_worker.agent.reports.flush_timer import FRAME_SECONDS
 
 RESULTS: Final = Path(__file__).parent / "results" / "scale.json"
-WARM_SECONDS: Final = 300.0
-SETTLE_SECONDS: Final = 1.5
+WARM_SECONDS, SETTLE_SECONDS = 300.0, 1.5
 STEP_SECONDS: Final = 0.025
 """Of a busy engine."""
 PROMPTS: Final = 32
@@ -120,9 +118,8 @@ class Replica:
 
     def held(self) -> dict[str, int]:
         """Blocks that it holds of each worker."""
-        request = urllib.request.Request(  # noqa: S310 - our own address
-            f"{self.running.internal}/admin/v1/workers", headers={"authorization": "Bearer admin"}
-        )
+        url, headers = f"{self.running.internal}/admin/v1/workers", {"authorization": "Bearer admin"}
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own address
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
             return {one["name"]: one["heldBlocks"] for one in json.loads(answer.read())["items"]}
 

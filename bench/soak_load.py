@@ -79,7 +79,7 @@ class Load:
             if len(self._open) >= MAX_OPEN:
                 self.tally.skipped += 1
                 continue
-            task = asyncio.create_task(self.one(http))
+            task = asyncio.create_task(self.ask_once(http))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
 
@@ -94,12 +94,12 @@ class Load:
 
         async def turns() -> None:
             while time.monotonic() < end:
-                await self.one(http)
+                await self.ask_once(http)
 
         await asyncio.gather(*(turns() for _ in range(connections)))
         return (self.tally.ended - before) / (time.monotonic() - began)
 
-    async def one(self, http: aiohttp.ClientSession) -> None:
+    async def ask_once(self, http: aiohttp.ClientSession) -> None:
         kind, tokens = self._chance.choice(KINDS), self._chance.choice(TOKENS)
         asked, began = kind.make(prompt(self._chance), tokens), time.monotonic()
         if kind.path == "/v1/route":

@@ -58,9 +58,9 @@ class SimulatedWorkers:
         for replica in self.replicas:
             replica.deliver(worker.name, data)
 
-    def told(self) -> list[tuple[int, str, bytes]]:
+    def shared_loads(self) -> list[tuple[int, str, bytes]]:
         """What replicas, by their numbers, now tell others of their requests in flight to workers."""
-        return [(number, *load) for number, replica in enumerate(self.replicas) for load in replica.told()]
+        return [(number, *load) for number, replica in enumerate(self.replicas) for load in replica.shared_loads()]
 
     def pass_on(self, sender: int, worker: str, load: bytes) -> None:
         """As the agent of a worker does with what one replica tells."""
@@ -97,7 +97,7 @@ class _Replica:
         else:
             self.fleet.receive(connection, frame)
 
-    def told(self) -> list[tuple[str, bytes]]:
+    def shared_loads(self) -> list[tuple[str, bytes]]:
         self.fleet.tell_others()
         return [(name, load) for name, link in self._links.items() for load in link.taken()]
 

@@ -144,7 +144,7 @@ class SimulatedRun:
         late = self._setup.share_seconds
         if self._setup.replicas == 1 or late is None:
             return
-        for load in self._fleet.told():
+        for load in self._fleet.shared_loads():
             if late:
                 self._at(self._now + late, self._fleet.pass_on, *load)
             else:

@@ -19,7 +19,7 @@ from cachefleet_core.tenancy import TenantId
 MOST: Final = 128
 """Sums of different requests; to pass them on takes about a millisecond."""
 HOUR: Final = 3600
-_UNDECIDED: Final = ("",) * 5
+_UNDECIDED: Final[tuple[str, ...]] = ("",) * 5
 
 
 class _Sums(Struct):
@@ -66,34 +66,21 @@ class SettledRequests:
         """Add a request of a tenant: prompt, cached and completion tokens that it ``used``, what is known of its
         ``answered`` prompt, and whether that is a measure of its pool's cache.
         """
-        decision, second, hour = trace.answered, int(self._wall()), int(trace.at) // HOUR * HOUR
-        of = (
-            second,
-            hour,
-            tenant,
-            trace.model,
-            trace.endpoint,
-            trace.status,
-            _told(trace),
-            bool(trace.attempts),
-            judged,
-        )
-        by = _UNDECIDED
-        if decision is not None:
-            by = (decision.pool, decision.policy, decision.verdict, decision.knowledge, decision.reason)
-        sums = self._sums.get(of + by)
+        second, hour = int(self._wall()), int(trace.at) // HOUR * HOUR
+        kind = (second, hour, tenant, judged, *_kind_of(trace))
+        sums = self._sums.get(kind)
         if sums is None:
             if len(self._sums) >= MOST:
                 self._metrics.registry.settle()
             record = UsageRecord(hour=hour, tenant=tenant, model=trace.model)
-            sums = self._sums[of + by] = _Sums(trace, second, self._fleet.losses.now(), judged, record)
+            sums = self._sums[kind] = _Sums(trace, second, self._fleet.losses.now(), judged, record)
         total = sums.used
         total.requests += 1
         total.prompt_tokens += used[0]
         total.cached_tokens += used[1]
         total.completion_tokens += used[2]
-        if decision is not None:
-            sums.predicted_tokens += decision.predicted_tokens
+        if trace.answered is not None:
+            sums.predicted_tokens += trace.answered.predicted_tokens
         if answered is not None:
             sums.answered.add(answered)
 
@@ -124,7 +111,7 @@ class SettledRequests:
             model=trace.model,
             prompt=used.prompt_tokens,
             predicted=sums.predicted_tokens,
-            cached=used.cached_tokens if _told(trace) else None,
+            cached=used.cached_tokens if _tells_cached(trace) else None,
         )
         self._count_answered(decision.pool, sums, sums.answered)
 
@@ -138,6 +125,14 @@ class SettledRequests:
             self._fleet.prompt_served(pool, answered.prompt_tokens, answered.served_tokens, sums.at)
 
 
-def _told(trace: DecisionTrace) -> bool:
+def _kind_of(trace: DecisionTrace) -> tuple[object, ...]:
+    """What requests have in common that are counted as one."""
+    decision, by = trace.answered, _UNDECIDED
+    if decision is not None:
+        by = (decision.pool, decision.policy, decision.verdict, decision.knowledge, decision.reason)
+    return trace.model, trace.endpoint, trace.status, _tells_cached(trace), bool(trace.attempts), *by
+
+
+def _tells_cached(trace: DecisionTrace) -> bool:
     """Whether an answer tells what came from cache."""
     return trace.usage is not None and trace.usage.cached_tokens is not None
