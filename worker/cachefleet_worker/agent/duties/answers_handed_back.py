@@ -41,8 +41,10 @@ class AnswersHandedBack:
         """Ask the engine when requested, until cancelled."""
         while True:
             await self._due.wait()
-            self._due.clear()
             await asyncio.sleep(self._stay_seconds)
+            if not self._due.is_set():
+                continue  # another engine process takes work again
+            self._due.clear()
             try:
                 answers = await self._policies.hand_back()
             except EngineError as error:
