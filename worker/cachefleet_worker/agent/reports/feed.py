@@ -148,11 +148,9 @@ class Feed:
 
     def _states(self) -> list[bytes]:
         state = self._worker_state
-        return (
-            []
-            if state is None
-            else [stream.state(state(rank), len(self.relay)) for rank, stream in self._streams.items()]
-        )
+        if state is None:
+            return []
+        return [stream.state(state(rank), len(self.relay)) for rank, stream in self._streams.items()]
 
     def _send(self, frames: list[bytes], kind: str) -> None:
         if not frames:
