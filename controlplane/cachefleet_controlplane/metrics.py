@@ -209,9 +209,9 @@ class Metrics:
         """One agent less is connected."""
         self._connections.dec()
 
-    def frame(self, kind: str, size: int = 0) -> None:
-        """Count a well-formed frame (hello, snapshot, delta, state) of ``size`` bytes."""
-        self._frames.labels(kind).inc()
+    def frame(self, kind: str, size: int = 0, *, frames: int = 1) -> None:
+        """Count well-formed frames (hello, snapshot, delta, state) of ``size`` bytes in all."""
+        self._frames.labels(kind).inc(frames)
         self._frame_bytes.inc(size)
 
     def malformed(self, reason: str) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from cachefleet_controlplane.index.block_index import IndexFullError, IndexStats, Keys, OperationError
-from cachefleet_controlplane.index.frame_ingest import delta_operations, snapshot_chains
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_core.block_keys import MASK, NO_PARENT, BlockKey, Tier, unpack_keys
 from cachefleet_core.hit_rule import HitRule, hit_blocks, window_key
 from cachefleet_core.report_frames import Cleared, Operation, Removed, Stored
 from tests.reference.digest import Digest
+from tests.reference.frame_operations import delta_operations, snapshot_chains
 
 Block = tuple[int, Tier]
 

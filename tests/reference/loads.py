@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import worker_id
-from cachefleet_controlplane.report_streams.report_stream import StreamEvent
-from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS, StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Prompt
 from cachefleet_controlplane.routing.hit_trust import trust_in
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks, usable_blocks

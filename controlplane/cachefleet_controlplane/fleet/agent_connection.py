@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import cachefleet_native
+
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.report_frames import DownFrame
 
@@ -30,5 +32,7 @@ class Connection:
     worker: tuple[str, str] | None = None
     """Pool and worker name; None before the first Hello."""
     ranks: dict[int, Worker] = field(default_factory=dict)
+    tap: cachefleet_native.ReportTap | None = None
+    """Takes Deltas of live streams out of it; None where it did not come through the native server."""
     warmed_epoch: str | None = None
     """The epoch in which it was last sent the standing Warm."""

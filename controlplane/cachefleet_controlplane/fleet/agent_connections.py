@@ -6,12 +6,15 @@ import logging
 from collections import Counter
 from typing import Final
 
+import cachefleet_native
+from msgspec.structs import replace
+
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.fleet.load_sharing import LoadSharing
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError, IndexFullError
 from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import worker_id
-from cachefleet_controlplane.pools.block_bounds import excess, most_blocks
+from cachefleet_controlplane.pools.block_bounds import BELOW_FACTOR, excess, most_blocks
 from cachefleet_controlplane.report_streams.report_stream import (
     Accept,
     Apply,
@@ -65,6 +68,8 @@ class AgentConnections:
         self._ticked_at = float("-inf")
         self.sharing = LoadSharing(registry, self.send)
         """What other replicas are told of requests in flight, and tell."""
+        self.taps = cachefleet_native.ReportTaps(index.native)
+        """For the server of agents' connections: native code applies the Deltas of live streams."""
         self.events: Counter[StreamEvent] = Counter()
         """Events of all streams so far."""
         self.refused_frames = 0
@@ -74,10 +79,10 @@ class AgentConnections:
         self.excess_claims = 0
         """Frames after which a worker claimed more blocks than it can hold; all its blocks are left out then."""
 
-    def connect(self, link: Link, *, pod: str = "") -> Connection:
+    def connect(self, link: Link, *, pod: str = "", tap: cachefleet_native.ReportTap | None = None) -> Connection:
         """Add a connection; each has a greater number than those before it."""
         self._numbers += 1
-        connection = self._connections[self._numbers] = Connection(self._numbers, link, pod)
+        connection = self._connections[self._numbers] = Connection(self._numbers, link, pod, tap=tap)
         return connection
 
     def hello(self, connection: Connection, hello: Hello, now: float) -> list[StreamEvent]:
@@ -86,6 +91,8 @@ class AgentConnections:
         pool = self._registry.pools[hello.pool]
         self._supersede(worker, connection)
         connection.ranks[hello.rank] = worker
+        self._take_over(worker)
+        worker.live = connection.tap and connection.tap.stream(hello.rank, worker.id, worker.row, worker.history)
         if hello.epoch != worker.stream.epoch:
             worker.restarted()
         worker.announced(hello, pod=connection.pod)
@@ -124,13 +131,15 @@ class AgentConnections:
             return
         self._ticked_at = now
         for worker in list(self._registry.workers()):
-            self._step(worker, Tick(), now)
+            if worker.stream.expires(now):
+                self._step(worker, Tick(), now)
             if worker.endpoint is None and worker.stream.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN):
                 self._registry.remove(worker)
                 self.removed(worker, now)
 
     def removed(self, worker: Worker, now: float) -> None:
         """A worker was removed: drop its blocks, and close its agent's connection."""
+        self._take_over(worker)
         self._index.forget(worker.id)
         self.sharing.leave(worker, now)
         connection = self._connections.get(worker.stream.connection)
@@ -191,6 +200,26 @@ class AgentConnections:
             older.link.close("superseded", "a newer connection speaks for this worker")
 
     def _step(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
+        self._take_over(worker)
+        try:
+            return self._stepped(worker, event, now)
+        finally:
+            self._hand_over(worker, now)
+
+    def _take_over(self, worker: Worker) -> None:
+        """Follow a stream here; native code has applied its Deltas up to some number."""
+        sequence = worker.live.pause() if worker.live else None
+        if sequence is not None and sequence != worker.stream.sequence:
+            worker.follow(replace(worker.stream, sequence=sequence))
+            self._hold_to_bound(worker)
+
+    def _hand_over(self, worker: Worker, now: float) -> None:
+        """Have native code apply the Deltas of a stream that is live, until something else comes."""
+        if worker.live and worker.stream.stream_state is StreamState.LIVE and not worker.unindexed:
+            most = worker.most_blocks
+            worker.live.resume(worker.stream.sequence, (most, BELOW_FACTOR * most), now)
+
+    def _stepped(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
         before = worker.stream
         digest, others = self._digest(worker, event), self._unfinished(worker, event)
         after, effects = step(before, event, now, digest=digest, others=others)

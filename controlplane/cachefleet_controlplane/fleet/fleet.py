@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from cachefleet_native import InFlightRequest, Plane
+from cachefleet_native import InFlightRequest, Plane, ReportTap, ReportTaps
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
@@ -267,9 +267,14 @@ class Fleet:
 
     # Agents.
 
-    def connect(self, link: Link, *, pod: str = "") -> Connection:
+    @property
+    def taps(self) -> ReportTaps:
+        """What applies Deltas of live streams on the threads of the server of agents' connections."""
+        return self._agents.taps
+
+    def connect(self, link: Link, *, pod: str = "", tap: ReportTap | None = None) -> Connection:
         """Add the connection of an agent; ``pod`` is the uid of its token's pod, "" outside of Kubernetes."""
-        return self._agents.connect(link, pod=pod)
+        return self._agents.connect(link, pod=pod, tap=tap)
 
     def hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
         """Begin a stream on a connection; its events. RefusedError: nothing has changed."""

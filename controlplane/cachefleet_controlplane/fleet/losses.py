@@ -34,7 +34,7 @@ class Losses:
     def evicted(self, worker: WorkerId, keys: bytes, since: float) -> bool:
         """Whether any of these packed keys was removed from a worker at ``since`` or later, or the index lacks it now.
 
-        Removals are kept while requests are in flight there, up to ``recent_removals.MAX_BYTES``.
+        Removals are kept while requests are in flight there, up to some 8,000 blocks.
         """
         known = self._informed(worker)
         if known is None or not known.rule.full:

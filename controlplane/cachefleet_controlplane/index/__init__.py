@@ -2,6 +2,5 @@
 
 block_index      the index, in native code, and its errors
 frame_ingest     received report frames; their blocks stay encoded until the index reads them
-recent_removals  a worker's last changes, to tell why a block is gone
 worker_id        the id of one rank of one worker
 """

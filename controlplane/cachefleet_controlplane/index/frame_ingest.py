@@ -6,8 +6,6 @@ checked by the index that applies it, whole or not at all; frames that are not a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -16,14 +14,10 @@ from msgspec import Struct
 from cachefleet_core.report_fields import Count, Rank
 from cachefleet_core.report_frames import (
     MAX_FRAME_BYTES,
-    Delta,
     FrameError,
     Hello,
     Loads,
-    Operation,
-    Snapshot,
     State,
-    Stored,
     decode_up,
 )
 
@@ -81,31 +75,6 @@ def read(data: bytes) -> Hello | Loads | Report:
 def kind(frame: Hello | Loads | Report) -> str:
     """The name of a frame's type."""
     return _KINDS[type(frame)]
-
-
-def delta_operations(data: bytes) -> tuple[Operation, ...]:
-    """The operations of a Delta frame, or FrameError."""
-    frame = decode_up(data)
-    if not isinstance(frame, Delta):
-        raise FrameError("type: not a delta")
-    return frame.operations
-
-
-def snapshot_chains(parts: Sequence[bytes]) -> tuple[Stored, ...]:
-    """The chains of a snapshot. FrameError where ``parts`` are not all parts of one snapshot, in order."""
-    frames = [_snapshot(part) for part in parts]
-    stream = {(frame.rank, frame.sequence) for frame in frames}
-    order = [(frame.part, frame.last) for frame in frames]
-    if len(stream) != 1 or order != [(number, number + 1 == len(frames)) for number in range(len(frames))]:
-        raise FrameError("part: not the parts of one snapshot")
-    return tuple(chain.from_iterable(frame.chains for frame in frames))
-
-
-def _snapshot(data: bytes) -> Snapshot:
-    frame = decode_up(data)
-    if not isinstance(frame, Snapshot):
-        raise FrameError("type: not a snapshot")
-    return frame
 
 
 def _read(data: bytes) -> Hello | State | Loads | _DeltaHead | _SnapshotHead:

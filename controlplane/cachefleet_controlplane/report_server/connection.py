@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import cachefleet_native
 from starlette.types import Message, Receive, Send
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
@@ -80,6 +81,8 @@ class AgentSocket:
     address: str
     receive: Receive
     send: Send
+    tap: cachefleet_native.ReportTap | None = None
+    """Takes Deltas of live streams out of it; None where it did not come through the native server."""
 
 
 class ReportSession:
@@ -148,7 +151,7 @@ class ReportSession:
         try:
             first = await self._first()
             if first is not None:
-                connection = self._fleet.connect(self._outbox, pod=self._reporter.pod)
+                connection = self._fleet.connect(self._outbox, pod=self._reporter.pod, tap=self._agent.tap)
                 await self._follow(connection, first)
         except RefusedError as error:
             self._outbox.close(error.code, str(error))
@@ -164,6 +167,7 @@ class ReportSession:
         finally:
             if connection is not None:
                 self._fleet.disconnect(connection)
+                self._processed()
 
     async def _first(self) -> Hello | None:
         """The Hello that opens the connection, authorized; None where the agent has disconnected."""
@@ -201,6 +205,7 @@ class ReportSession:
     async def _follow(self, connection: Connection, first: Hello) -> None:
         self._count(self._hello(connection, first))
         self._announced(connection, first)
+        self._processed()
         while True:
             async with asyncio.timeout(self._limits.idle_seconds):
                 data = await self._frame(self._limits.frame_bytes)
@@ -209,6 +214,7 @@ class ReportSession:
                     logger.info("agent disconnected", extra={"worker": self._who})
                 return
             self._take(connection, data)
+            self._processed()
             await asyncio.sleep(0)
 
     def _announced(self, connection: Connection, first: Hello) -> None:
@@ -233,6 +239,11 @@ class ReportSession:
                 self._warm(connection, frame)
         self._metrics.frame(kind(frame), len(data))
         self._count(events)
+
+    def _processed(self) -> None:
+        """A message is dealt with; count the Deltas that native code took out of the connection meanwhile."""
+        if self._agent.tap is not None and (taken := self._agent.tap.processed())[0]:
+            self._metrics.frame("delta", taken[1], frames=taken[0])
 
     def _hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:
         try:

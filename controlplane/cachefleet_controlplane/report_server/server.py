@@ -99,7 +99,9 @@ class ReportsServer:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         address = (scope.get("client") or ("",))[0]
-        await self._serve(AgentSocket(token, address, receive, send))
+        number = _header(scope["headers"], b"x-cachefleet-tap")  # set by the native server
+        tap = self._fleet.taps.get(int(number)) if number else None
+        await self._serve(AgentSocket(token, address, receive, send, tap))
 
     async def _checked(self, token: str) -> _Denial | None:
         """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""

@@ -12,6 +12,8 @@ from msgspec import Struct
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report, SnapshotFrame
 from cachefleet_core.report_frames import Hello, Resync, State
 
+FORGET_SECONDS: Final = 15.0
+"""Without a State, or out of step, for this long, its blocks are dropped."""
 STALE_SECONDS: Final = 5.0
 """Without a State, or out of step, for this long, a stream's blocks are not trusted."""
 
@@ -144,6 +146,10 @@ class ReportStream(Struct, frozen=True, kw_only=True):
         """Whether its blocks are not trusted: forgotten, or without a report or out of step for too long."""
         idle = self.stream_state in (StreamState.UNKNOWN, StreamState.FORGOTTEN)
         return idle or not self.reported or max(now - self.heard_at, self.strayed(now)) > STALE_SECONDS
+
+    def expires(self, now: float) -> bool:
+        """Whether a Tick may change it."""
+        return max(now - self.heard_at, self.strayed(now)) > FORGET_SECONDS
 
     def due(self) -> Iterator[float]:
         """The times at which ``stale`` may change if no frame arrives."""

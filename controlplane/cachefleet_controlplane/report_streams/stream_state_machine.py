@@ -46,6 +46,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.report_streams.report_stream import (
+    FORGET_SECONDS,
     Accept,
     Apply,
     Assembly,
@@ -66,8 +67,6 @@ from cachefleet_controlplane.report_streams.report_stream import (
 from cachefleet_core.report_frames import Resync, State
 from cachefleet_runtime.backoff import backoff
 
-FORGET_SECONDS: Final = 15.0
-"""Without a State, or out of step, for this long, its blocks are dropped."""
 RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 30.0
 MAX_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024

@@ -55,6 +55,8 @@ class ServerBounds:
     send_seconds: float = SEND_SECONDS
     websocket_bytes: int = 0
     websocket: type[RefusingWebSocket] = CautiousWebSocket
+    taps: cachefleet_native.ReportTaps | None = None
+    """Take messages out of WebSockets before Python."""
     tls: ServedTls | None = None
 
 
@@ -154,6 +156,7 @@ class NativeServer:
             idle_seconds=float(max(1, round(self._bounds.head_seconds))),
             send_seconds=self._bounds.send_seconds,
             websockets=None if websockets is None else str(websockets),
+            taps=self._bounds.taps,
         )
         tls = self._bounds.tls
         try:

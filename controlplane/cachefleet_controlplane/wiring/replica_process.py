@@ -165,6 +165,7 @@ def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, Nati
         head_seconds=plane.bounds.head_seconds,
         drain_seconds=INTERNAL_DRAIN_SECONDS,
         websocket_bytes=MAX_FRAME_BYTES,
+        taps=plane.fleet.taps,
         tls=plane.tls.internal,
     )
     completions, host, port = plane.completions, settings.gateway_host, settings.gateway_port

@@ -10,11 +10,9 @@ from typing import Final
 
 import cachefleet_native
 
-from cachefleet_controlplane.index.recent_removals import RemovalHistory
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import WorkerEndpoint
-from cachefleet_controlplane.report_streams.report_stream import ReportStream, StreamState
-from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS, ReportStream, StreamState
 from cachefleet_controlplane.routing.decision import STALE_AFTER_SECONDS, full_name
 from cachefleet_controlplane.routing.hit_trust import NO_EVIDENCE, WHOLE, HitEvidence, faded, learnt, trust_in
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
@@ -71,7 +69,10 @@ class Worker:
     _shown: tuple[Sequence[str] | None, Sequence[str]] = (None, ())
     """Of its adapters what decisions were told last."""
     counters: Counters = field(default_factory=Counters)
-    history: RemovalHistory = field(default_factory=RemovalHistory)
+    history: cachefleet_native.RemovalHistory = field(default_factory=cachefleet_native.RemovalHistory)
+    """Its last Delta frames while requests are in flight there, to tell why a block is gone."""
+    live: cachefleet_native.LiveStream | None = None
+    """Its stream as native code follows it; None where its frames do not come through the native server."""
     evidence: HitEvidence = NO_EVIDENCE
     """What its answers showed of its claims; a new epoch does not undo it."""
     unindexed_hits: UnindexedHits = NO_HITS

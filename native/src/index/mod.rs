@@ -15,6 +15,7 @@ mod matching;
 mod operation;
 mod pages;
 mod prefetch;
+mod removals;
 mod runs;
 mod sets;
 mod spans;
@@ -27,6 +28,7 @@ mod workers;
 pub use ingest::slices;
 pub use matching::{Asked, Walk};
 pub use operation::{Operation, OperationError, Seen, check};
+pub use removals::Removals;
 pub use windows::{Rule, Strips, window_key};
 
 use crate::digest;

@@ -12,9 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 #[pyclass(frozen, module = "cachefleet_native")]
-pub struct Index(pub(super) Locked);
+pub struct Index(pub(super) Arc<Locked>);
 
 #[pymethods]
 impl Index {
@@ -25,7 +26,7 @@ impl Index {
             let (workers, held) = (Limits::MOST_WORKERS, Limits::MOST_HELD);
             return Err(PyValueError::new_err(format!("at most {workers} workers and {held} held blocks")));
         }
-        guard(|| Ok(Self(Locked::new(Limits { workers: max_workers, held: max_held }))))
+        guard(|| Ok(Self(Arc::new(Locked::new(Limits { workers: max_workers, held: max_held })))))
     }
 
     /// Records that a worker holds a chain of packed keys.

@@ -16,6 +16,7 @@ mod json_bounds;
 mod keyer;
 mod plane;
 mod pure;
+mod report_taps;
 mod server;
 mod state;
 mod stream_filter;
@@ -26,7 +27,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 10;
+const API: u32 = 11;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -44,6 +45,10 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plane::RecentKeys>()?;
     module.add_class::<plane::WorkerRow>()?;
     module.add_class::<digest::Digest>()?;
+    module.add_class::<report_taps::RemovalHistory>()?;
+    module.add_class::<report_taps::ReportTaps>()?;
+    module.add_class::<report_taps::ReportTap>()?;
+    module.add_class::<report_taps::LiveStream>()?;
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;

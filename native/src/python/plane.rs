@@ -25,6 +25,13 @@ pub struct Slot {
     pub number: u32,
 }
 
+impl Slot {
+    /// Whether no request is in flight there.
+    pub fn is_idle(&self) -> bool {
+        self.plane.lock().look(self.number).flights.is_empty()
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         self.plane.lock().leave(self.number);

@@ -13,8 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::client_request::ClientRequest;
+use super::report_taps::ReportTaps;
 use super::transport::{Told, Transport};
-use crate::transport::server::{App, Asked, Bounds, Piece, Server as Native};
+use crate::transport::server::{App, Asked, Bounds, Piece, Server as Native, Taps, Websockets};
 
 const SETTLE: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(2);
@@ -33,9 +34,10 @@ struct Telling {
 #[pymethods]
 impl Server {
     /// Tells of requests and departures under these numbers. Times are in seconds; each `WebSocket` is passed
-    /// on to the Unix socket at the path `websockets`.
+    /// on to the Unix socket at the path `websockets`, less what `taps` take out of it.
     #[new]
-    #[pyo3(signature = (transport, *, requests, departures, head_seconds, idle_seconds, send_seconds, websockets = None))]
+    #[expect(clippy::too_many_arguments, reason = "what a server is")]
+    #[pyo3(signature = (transport, *, requests, departures, head_seconds, idle_seconds, send_seconds, websockets = None, taps = None))]
     fn new(
         transport: &Transport,
         requests: u64,
@@ -44,6 +46,7 @@ impl Server {
         idle_seconds: f64,
         send_seconds: f64,
         websockets: Option<PathBuf>,
+        taps: Option<&ReportTaps>,
     ) -> PyResult<Self> {
         let told = Arc::clone(&transport.told);
         let bounds = Bounds {
@@ -55,6 +58,8 @@ impl Server {
         };
         let app = Box::new(Telling { told, requests, departures });
         let panics = Arc::clone(&transport.panics);
+        let taps = taps.map(|taps| Box::new(taps.clone()) as Box<dyn Taps>);
+        let websockets = websockets.map(|path| Websockets { path, taps });
         Ok(Self(Native::new(app, bounds, websockets, panics, transport.threads.all())))
     }
 

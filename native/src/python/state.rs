@@ -83,6 +83,15 @@ impl Locked {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same where nobody else has it.
+    pub fn writer_at_once(&self) -> Option<MutexGuard<'_, Seen>> {
+        match self.writing.try_lock() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Applies valid operations of one worker, all or none; where `replaces`, they replace all that it holds. In slices
     /// where `shared`: other threads may be waiting, which they cannot while this one has the GIL.
     pub fn apply(

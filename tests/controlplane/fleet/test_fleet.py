@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.view_builders import contract_facts
-from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.fleet.worker_troubles import Trouble
-from cachefleet_controlplane.report_streams.stream_state_machine import FORGET_SECONDS
+from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Reason
 from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_core.engine.suspensions import Suspension

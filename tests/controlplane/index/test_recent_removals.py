@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from cachefleet_native import RemovalHistory
 
-from cachefleet_controlplane.index.recent_removals import MAX_BYTES, RemovalHistory
 from cachefleet_core.block_keys import Tier, pack_keys
 from cachefleet_core.report_frames import Cleared, Delta, Operation, Removed, Stored
+
+MAX_BYTES = 64 * 1024
 
 KEYS = pack_keys([1, 2, 3])
 

@@ -8,16 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import uvicorn
 
 from cachefleet_controlplane.internal_auth.authorizer import Authorization, Reporter
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.report_limits import ReportLimits
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket
-from cachefleet_core.report_frames import SUBPROTOCOL, Hello, ReadFrame, UpFrame, decode_down, encode
+from cachefleet_core.report_frames import (
+    MAX_FRAME_BYTES,
+    SUBPROTOCOL,
+    Hello,
+    ReadFrame,
+    UpFrame,
+    decode_down,
+    encode,
+)
 from tests.controlplane.fleets import LiveFleet, fleet_of
-from tests.controlplane.waiting import until
+from tests.controlplane.transport.transports import served
 
 TOKEN = "sesame"
 
@@ -80,12 +86,6 @@ async def reports_endpoint(fleet: LiveFleet | None = None, *, pod: str = "", **l
     fleet, metrics = fleet or fleet_of("demo-0", "demo-1"), Metrics()
 
     server = ReportsServer(fleet, Doorkeeper(pod), metrics, limits=ReportLimits(**limits))
-    config = uvicorn.Config(server, port=0, ws=CautiousWebSocket, lifespan="off", log_config=None)
-    web = uvicorn.Server(config)
-    serving = asyncio.create_task(web._serve())  # serve() would take over the signals
-    await until(lambda: web.started)
-    port = web.servers[0].sockets[0].getsockname()[1]
-    async with aiohttp.ClientSession() as http:
-        yield Endpoint(fleet, metrics, server, f"http://127.0.0.1:{port}/v1/reports", http)
-    web.should_exit = web.force_exit = True
-    await serving
+    bounds: dict[str, Any] = {"drain_seconds": 0, "websocket_bytes": MAX_FRAME_BYTES, "taps": fleet.taps}
+    async with served(server, **bounds) as web, aiohttp.ClientSession() as http:
+        yield Endpoint(fleet, metrics, server, f"http://127.0.0.1:{web.port}/v1/reports", http)

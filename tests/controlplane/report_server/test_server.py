@@ -1,6 +1,7 @@
 """The reports endpoint over a real socket: admission, frames, and every way a connection ends."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,16 +12,16 @@ from prometheus_client.samples import Sample
 
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from cachefleet_controlplane.index.block_index import BlockIndex
-from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization
+from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization, Reporter
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_server import connection
 from cachefleet_controlplane.transport.websocket_protocol import FIRST_MESSAGE_BYTES
 from cachefleet_controlplane.workers import registry
-from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Policy, Resync, Stored, encode
+from cachefleet_core.report_frames import SUBPROTOCOL, Delta, Hello, Policy, Resync, Stored, encode
 from tests.controlplane.chains import chain, removed, stored
 from tests.controlplane.fleets import LiveFleet, fleet_of, pool, ranked, view, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
-from tests.controlplane.report_server.agents import TOKEN, Endpoint, reports_endpoint
+from tests.controlplane.report_server.agents import TOKEN, Doorkeeper, Endpoint, reports_endpoint
 from tests.controlplane.waiting import until, value
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -210,9 +211,19 @@ class TestAdmission:
             endpoint.fleet.update_pools([view(pool(), ["demo-0"])])
             assert isinstance(await agent.hear(), Policy)
 
-    async def test_and_not_for_ever(self) -> None:
-        async with reports_endpoint(LiveFleet(), hello_seconds=0.1) as endpoint, endpoint.agent() as agent:
+    async def test_and_not_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Time is not hurried until the Hello has come, on threads of the server that keep their own pace."""
+        heard, reports = threading.Event(), Doorkeeper.reports
+
+        async def noting(keeper: Doorkeeper, token: str, greeting: Hello) -> Reporter | None:
+            heard.set()
+            return await reports(keeper, token, greeting)
+
+        monkeypatch.setattr(Doorkeeper, "reports", noting)
+        coming = asyncio.get_running_loop().run_in_executor(None, heard.wait, 60)
+        async with reports_endpoint(LiveFleet(), hello_seconds=30) as endpoint, endpoint.agent() as agent:
             await agent.say(hello())
+            assert await coming
             assert await agent.end() == 1013
 
     async def test_while_nobody_can_say_whose_token_it_is_an_agent_is_told_to_come_later(

@@ -143,8 +143,8 @@ async fn answered(
     if is_ambiguous(&request) {
         return Ok(Answer::text(StatusCode::BAD_REQUEST, "").response(over, None, true));
     }
-    if let Some(path) = shared.websockets.as_deref().filter(|_| websocket::is_asked_for(&request)) {
-        return Ok(websocket::pass(path, connection, request, over).await);
+    if let Some(to) = shared.websockets.as_ref().filter(|_| websocket::is_asked_for(&request)) {
+        return Ok(websocket::pass(to, connection, request, over).await);
     }
     if request
         .headers()

@@ -12,6 +12,7 @@ mod heads;
 mod line;
 mod listener;
 mod long_answer;
+mod messages;
 mod progress;
 mod request_body;
 mod streams;
@@ -23,10 +24,10 @@ pub use answer::{Answer, AnswerKind};
 pub use connection::Ends;
 pub use exchange::{Asked, Cut};
 pub use request_body::{Piece, RequestBody};
+pub use websocket::{Tap, Taps, Websockets};
 
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -92,7 +93,7 @@ impl Stage {
 pub struct Shared {
     app: Box<dyn App>,
     bounds: Bounds,
-    websockets: Option<PathBuf>,
+    websockets: Option<Websockets>,
     panics: Arc<Panics>,
     presented: Presented,
     stage: watch::Sender<Stage>,
@@ -134,11 +135,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server that listens nowhere yet. Each `WebSocket` is passed on to the Unix socket `websockets`.
+    /// Makes a server that listens nowhere yet. Each `WebSocket` is passed on to another one.
     pub fn new(
         app: Box<dyn App>,
         bounds: Bounds,
-        websockets: Option<PathBuf>,
+        websockets: Option<Websockets>,
         panics: Arc<Panics>,
         event_loops: &[Handle],
     ) -> Self {
