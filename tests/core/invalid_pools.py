@@ -292,6 +292,55 @@ INVALID: Final[tuple[Invalid, ...]] = (
         "must be empty where source is a path",
         model={"adapters": [{"name": "sql", "source": "/a", "revision": "v2"}]},
     ),
+    *(
+        _spec(
+            f"image {name}",
+            "must name an image as oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:DIGEST",
+            "must name an image as oci://REGISTRY/REPOSITORY:TAG or",
+            model={"source": source},
+        )
+        for name, source in (
+            ("without tag or digest", "oci://registry.example/acme/qwen"),
+            ("without a registry", "oci://qwen:1"),
+            ("with a port alone", "oci://registry.example:5000"),
+            ("in capitals", "oci://registry.example/Acme/qwen:1"),
+            ("with another scheme's spelling", "OCI://registry.example/acme/qwen:1"),
+            ("without slashes", "oci:registry.example/acme/qwen:1"),
+            ("with a short digest", "oci://registry.example/acme/qwen@sha256:abc"),
+            ("with another digest", f"oci://registry.example/acme/qwen@sha512:{64 * 'a'}"),
+            ("with a scheme inside", "oci://https://registry.example/acme/qwen:1"),
+            ("with a query", "oci://registry.example/acme/qwen:1?x=1"),
+            ("with two tags", "oci://registry.example/acme/qwen:1:2"),
+            ("with an empty part", "oci://registry.example//qwen:1"),
+        )
+    ),
+    _spec(
+        "adapter's image without a tag",
+        "spec.model.adapters[0].source: ",
+        "must name an image as oci://REGISTRY/REPOSITORY:TAG or",
+        model={"adapters": [{"name": "sql", "source": "oci://registry.example/acme/sql"}]},
+    ),
+    _spec(
+        "revision of an image",
+        'spec.model.revision: "v2": must be empty where source is an image: name its tag or digest there',
+        "must be empty where source is an image",
+        model={"source": "oci://registry.example/acme/qwen:1", "revision": "v2"},
+    ),
+    _spec(
+        "folder in a hub's model",
+        'spec.model.subPath: "models": must be empty where source is no image (oci://...)',
+        "must be empty where source is no image",
+        model={"subPath": "models"},
+    ),
+    *(
+        _spec(
+            f"folder in an image that is {path!r}",
+            f'spec.model.subPath: "{path}": must be text of 0 to 256 characters: names of folders with',
+            "spec.model.subPath: Invalid value",
+            model={"source": "oci://registry.example/acme/qwen:1", "subPath": path},
+        )
+        for path in ("/models", "models/", "../etc", "a/../b", ".", "a b", "a//b")
+    ),
     _spec(
         "argument of ours",
         "spec.engine.extraArgs: a list of 2: must not have --block_size: set spec.engine.blockSize",

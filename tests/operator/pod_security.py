@@ -1,4 +1,4 @@
-"""The Pod Security Standard "restricted" (Kubernetes 1.34) as a checker: what of a pod's spec it forbids."""
+"""The Pod Security Standard "restricted" (Kubernetes 1.37) as a checker: what of a pod's spec it forbids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 VOLUMES = frozenset(
-    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "image",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
 )
 HOST = ("hostNetwork", "hostPID", "hostIPC")
 

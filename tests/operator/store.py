@@ -97,12 +97,13 @@ class Store:
             raise RefusedError(404, "NotFound", f"{ref} not found")
         self._check(ref, manifest["metadata"])
         live = deepcopy(self.objects.get(ref, {}))
-        if dry_run:
-            return live
         old = self._applied.get((ref, subresource), {})
+        wanted = {"status": manifest["status"]} if subresource else deepcopy(manifest)
+        made: Object = _laid_over(_without(live, old, wanted), wanted)
+        if dry_run:
+            return made
         self._applied[ref, subresource] = deepcopy(manifest)
-        wanted = {"status": manifest["status"]} if subresource else manifest
-        return self._store("patch", ref, _laid_over(_without(live, old, wanted), wanted))
+        return self._store("patch", ref, made)
 
     def settle(self) -> None:
         """What controllers do: every Deployment gets its pods, all ready."""

@@ -124,6 +124,10 @@ class World:
         found = {each["type"]: each for each in self.store.objects[POOL]["status"]["conditions"]}
         return found[kind]["status"], found[kind]["reason"]
 
+    def message(self, kind: str) -> str:
+        found = {each["type"]: each for each in self.store.objects[POOL]["status"]["conditions"]}
+        return str(found[kind]["message"])
+
     def cost(self, name: str) -> str | None:
         found = self.store.objects[Ref("Pod", "serving", name)]["metadata"]["annotations"].get(DELETION_COST)
         return None if found is None else str(found)

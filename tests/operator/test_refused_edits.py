@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.reconciler import Outcome
 from cachefleet_runtime.kubernetes import Object, RefusedError
-from tests.operator.test_lifecycle import KEY, POOL, World
+from tests.operator.test_lifecycle import DEPLOYMENT, KEY, POOL, World
 
 POLICY = Ref("ConfigMap", "serving", "demo-policy")
 TOO_MUCH = {"prefixCache": {"budgetMiB": 9999}}
@@ -92,6 +93,45 @@ async def test_an_edit_that_is_refused_in_any_object_touches_none(refused: str) 
     }
     assert followed(world) == file(world) == (1, 512)
     assert world.condition("ConfigValid") == ("False", "Refused")
+
+
+IMAGE = {"model": {"source": "oci://registry.example/acme/tiny:1"}}
+
+
+def without_images(manifest: Object) -> Object:
+    """As a server keeps it that knows no volumes made of images."""
+    made = deepcopy(manifest)
+    for volume in made.get("spec", {}).get("template", {}).get("spec", {}).get("volumes", ()):
+        volume.pop("image", None)
+    return made
+
+
+@pytest.mark.parametrize("answer", ["kept less", "refused"])
+@pytest.mark.parametrize("edits", [False, True], ids=["new", "edit"])
+async def test_where_the_server_drops_volumes_of_images_no_pod_is_made_of_them(answer: str, *, edits: bool) -> None:
+    world = World(**({} if edits else IMAGE))
+    apply = world.store.apply
+
+    async def old(manifest: Object, **how: Any) -> Object:
+        if answer == "refused" and without_images(manifest) != manifest:
+            raise RefusedError(
+                422, "Invalid", "spec.template.spec.volumes[9]: Required value: must specify a volume type"
+            )
+        return await apply(without_images(manifest), **how)
+
+    world.store.apply = old  # type: ignore[method-assign]  # of this store alone
+    if edits:
+        await world.settled()
+        world.edit(**IMAGE)
+    before = world.store.objects.get(DEPLOYMENT)
+    assert await world.reconcile() is Outcome.REFUSED
+    assert world.store.objects.get(DEPLOYMENT) == before
+    assert world.condition("ConfigValid") == ("False", "ImageVolumesUnsupported")
+    assert "1.35" in world.message("ConfigValid")
+    world.store.apply = apply  # type: ignore[method-assign]  # the server was upgraded
+    await world.settled()
+    volumes = world.store.objects[DEPLOYMENT]["spec"]["template"]["spec"]["volumes"]
+    assert [volume["image"]["reference"] for volume in volumes if "image" in volume] == ["registry.example/acme/tiny:1"]
 
 
 async def test_a_webhook_that_cannot_be_rehearsed_with_refuses_no_edit() -> None:

@@ -1,4 +1,4 @@
-"""The example of weights on a shared volume: its three objects fit each other, and the pod that comes of them."""
+"""The examples of weights on a shared volume and in images: their objects fit each other, and the pods of them."""
 
 from __future__ import annotations
 
@@ -78,3 +78,15 @@ def test_the_comment_says_its_sizes_truly(made: dict[str, dict[str, Any]]) -> No
     plan = plan_budget(read_pool(made["PrefixCachePool"]).spec)
     assert (plan.kv_cache_mib, plan.budget_mib, plan.running_mib) == (26897, 16384, 10513)
     assert plan.admitted
+
+
+def test_the_pool_of_images_is_that_of_the_volume_and_its_pod_as_restricted(made: dict[str, dict[str, Any]]) -> None:
+    (document,) = [each for _, each in documents(FILE.with_name("weights-image.yaml").read_text())]
+    images, volume = read_pool(document), read_pool(made["PrefixCachePool"])
+    assert (images.spec.device, images.spec.engine) == (volume.spec.device, volume.spec.engine)
+    pod = pod_template(images, SETTINGS)["spec"]
+    assert not violations(pod)
+    assert [each["image"]["reference"].partition("@")[0] for each in pod["volumes"] if "image" in each] == [
+        "registry.example/acme/qwen3-8b:1",
+        "registry.example/acme/qwen3-8b-adapters:4",
+    ]

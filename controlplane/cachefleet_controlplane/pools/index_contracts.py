@@ -16,9 +16,10 @@ from cachefleet_core.pool.spec import PoolSpec
 
 def undeclared(spec: PoolSpec, contract: IndexContract) -> tuple[Difference, ...]:
     """Every field in which a contract differs from what the pool declares."""
-    declared = [("weights", spec.model.source, contract.weights), ("block_size", spec.block_size, contract.block_size)]
-    if spec.model.revision:
-        declared.append(("revision", spec.model.revision, contract.revision))
+    weights, revision = spec.model.contract_names
+    declared = [("weights", weights, contract.weights), ("block_size", spec.block_size, contract.block_size)]
+    if revision:
+        declared.append(("revision", revision, contract.revision))
     return tuple(Difference(name, str(ours), str(theirs)) for name, ours, theirs in declared if ours != theirs)
 
 

@@ -210,10 +210,13 @@ def _served(spec: PoolSpec, *, model_path: str, chat_template: str | None) -> li
 
 
 def adapter_path(adapter: AdapterSpec, found: str = "") -> str:
-    """Path from which vLLM loads an adapter: its source at its revision, or without one where it was ``found``.
+    """Path from which vLLM loads an adapter: where its image is mounted, or its source at its revision, or without one
+    where it was ``found``.
 
     vLLM takes no revision of an adapter: cachefleet_worker/adapter_weights.py fetches it, and gives vLLM the folder.
     """
+    if adapter.image:
+        return adapter.image.adapter_folder
     return f"{adapter.source}{REVISION}{adapter.revision}" if adapter.revision else found or adapter.source
 
 

@@ -9,7 +9,12 @@ from typing import Final
 import msgspec
 
 from cachefleet_core.budget import MIB, kv_cache_mib
-from cachefleet_core.engine.engine_arguments import HASH_ALGORITHM, caches_prefixes, loads_while_running
+from cachefleet_core.engine.engine_arguments import (
+    HASH_ALGORITHM,
+    adapter_path,
+    caches_prefixes,
+    loads_while_running,
+)
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PoolSpec
 
@@ -66,7 +71,9 @@ def _asked_adapters(spec: PoolSpec, paths: Mapping[str, str]) -> dict[str, str]:
     """Adapters without the folder of a fetched revision, which is unknown before it is fetched."""
     if loads_while_running(spec):
         return {}
-    return {one.name: "" if one.revision else paths.get(one.source, one.source) for one in spec.model.adapters}
+    return {
+        one.name: "" if one.revision else adapter_path(one, paths.get(one.source, "")) for one in spec.model.adapters
+    }
 
 
 def differences(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[Difference, ...]:

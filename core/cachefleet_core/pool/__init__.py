@@ -13,6 +13,7 @@ crd_schema           pydantic models as a Kubernetes structural schema
 section              base class of sections, rules across fields, bounded types
 spec                 PrefixCachePool and its spec; reads pools
 status               status as the operator writes it
+weights_image        weights in an OCI image, as a source names them
 worker_pods          which pods are a pool's own by their names
 worker_spec          sections on workers: model, engine, device
 """

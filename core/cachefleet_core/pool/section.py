@@ -25,6 +25,8 @@ MODEL_NAME: Final = "^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
 ARGUMENT: Final = r"^[^-\s]\S*$"
 OPTIONAL_ARGUMENT: Final = r"^([^-\s]\S*)?$"
 VERSION: Final = r"^(v?[0-9]{1,4}\.[0-9]{1,4}[-+._A-Za-z0-9]*)?$"
+_FOLDER: Final = r"\.?[-_A-Za-z0-9][-._A-Za-z0-9]*"
+SUB_PATH: Final = f"^({_FOLDER}(/{_FOLDER})*)?$"
 RESOURCE: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
 TEXT: Final = r"^[^\x00]*$"
 VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
@@ -40,6 +42,7 @@ PATTERN_WORDS: Final = {
     ARGUMENT: "no spaces and no '-' at the beginning",
     OPTIONAL_ARGUMENT: "no spaces and no '-' at the beginning",
     RESOURCE: "a Kubernetes resource such as nvidia.com/gpu, or empty for a CPU",
+    SUB_PATH: "names of folders with '/' between them, of letters, digits and any of . _ -, none of them '..'",
     TEXT: "any character but NUL",
     VERSION: "a version such as 0.29.1, or empty",
     VARIABLE: "letters, digits and '_', not beginning with a digit",

@@ -17,6 +17,7 @@ from cachefleet_core.pool.section import (
     MODEL_NAME,
     OPTIONAL_ARGUMENT,
     RESOURCE,
+    SUB_PATH,
     TEXT,
     VARIABLE,
     VERSION,
@@ -29,6 +30,7 @@ from cachefleet_core.pool.section import (
     Section,
     unique_names,
 )
+from cachefleet_core.pool.weights_image import WeightsImage, image_rules
 
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
@@ -92,19 +94,27 @@ class AdapterSpec(Section):
             message="must be empty where source is a path: put another revision into another folder",
             holds=lambda adapter: not (adapter.revision and adapter.is_path),
         ),
+        *image_rules(),
     )
 
     name: Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_NAME)]
     """Name clients ask for in place of the model's; unique in the pool."""
     source: Annotated[str, Field(min_length=1, max_length=512, pattern=ARGUMENT)]
-    """Hub id of the adapter, or a path on a mounted volume."""
+    """Hub id of the adapter, a path on a mounted volume, or an image as oci://REGISTRY/REPOSITORY:TAG or @sha256:..."""
     revision: Annotated[str, Field(max_length=128, pattern=OPTIONAL_ARGUMENT)] = ""
     """Branch, tag or commit of a hub id. Empty for the hub's default."""
+    sub_path: Annotated[str, Field(max_length=256, pattern=SUB_PATH)] = ""
+    """Folder in the image that has the adapter. Empty for the image's root."""
 
     @property
     def is_path(self) -> bool:
         """Whether source is a folder, not a hub id."""
         return self.source.startswith(PATH_STARTS)
+
+    @property
+    def image(self) -> WeightsImage | None:
+        """The image that source names, None where it names none."""
+        return WeightsImage.of(self.source, self.sub_path)
 
 
 class ModelSpec(Section):
@@ -119,14 +129,17 @@ class ModelSpec(Section):
             message="must not have the model's own name",
             holds=lambda model: model.name not in {one.name for one in model.adapters},
         ),
+        *image_rules(),
     )
 
     name: Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_NAME)]
     """Name clients ask for. Pools of one namespace with the same name form a fleet. Immutable."""
     source: Annotated[str, Field(min_length=1, max_length=512, pattern=ARGUMENT)]
-    """Hub id of the weights, or a path on a mounted volume."""
+    """Hub id of the weights, a path on a mounted volume, or an image as oci://REGISTRY/REPOSITORY:TAG or @sha256:..."""
     revision: Annotated[str, Field(max_length=128, pattern=OPTIONAL_ARGUMENT)] = ""
     """Branch, tag or commit of the source; part of the index contract. Empty for the hub's default."""
+    sub_path: Annotated[str, Field(max_length=256, pattern=SUB_PATH)] = ""
+    """Folder in the image that has the weights. Empty for the image's root."""
     weights_mib: MiB
     """Memory the weights take on one device, in MiB; admits the budget before any worker starts."""
     kv_bytes_per_token: Annotated[int, Field(ge=1, le=1_073_741_824)] | None = None
@@ -144,6 +157,16 @@ class ModelSpec(Section):
         ),
     ] = ()
     """Adapters (LoRA) that every worker serves, loaded at its start or while it runs. Default: none."""
+
+    @property
+    def image(self) -> WeightsImage | None:
+        """The image that source names, None where it names none."""
+        return WeightsImage.of(self.source, self.sub_path)
+
+    @property
+    def contract_names(self) -> tuple[str, str]:
+        """Weights and revision as the index contract of the workers has them."""
+        return (self.image.weights, self.image.revision) if self.image else (self.source, self.revision)
 
 
 class EnvVar(Section):

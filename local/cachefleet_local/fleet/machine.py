@@ -118,6 +118,8 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
         lines.append("spec.model.chatTemplate names a ConfigMap, which only Kubernetes has")
     if spec.model.source.startswith(("/", "./", "../", "~")) and not Path(spec.model.source).is_dir():
         lines.append(f"spec.model.source is {spec.model.source}, and there is no such folder")
+    if spec.model.image:
+        lines.append(f"spec.model.source is {spec.model.source}{_IMAGE_ONLY}")
     lines += _adapter_problems(pool, machine)
     lines += [
         f"spec.engine.env[{i}].valueFrom can be read in Kubernetes only; give a value"
@@ -127,12 +129,17 @@ def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
     return [f"{pool.key}: {line}" for line in lines]
 
 
+_IMAGE_ONLY: Final = ", an image, which only Kubernetes mounts; name a hub id, or a folder with its files"
+
+
 def _adapter_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
     lines = []
     needs = "needs cachefleet beside vLLM, in the engine's interpreter: install it there, or give a folder as source"
     for i, adapter in enumerate(pool.spec.model.adapters):
         if adapter.is_path and not Path(adapter.source).expanduser().is_dir():
             lines.append(f"spec.model.adapters[{i}].source is {adapter.source}, and there is no such folder")
+        if adapter.image:
+            lines.append(f"spec.model.adapters[{i}].source is {adapter.source}{_IMAGE_ONLY}")
         if adapter.revision and not machine.plugin:
             lines.append(f"spec.model.adapters[{i}].revision {needs}")
     return lines

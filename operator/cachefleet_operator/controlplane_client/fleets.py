@@ -65,12 +65,13 @@ class Fleets:
 def declared(pool: PrefixCachePool) -> Declared:
     """The declaration in a pool's spec."""
     model = pool.spec.model
+    weights, revision = model.contract_names
     return Declared(
         key=pool.key,
         namespace=pool.metadata.namespace,
         model=model.name,
-        source=model.source,
-        revision=model.revision,
+        source=weights,
+        revision=revision,
         block_size=pool.spec.block_size,
     )
 

@@ -10,4 +10,5 @@ pod_patch         strategic merge of ``spec.podTemplate``
 pod_removals      removal by the paths of ``spec.podTemplate.remove``
 pod_times         how long a pod may take to start and to end
 protected_fields  fields of the pod that ``spec.podTemplate`` may not replace
+weights_volumes   volumes made of images with weights, and their mounts
 """

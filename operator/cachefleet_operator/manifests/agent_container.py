@@ -91,6 +91,7 @@ def _asked(pool: PrefixCachePool) -> str:
 
 def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
     scheme = "https" if settings.serves_tls else "http"
+    weights, revision = pool.spec.model.contract_names
     fields = {"CACHEFLEET_WORKER": "metadata.name", "POD_IP": "status.podIP"}
     values = {
         "POOL": pool.key,
@@ -106,8 +107,8 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         "INDEX_KEY_FILE": f"{KEYS}/{names.INDEX_KEY}",
         "WORKER_KEY_FILE": f"{KEYS}/{names.WORKER_KEY}",
         "POLICY_FILE": f"{POLICY}/{names.POLICY_FILE}",
-        "WEIGHTS": pool.spec.model.source,
-        "REVISION": pool.spec.model.revision,
+        "WEIGHTS": weights,
+        "REVISION": revision,
         "ASKED": _asked(pool),
         "LOAD_ADAPTERS": "1" if loads_while_running(pool.spec) else "",
         "HTTP_HOST": "0.0.0.0",  # noqa: S104  # the kubelet's probes come from outside the pod

@@ -13,6 +13,7 @@ from cachefleet_core.engine.engine_arguments import (
 )
 from cachefleet_core.engine.first_process import under_first_process
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
+from cachefleet_core.pool.weights_image import MODEL_FOLDER
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_operator import names
@@ -38,6 +39,7 @@ from cachefleet_operator.manifests.container import (
     restricted,
     variable,
 )
+from cachefleet_operator.manifests.weights_volumes import weights_mounts
 from cachefleet_operator.settings import Settings
 
 CACHE: Final = "/cache"
@@ -88,7 +90,7 @@ def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
             events=EVENTS_ENDPOINT,
             replay=REPLAY_ENDPOINT,
         ),
-        model_path=spec.model.source,
+        model_path=MODEL_FOLDER if spec.model.image else spec.model.source,
         chat_template=CHAT_TEMPLATE if spec.model.chat_template else None,
         plugin=True,
         version=asked_version(spec),
@@ -148,6 +150,7 @@ def _mounts(spec: PoolSpec) -> list[Manifest]:
         read_only("keys", KEYS),
         read_only("policy", POLICY),
         *chat,
+        *weights_mounts(spec.model),
     ]
 
 

@@ -16,6 +16,7 @@ from cachefleet_operator.manifests.pod_patch import merged
 from cachefleet_operator.manifests.pod_removals import without
 from cachefleet_operator.manifests.pod_times import grace_seconds, within_grace
 from cachefleet_operator.manifests.protected_fields import replaced
+from cachefleet_operator.manifests.weights_volumes import weights_volumes
 from cachefleet_operator.settings import Settings
 
 AUDIENCE: Final = "cachefleet"
@@ -132,6 +133,7 @@ def _volumes(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         {"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}},
         *([{"name": "tls", "secret": _tls_source(pool, settings)}] if settings.serves_tls else []),
         *([{"name": "chat-template", "configMap": _chat_source(chat.config_map_key_ref)}] if chat else []),
+        *weights_volumes(pool.spec.model),
     ]
 
 

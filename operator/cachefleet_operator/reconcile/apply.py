@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from cachefleet_core.pool.spec import KIND
 from cachefleet_operator.kube.foreign_edits import Edit
 from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.manifests.weights_volumes import image_volumes
 from cachefleet_operator.status.events import Quiet
 from cachefleet_runtime.kubernetes import KubernetesError, Object, RefusedError, RetryableError
 
@@ -108,6 +109,31 @@ def refusal(error: RefusedError) -> str:
     return error.message + ("; the CRD is of another version: kubectl apply -f crds/" if old else "")
 
 
+class ImageVolumesError(Exception):
+    """The API server drops volumes made of images; the message says what it needs."""
+
+
+_NO_VOLUME: Final = "must specify a volume type"
+"""Words of the API server about a volume of which it has dropped all it knows nothing of."""
+_NEEDED: Final = (
+    "the API server drops volumes made of images (spec.model.source or an adapter's is oci://...): it needs Kubernetes "
+    "1.35, or 1.33 with the feature gate ImageVolume on, there and on its nodes; else name a folder or a hub id"
+)
+
+
+def mounts_images(actions: Sequence[Action]) -> bool:
+    """Whether pods with volumes made of images are to be applied."""
+    return any(_images(action) for action in actions)
+
+
+def _images(action: Action) -> frozenset[str]:
+    return _images_of(action.manifest) if isinstance(action, Apply) else frozenset()
+
+
+def _images_of(manifest: Manifest) -> frozenset[str]:
+    return image_volumes((manifest.get("spec") or {}).get("template") or {})
+
+
 class NotLeadingError(Exception):
     """The Lease is no longer held: nothing may be written."""
 
@@ -140,7 +166,8 @@ class Applier:
 
     async def rehearse(self, actions: Sequence[Action]) -> None:
         """Have the API server check what these would apply, and keep nothing: of an edit that it refuses in one
-        object, no other is touched. RefusedError, KubernetesError. What needs a rewrite first cannot be checked.
+        object, no other is touched. RefusedError, KubernetesError; ImageVolumesError where it would keep less than is
+        applied. What needs a rewrite first cannot be checked.
         """
         rewritten = {Ref.of(action.manifest) for action in actions if isinstance(action, Rewrite)}
         for action in actions:
@@ -150,10 +177,15 @@ class Applier:
     async def _rehearse(self, action: Apply | WriteStatus) -> None:
         part = "status" if isinstance(action, WriteStatus) else ""
         try:
-            await self._api.apply(action.manifest, subresource=part, dry_run=True)
+            made = await self._api.apply(action.manifest, subresource=part, dry_run=True)
         except RefusedError as error:
+            if _images(action) and _NO_VOLUME in error.message:
+                raise ImageVolumesError(_NEEDED) from error
             if _NO_DRY_RUN not in error.message:
                 raise
+        else:
+            if _images(action) - _images_of(made):
+                raise ImageVolumesError(_NEEDED)
 
     async def act(self, action: Action) -> Object | None:
         """Carry out one action; returns the resulting object of an Apply, else None. NotLeadingError where the Lease is

@@ -22,7 +22,7 @@ from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
 from cachefleet_operator.operator_times import OperatorTimes
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.reconcile.apply import Applier, Create, refusal, undone
+from cachefleet_operator.reconcile.apply import Applier, Create, ImageVolumesError, mounts_images, refusal, undone
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
 from cachefleet_operator.reconcile.field_conflicts import FieldConflicts, autoscaler_of
@@ -295,19 +295,24 @@ class Reconciler:
         if (wait := look_again(desired, observed, clock)) is not None:
             self._later(key, wait)
         try:
-            if is_new_edit(desired, observed):
+            if is_new_edit(desired, observed) or mounts_images(actions):
                 await self._applier.rehearse(actions)
             self._compare(key, observed, await self._applier.carry_out(actions))
             self._conflicts.undone(undone(actions), self._today())
         except RefusedError as error:
             if error.status == 404:
                 return Outcome.GONE  # the pool or its namespace went while we worked
-            refused = replace(desired.verdict, invalid=(Reason.REFUSED, refusal(error)))
-            await self._applier.carry_out(report(refused, observed, clock))
-            return Outcome.REFUSED
+            return await self._refused(Reason.REFUSED, refusal(error), desired, observed)
+        except ImageVolumesError as error:
+            return await self._refused(Reason.IMAGE_VOLUMES_UNSUPPORTED, str(error), desired, observed)
         if foreign(desired, observed):
             return Outcome.REFUSED  # tried again later: its removal is not watched
         return Outcome.WROTE if actions else Outcome.DONE
+
+    async def _refused(self, reason: Reason, words: str, desired: Desired, observed: Observed) -> Outcome:
+        verdict = replace(desired.verdict, invalid=(reason, words))
+        await self._applier.carry_out(report(verdict, observed, self._clock()))
+        return Outcome.REFUSED
 
     def _compare(self, key: PoolKey, observed: Observed, applied: Sequence[tuple[Object, Object]]) -> None:
         """Record applies that changed nothing, and queue the pool again: without a change there is no event."""

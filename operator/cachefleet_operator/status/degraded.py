@@ -23,12 +23,14 @@ from cachefleet_operator.status.pool_assessment import Observations, Workers
 
 MAX_SHOWN: Final = 5
 """Names of pods in a message."""
+_BY_DIGEST: Final = ": a tag was moved between them; name the image by its digest in spec.model"
 
 
 def degraded(workers: Workers, observations: Observations) -> Finding:
     """The first problem, in this order, of a worker that runs or should run."""
     trouble, member, stranger = observations.trouble, failed(observations.facts), excluded(observations.facts)
     distrusted, refusing = doubted(observations.facts), key_refusing(observations.facts)
+    differing = observations.differing_weights
     stuck = next((one for one in suspended(observations.facts) if one.suspended == Suspension.STUCK), None)
     wrong = (
         (workers.failure, Reason.PODS_REFUSED, workers.failure),
@@ -45,6 +47,7 @@ def degraded(workers: Workers, observations: Observations) -> Finding:
         (refusing, Reason.KEYS_REFUSED, key_refused_words(refusing[0]) if refusing else ""),
         (stranger, Reason.CONTRACT_MISMATCH, f"worker {stranger.name} is used last" if stranger else ""),
         (observations.disagreement, Reason.POOLS_DIFFER, observations.disagreement),
+        (differing, Reason.WEIGHTS_DIFFER, f"{differing}{_BY_DIGEST}"),
         (distrusted, Reason.CLAIMS_NOT_SERVED, _distrusted_words(distrusted)),
         *_unwarmed(observations.facts),
         (observations.foreign, Reason.FOREIGN_PODS, _foreign_words(observations.foreign)),

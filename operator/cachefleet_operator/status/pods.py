@@ -31,6 +31,8 @@ class Pod:
     """Its deletion-cost annotation; None where it has none."""
     since: dt.datetime | None = None
     """Since when all its containers run; None where one does not."""
+    images: frozenset[tuple[str, str]] = frozenset()
+    """Of its volumes made of images each with its digest, where the kubelet reports that (ImageVolumeWithDigest)."""
     trouble: Trouble | None = None
     look_again: float | None = None
     """Seconds after which to look at it again, as no event announces that it is unschedulable for long, or what its
@@ -108,6 +110,23 @@ def worst(pods: Sequence[Pod]) -> Trouble | None:
     return next((trouble for trouble in troubles if trouble.lasting), troubles[0] if troubles else None)
 
 
+def differing_images(pods: Sequence[Pod]) -> str:
+    """Two pods that have different images in one volume, "" where there are none: a tag was moved between them."""
+    holders: dict[str, tuple[str, Pod]] = {}
+    for pod in pods:
+        for volume, digest in sorted(pod.images):
+            first, other = holders.setdefault(volume, (digest, pod))
+            if first != digest:
+                return f"pod {other.name} has the weights {first}, pod {pod.name} {digest}"
+    return ""
+
+
+def _images(status: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    mounts = [mount for each in status.get("containerStatuses") or () for mount in each.get("volumeMounts") or ()]
+    images = ((mount["name"], (mount.get("volumeStatus") or {}).get("image") or {}) for mount in mounts)
+    return frozenset((name, str(image["imageRef"])) for name, image in images if image.get("imageRef"))
+
+
 def _pod(manifest: Mapping[str, Any], context: _Context) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
@@ -130,6 +149,7 @@ def _pod(manifest: Mapping[str, Any], context: _Context) -> Pod:
         leaving=leaving,
         cost=_integer(annotations.get(DELETION_COST)),
         since=_running_since(status),
+        images=_images(status),
         trouble=trouble,
         look_again=again,
     )

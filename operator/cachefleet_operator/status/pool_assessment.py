@@ -12,7 +12,7 @@ from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts
 from cachefleet_operator.reasons import Reason
-from cachefleet_operator.status.pods import Pod, worst
+from cachefleet_operator.status.pods import Pod, differing_images, worst
 from cachefleet_operator.status.troubles import Trouble
 
 
@@ -74,6 +74,11 @@ class Observations:
     def trouble(self) -> Trouble | None:
         """The trouble to report among all pods, None where there is none."""
         return worst(self.pods)
+
+    @property
+    def differing_weights(self) -> str:
+        """Two workers that loaded different images by one tag, "" where none are known."""
+        return differing_images([pod for pod in self.pods if not pod.leaving])
 
 
 NOTHING = Observations()

@@ -54,6 +54,10 @@ class _Cause:
     held: bool = False
 
 
+_NODE: Final = (
+    "its node mounts no images: it needs containerd 2.1 or CRI-O 1.31, and the kubelet of Kubernetes 1.35, or of 1.33 "
+    "with the feature gate ImageVolume on"
+)
 _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
     Reason.UNSCHEDULABLE: (
         _Cause(r"claim \"?[^ ]+\"? not found", "create that claim, or correct its name in podTemplate"),
@@ -68,6 +72,7 @@ _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
             "only one node may mount it: use a claim that several nodes may (ReadWriteMany)",
             held=True,
         ),
+        _Cause(r"no volume plugin matched", _NODE),
         _Cause(r"not found|non-existent|does not exist", "create what it names, or correct its name in podTemplate"),
         _Cause(r"", "correct the volume that it names: kubectl describe pod {pod}"),
     ),

@@ -24,11 +24,12 @@ spec:
     name: qwen3-32b
     source: Qwen/Qwen3-32B
     revision: 9216db5781bf
+    subPath: ""
     weightsMiB: 31250
     kvBytesPerToken: 131072
     chatTemplate: {configMapKeyRef: {name: t, key: chat.jinja}}
     hubTokenSecretRef: {name: hf-token, key: token}
-    adapters: [{name: sql, source: org/qwen-sql-lora, revision: v2}]
+    adapters: [{name: sql, source: org/qwen-sql-lora, revision: v2, subPath: ""}]
   role: Both
   replicas: 4
   engine:

@@ -50,6 +50,16 @@ def test_no_vllm_is_named() -> None:
         ("nvidia.com/gpu", "amd.com/gpu", "spec.device.resource is amd.com/gpu"),
         ("source: Qwen/Qwen3-32B", "source: /missing/model", "spec.model.source is /missing/model"),
         (
+            "source: Qwen/Qwen3-32B\n    revision: 9216db5781bf",
+            "source: oci://registry.example/acme/qwen:1",
+            "spec.model.source is oci://registry.example/acme/qwen:1, an image, which only Kubernetes mounts",
+        ),
+        (
+            "revision: 9216db5781bf",
+            "adapters: [{name: a, source: 'oci://registry.example/acme/sql:1'}]",
+            "spec.model.adapters[0].source is oci://registry.example/acme/sql:1, an image",
+        ),
+        (
             "tensorParallelSize: 2",
             "tensorParallelSize: 2\n    env: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
             "spec.engine.env[0].valueFrom",

@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.degraded import degraded
 from cachefleet_operator.status.pods import DELETION_COST, Pod, ended, pods_of, worst
+from cachefleet_operator.status.pool_assessment import Observations, Workers
 from cachefleet_operator.status.troubles import Trouble
 
 NOW = dt.datetime(2026, 1, 1, 0, 1, tzinfo=dt.UTC)
@@ -75,6 +77,38 @@ def test_is_in_trouble(seen: dict[str, Any], reason: Reason, *, lasting: bool) -
     trouble = read(manifest(seen)).trouble
     assert trouble is not None
     assert (trouble.reason, trouble.lasting, trouble.pod, trouble.container) == (reason, lasting, "demo-a", "engine")
+
+
+def with_weights(name: str, digest: str, **metadata: Any) -> dict[str, Any]:
+    """As a kubelet reports it that has the feature gate ImageVolumeWithDigest on."""
+    mounts = [
+        {"name": "cache", "mountPath": "/cache"},
+        {"name": "weights-1", "mountPath": "/mnt/model", "volumeStatus": {"image": {"imageRef": digest}}},
+    ]
+    running = container(state={"running": {}}, volumeMounts=mounts)
+    return {**manifest(running), "metadata": {"name": name, "uid": name, **metadata}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        ([("a", "r@sha256:1"), ("b", "r@sha256:2"), ("c", "r@sha256:1")], "pod a has the weights r@sha256:1, pod b r@"),
+        ([("a", "r@sha256:1"), ("b", "r@sha256:1")], ""),
+        ([("a", "r@sha256:1"), ("b", "")], ""),
+    ],
+    ids=["moved tag", "alike", "not told"],
+)
+def test_workers_with_other_images_of_one_tag_are_told(pods: list[tuple[str, str]], words: str) -> None:
+    found = pods_of([with_weights(*each) for each in pods], NOW, grace_seconds=10, ready_seconds=60)
+    finding = degraded(Workers(), Observations(found))
+    assert (finding.reason == Reason.WEIGHTS_DIFFER) is bool(words)
+    assert finding.message.startswith(words or "nothing is known to be wrong")
+
+
+def test_a_worker_that_is_replaced_may_have_other_weights() -> None:
+    leaving = with_weights("b", "r@sha256:2", deletionTimestamp="2026-01-01T00:00:05Z")
+    found = pods_of([with_weights("a", "r@sha256:1"), leaving], NOW, grace_seconds=10, ready_seconds=60)
+    assert Observations(found).differing_weights == ""
 
 
 REFUSED = {"terminated": {"exitCode": 78, "reason": "Error", "message": "the engine answers HTTP 401"}}
