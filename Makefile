@@ -28,10 +28,12 @@ NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 # For "make wheels". Their C library is as old as that of vLLM's own wheels (manylinux_2_28).
 PROCESSOR ?= $(shell uname -m)
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+# They name no folder of the machine that makes them, and no time but that of the commit.
+OF_COMMIT = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo"
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,7 +78,7 @@ check: setup ## Formatting, lint, types, layers, figures of the source, generate
 	  "$(MAKE) --no-print-directory check-native" \
 	  "$(BIN)/ruff format --check ." \
 	  "$(BIN)/ruff check ." \
-	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local charts bench e2e tests" \
+	  "$(BIN)/mypy -n 2 core runtime controlplane worker operator local charts bench e2e release tests" \
 	  "$(BIN)/lint-imports" \
 	  "$(BIN)/python -m tests.reporting.structure" \
 	  "$(BIN)/python -m cachefleet_core.pool.crd --check" \
@@ -148,14 +150,17 @@ node: setup ## A real cluster of one node on this machine, with images and a kub
 wheels: setup ## Wheels in dist/: the product's, and the native module's for x86_64 and aarch64 (TARGETS="...")
 	@for target in $(TARGETS); do test -d "$$(rustc --print target-libdir --target $$target)" || { echo "wheels     Rust's standard library for $$target is missing: rustup target add $$target, or on Debian apt install libstd-rust-web-dev:arm64 after dpkg --add-architecture arm64" >&2; exit 1; }; done
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/wheels.txt
-	@rm -f dist/*.whl && $(BIN)/uv build --quiet --wheel --out-dir dist .
-	@for target in $(TARGETS); do flock $(CARGO_TARGET_DIR) $(BIN)/maturin build --quiet --release --zig --compatibility manylinux_2_28 \
+	@rm -f dist/*.whl && $(OF_COMMIT) $(BIN)/uv build --quiet --wheel --out-dir dist .
+	@for target in $(TARGETS); do $(OF_COMMIT) PATH="$(CURDIR)/$(BIN):$$PATH" flock $(CARGO_TARGET_DIR) $(BIN)/maturin build --quiet --release --zig --compatibility manylinux_2_28 \
 	  --target $$target --manifest-path native/Cargo.toml --interpreter $(BIN)/python --out dist || exit 1; done
 	@ls dist/*.whl
 
 image: TARGETS := $(PROCESSOR)-unknown-linux-gnu
 image: wheels ## The product's image (BUILDER=podman, docker or buildah; TAG=cachefleet:dev; PROCESSOR=aarch64: for another)
 	@$(BUILDER) build --platform linux/$(if $(filter aarch64,$(PROCESSOR)),arm64,amd64) -f images/cachefleet/Dockerfile -t $(or $(TAG),cachefleet:dev) .
+
+release: wheels ## What a release consists of, in dist/: wheels, image (OCI), SBOM, chart, checksums (docs/releasing.md; BASE=IMAGE@DIGEST)
+	@$(BIN)/python -m release --base "$(BASE)" --build-options "$(BUILD_OPTIONS)" $(if $(PROCESSORS),--processors "$(PROCESSORS)")
 
 cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ctrl-C ends it
 	@$(BIN)/python -m e2e.cluster

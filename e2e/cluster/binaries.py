@@ -51,11 +51,14 @@ NODE_PROGRAMS = (
     Program("pause", "pause", "."),
 )
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
+SYFT = Program("syft", "syft", "github.com/anchore/syft/cmd/syft")
+"""Lists the parts of an image for a release."""
 _PINNED = {
     "coredns": "github.com/coredns/coredns",
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm": "helm.sh/helm/v3",
     "kubernetes": "k8s.io/kubernetes",
+    "syft": "github.com/anchore/syft",
 }
 
 
@@ -204,7 +207,9 @@ def _watch(process: subprocess.Popen[bytes], module: str, log: Path, started: fl
 
 
 def _ldflags(module: str) -> str:
-    values = {"kubernetes": _kubernetes_values, "helm": _helm_values}.get(module, dict[str, str])()
+    values = {"kubernetes": _kubernetes_values, "helm": _helm_values, "syft": _syft_values}.get(
+        module, dict[str, str]
+    )()
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
@@ -222,6 +227,11 @@ def _helm_values() -> dict[str, str]:
     where = "helm.sh/helm/v3/pkg/chartutil"
     version_ = {"helm.sh/helm/v3/internal/version.version": version("helm")}
     return version_ | {f"{where}.k8sVersionMajor": major, f"{where}.k8sVersionMinor": minor}
+
+
+def _syft_values() -> dict[str, str]:
+    """Without it the lists that it writes say that they are of no version of it."""
+    return {"main.version": version("syft").removeprefix("v")}
 
 
 def _lines(log: Path) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -26,6 +28,34 @@ def made(folder: Path) -> Path:
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "docs", tmp_path / "docs"))
+
+
+def test_every_page_is_found_by_its_words_and_stands_under_a_reader(pages: Path) -> None:
+    site = made(pages)
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    named = {entry["location"].partition("#")[0] for entry in index if entry["text"]}
+    wanted = {f"{page.stem}/" for page in (ROOT / "docs").glob("*.md")}
+    assert wanted <= named
+    assert any("preStop" in entry["text"] for entry in index)
+    readers = re.findall(
+        r'<li class="md-tabs__item[^"]*">\s*<a[^>]*>\s*([^<]*?)\s*</a>', (site / "index.html").read_text()
+    )
+    assert readers == [
+        "Cachefleet",
+        *("Platform engineers", "Application developers", "SREs", "Contributors", "Everybody"),
+    ]
+    assert all(f'href="{page}"' in (site / "index.html").read_text() for page in wanted), "navigation has each page"
+
+
+def test_pictures_that_pages_show_are_in_it(pages: Path) -> None:
+    site = made(pages)
+    shown = {
+        (page.parent / picture).resolve()
+        for page in site.rglob("*.html")
+        for picture in re.findall(r'<img[^>]* src="([^":]+\.png)"', page.read_text())
+    }
+    assert {path.name for path in shown} == {path.name for path in (ROOT / "docs" / "images").glob("*.png")}
+    assert [path for path in shown if not path.is_file()] == []
 
 
 def test_pages_and_what_they_lead_to_are_in_it(pages: Path) -> None:
