@@ -42,6 +42,7 @@ CONTROLLERS = (
     "horizontal-pod-autoscaler-controller",
     "namespace-controller",
     "replicaset-controller",
+    "resourceclaim-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
     "serviceaccount-token-controller",

@@ -362,8 +362,21 @@ def test_rights_granted_are_rights_used(bench: Bench, fleet: FakeControlPlane) -
     until(lambda: not deployment(bench)["status"].get("availableReplicas"))
     replica_set_of_another(bench, deployment(bench))
     until(lambda: not bench.kube.read("ReplicaSet", bench.namespace, "demo-workers-theirs")["spec"]["replicas"])
+    _claim_twice(bench)
     first.stop()
     assert rights.used(bench.cluster.requests(bench.identity.name), bench.identity) == rights.RIGHTS
+
+
+def _claim_twice(bench: Bench) -> None:
+    """A pool whose devices are claimed, edited, so that the template of its former claims goes."""
+    bench.create("claims", device={"claims": {"className": "gpu"}}, replicas=1)
+    for count in (2, 1):
+        until(lambda: bench.reason("Progressing", "claims") == "DevicesUnavailable")
+        for pod in pods(bench, "claims"):
+            kubelet.ready(bench.kube, pod)
+        until(lambda: bench.reason("Ready", "claims") == "WorkersReady")
+        bench.edit("claims", device={"claims": {"count": count}})
+    until(lambda: len(bench.kube.list("ResourceClaimTemplate", bench.namespace)) == 2)
 
 
 def test_metrics_tell_of_each_pool_and_forget_it(bench: Bench) -> None:

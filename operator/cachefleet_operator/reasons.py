@@ -16,6 +16,7 @@ class Reason(StrEnum):
     IMAGE_VOLUMES_UNSUPPORTED = "ImageVolumesUnsupported"
     NAME_TAKEN = "NameTaken"
     CHAT_TEMPLATE_MISSING = "ChatTemplateMissing"
+    DEVICES_NOT_CLAIMABLE = "DevicesNotClaimable"
     FLEET_KEY_BROKEN = "FleetKeyBroken"
     FLEET_KEY_CHANGED = "FleetKeyChanged"
     CERTIFICATES_BROKEN = "CertificatesBroken"
@@ -34,6 +35,7 @@ class Reason(StrEnum):
     CRASH_LOOPING = "CrashLooping"
     OUT_OF_MEMORY = "OutOfMemory"
     UNSCHEDULABLE = "Unschedulable"
+    DEVICES_UNAVAILABLE = "DevicesUnavailable"
     VOLUME_UNAVAILABLE = "VolumeUnavailable"
     WORKER_KEY_REFUSED = "WorkerKeyRefused"
     # ContractConsistent, IndexFresh and HitRateMet

@@ -205,6 +205,50 @@ INVALID: Final[tuple[Invalid, ...]] = (
         engine={"blockSize": 16},
     ),
     _spec(
+        "claims and a resource",
+        "spec.device.claims: a mapping: must not be given together with resource, unless that is empty",
+        "must not be given together with resource, unless that is empty (an engine on a CPU): set resource to null",
+        device={"resource": "nvidia.com/gpu", "claims": {"className": "gpu"}},
+    ),
+    _spec(
+        "claims of nothing",
+        "spec.device.claims.className: nothing: must be given, or resourceClaimTemplateName or resourceClaimName",
+        "must be given, or resourceClaimTemplateName or resourceClaimName: exactly one of the three",
+        device={"claims": {}},
+    ),
+    _spec(
+        "claims of two",
+        "exactly one of the three",
+        "exactly one of the three",
+        device={"claims": {"resourceClaimTemplateName": "a", "resourceClaimName": "b"}},
+    ),
+    _spec(
+        "count of a template of theirs",
+        "spec.device.claims.count: 2: must not be given without className",
+        "must not be given without className: the object that is named says how many",
+        device={"claims": {"resourceClaimTemplateName": "a", "count": 2}},
+    ),
+    _spec(
+        "selectors of a claim of theirs",
+        "spec.device.claims.selectors: a list of 1: must not be given without className",
+        "must not be given without className: the object that is named says which",
+        device={"claims": {"resourceClaimName": "a", "selectors": ["true"]}},
+    ),
+    _spec(
+        "fewer devices than the engine takes",
+        "spec.device.claims.count: 2: must be at least engine.tensorParallelSize times engine.dataParallelSize",
+        "must be at least engine.tensorParallelSize times engine.dataParallelSize, its default, and at most 32",
+        device={"claims": {"className": "gpu", "count": 2}},
+        engine={"tensorParallelSize": 2, "dataParallelSize": 2},
+    ),
+    _spec(
+        "more devices than a claim has",
+        "spec.device.claims.count: nothing: must be at least",
+        "must be at least engine.tensorParallelSize times engine.dataParallelSize, its default, and at most 32",
+        device={"claims": {"className": "gpu"}},
+        engine={"tensorParallelSize": 8, "dataParallelSize": 5},
+    ),
+    _spec(
         "warm prefix without tenants",
         "spec.prefixCache.warmPrefixes: a list of 1: must each name tenants when tenancy.isolation is PerTenant",
         "must each name tenants when tenancy.isolation is PerTenant",
@@ -398,6 +442,18 @@ VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("media from anywhere", {"spec": {"engine": {"allowedMediaDomains": ["*"]}}}),
     ("image by digest", {"spec": {"engine": {"image": "r.example:5000/vllm:v0.32.0@sha256:" + "0" * 64}}}),
     ("a CPU", {"spec": {"device": {"resource": "", "memoryMiB": 64}, "engine": {"blockSize": 64}}}),
+    (
+        "devices of a class",
+        {
+            "spec": {
+                "device": {
+                    "claims": {"className": "gpu.example.com", "count": 4, "selectors": ["device.driver != ''"]}
+                },
+                "engine": {"tensorParallelSize": 4},
+            }
+        },
+    ),
+    ("a claim", {"spec": {"device": {"resource": "", "claims": {"resourceClaimName": "cores"}}}}),
     (
         "split roles",
         {"spec": {"role": "Prefill", "engine": {"kvTransfer": {"kv_connector": "NixlConnector", "kv_port": 14579}}}},

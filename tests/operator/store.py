@@ -29,6 +29,8 @@ class Store:
         self._applied: dict[tuple[Ref, str], Object] = {}
         self.writes: list[tuple[str, Ref]] = []
         self.crash_after: int | None = None
+        self.unserved: set[str] = set()
+        """Kinds that this server does not know."""
         self.before: Callable[[str, Ref], None] = lambda _verb, _ref: None
         for each in objects:
             self.objects[Ref.of(each)] = deepcopy(each)
@@ -41,6 +43,8 @@ class Store:
         self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
     ) -> list[Object] | None:
         self.before("list", Ref(kind, namespace, ""))
+        if kind in self.unserved:
+            return None
         uid = fields.partition("involvedObject.uid=")[2]
         parts = selector.split(",") if selector else []
         wanted = dict(part.split("=") for part in parts if not part.startswith("!"))
@@ -89,6 +93,13 @@ class Store:
         self.before("scale", ref)
         self._check(ref, manifest["metadata"])
         return self._store("scale", ref, _laid_over(deepcopy(self.objects[ref]), {"spec": manifest["spec"]}))
+
+    async def delete(self, manifest: Object) -> Object:
+        ref = Ref.of(manifest)
+        self.before("delete", ref)
+        self._check(ref, manifest["metadata"])
+        self._count("delete", ref)
+        return self.objects.pop(ref)
 
     async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         ref = Ref.of(manifest)

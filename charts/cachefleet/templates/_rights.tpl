@@ -47,6 +47,13 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create, get, list, patch, watch]
+# Of pools whose devices are claimed.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [list]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [create, delete, list, patch]
 {{- end }}
 
 {{/* The Lease; the fleet's key, made once, read ever after; certificates, and a ConfigMap of what to trust. */}}

@@ -23,6 +23,7 @@ from cachefleet_core.pool.validation_problems import PoolError, Problem, preview
 from cachefleet_core.pool.worker_spec import (
     CPU_BLOCK_SIZE,
     GPU_BLOCK_SIZE,
+    MAX_CLAIMED,
     DeviceSpec,
     EngineSpec,
     KvRole,
@@ -63,9 +64,25 @@ class PoolSpec(Section):
         ),
         Rule(
             field="engine.blockSize",
-            cel="self.device.resource != '' || !has(self.engine.blockSize) || self.engine.blockSize % 32 == 0",
+            cel="!has(self.device.resource) || self.device.resource != '' || !has(self.engine.blockSize) "
+            "|| self.engine.blockSize % 32 == 0",
             message="must be a multiple of 32 on a CPU",
             holds=lambda spec: not spec.device.is_cpu or spec.block_size % CPU_BLOCK_SIZE == 0,
+        ),
+        Rule(
+            field="device.claims.count",
+            cel="!has(self.device.claims) || !has(self.device.claims.className) "
+            "|| (has(self.device.claims.count) ? self.device.claims.count "
+            ": self.engine.tensorParallelSize * self.engine.dataParallelSize) <= 32 "
+            "&& (!has(self.device.claims.count) "
+            "|| self.device.claims.count >= self.engine.tensorParallelSize * self.engine.dataParallelSize)",
+            message="must be at least engine.tensorParallelSize times engine.dataParallelSize, its default, and at "
+            f"most {MAX_CLAIMED}",
+            holds=lambda spec: (
+                spec.device.claims is None
+                or spec.device.claims.class_name is None
+                or spec.engine.devices <= (spec.device.claims.count or spec.engine.devices) <= MAX_CLAIMED
+            ),
         ),
         Rule(
             field="prefixCache.warmPrefixes",

@@ -35,6 +35,9 @@ from cachefleet_core.pool.weights_image import WeightsImage, image_rules
 CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
+NVIDIA: Final = "nvidia.com/gpu"
+MAX_CLAIMED: Final = 32
+"""Devices that Kubernetes allocates to one claim."""
 DEFAULT_IMAGE: Final = "vllm/vllm-openai:v0.32.0"
 
 
@@ -282,11 +285,69 @@ class EngineSpec(Section):
         return self.tensor_parallel_size * self.data_parallel_size
 
 
+CelExpression = Annotated[str, Field(min_length=1, max_length=10_240, pattern=TEXT)]
+"""Of a length that Kubernetes takes."""
+
+
+class DeviceClaims(Section):
+    """Devices by Dynamic Resource Allocation: some of a DeviceClass, or what an object of Kubernetes asks for."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="className",
+            cel="[has(self.className), has(self.resourceClaimTemplateName), has(self.resourceClaimName)]"
+            ".filter(given, given).size() == 1",
+            message="must be given, or resourceClaimTemplateName or resourceClaimName: exactly one of the three",
+            holds=lambda claims: [claims.class_name, *claims.references].count(None) == 2,
+        ),
+        Rule(
+            field="count",
+            cel="has(self.className) || !has(self.count)",
+            message="must not be given without className: the object that is named says how many",
+            holds=lambda claims: claims.class_name is not None or claims.count is None,
+        ),
+        Rule(
+            field="selectors",
+            cel="has(self.className) || size(self.selectors) == 0",
+            message="must not be given without className: the object that is named says which",
+            holds=lambda claims: claims.class_name is not None or not claims.selectors,
+        ),
+    )
+
+    class_name: ObjectName | None = None
+    """Name of a DeviceClass, of which each worker gets devices. Default: none."""
+    count: Annotated[int, Field(ge=1, le=MAX_CLAIMED)] | None = None
+    """Devices of one worker. Default: tensorParallelSize times dataParallelSize."""
+    selectors: Annotated[tuple[CelExpression, ...], Field(strict=False, max_length=32)] = ()
+    """CEL expressions that each device must fulfil besides those of its class, as in a ResourceClaim. Default: none."""
+    resource_claim_template_name: ObjectName | None = None
+    """Name of a ResourceClaimTemplate in the pool's namespace; each worker gets a claim of it. Default: none."""
+    resource_claim_name: ObjectName | None = None
+    """Name of a ResourceClaim in the pool's namespace, whose devices all workers share. Default: none."""
+
+    @property
+    def references(self) -> tuple[str | None, str | None]:
+        """The object that is named instead of a class: a template, or a claim."""
+        return self.resource_claim_template_name, self.resource_claim_name
+
+
 class DeviceSpec(Section):
     """The devices a worker runs on; all of one kind."""
 
-    resource: Annotated[str, Field(max_length=253, pattern=RESOURCE)] = "nvidia.com/gpu"
-    """Kubernetes resource of the device; empty for a CPU."""
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="claims",
+            cel="!has(self.claims) || !has(self.resource) || self.resource == ''",
+            message="must not be given together with resource, unless that is empty (an engine on a CPU): set "
+            "resource to null",
+            holds=lambda device: device.claims is None or not device.resource,
+        ),
+    )
+
+    resource: Annotated[str, Field(max_length=253, pattern=RESOURCE)] | None = None
+    """Kubernetes resource of the device; empty for a CPU. Default: nvidia.com/gpu, or none where claims are given."""
+    claims: DeviceClaims | None = None
+    """Devices by Dynamic Resource Allocation (resource.k8s.io/v1) instead of a resource. Default: none."""
     memory_mib: Annotated[int, Field(ge=1, le=16_777_216)]
     """Memory of one device, in MiB."""
     activation_mib: MiB = 2048
@@ -295,5 +356,12 @@ class DeviceSpec(Section):
     """Memory never touched on each device, in MiB."""
 
     @property
+    def resource_name(self) -> str:
+        """The Kubernetes resource that is asked for, "" for none."""
+        default = "" if self.claims else NVIDIA
+        return default if self.resource is None else self.resource
+
+    @property
     def is_cpu(self) -> bool:
-        return not self.resource
+        """Whether the engine runs on a CPU, whatever is claimed for it."""
+        return self.resource == ""

@@ -12,11 +12,11 @@ from typing import Final
 
 from cachefleet_core.budget import plan_budget
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker_spec import NVIDIA
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.processes import worker_label
 from cachefleet_local.models.tiny_model import SIZES, made_model_path
 
-NVIDIA: Final = "nvidia.com/gpu"
 OWN_PREFIX: Final = "cachefleet/"
 _ASK_SECONDS: Final = 60
 _VERSIONS: Final = """
@@ -107,10 +107,10 @@ def devices_of(pools: Sequence[PrefixCachePool]) -> dict[str, str]:
 
 def _pool_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
     spec, lines = pool.spec, []
-    if spec.device.resource not in {"", NVIDIA}:
-        lines.append(
-            f'spec.device.resource is {spec.device.resource}; on one machine "" (CPU) and {NVIDIA} can be used'
-        )
+    if spec.device.claims:
+        lines.append(f'spec.device.claims needs Kubernetes; on one machine give resource: "" (CPU) or {NVIDIA}')
+    elif (resource := spec.device.resource_name) not in {"", NVIDIA}:
+        lines.append(f'spec.device.resource is {resource}; on one machine "" (CPU) and {NVIDIA} can be used')
     if machine.vllm and machine.vllm_for_cpu != spec.device.is_cpu:
         built, wanted = ("CPUs", "GPUs") if machine.vllm_for_cpu else ("GPUs", "a CPU")
         lines.append(f"its workers run on {wanted}, and the vLLM installed here ({machine.vllm}) is built for {built}")
@@ -146,7 +146,7 @@ def _adapter_problems(pool: PrefixCachePool, machine: Machine) -> list[str]:
 
 
 def _devices(pool: PrefixCachePool) -> int:
-    if pool.spec.device.resource != NVIDIA:
+    if pool.spec.device.resource_name != NVIDIA:
         return 0
     return pool.spec.replicas * pool.spec.engine.devices
 

@@ -24,6 +24,8 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PrefixCachePool": ("cachefleet.io/v1alpha1", "prefixcachepools"),
     "ReplicaSet": ("apps/v1", "replicasets"),
+    "ResourceClaim": ("resource.k8s.io/v1", "resourceclaims"),
+    "ResourceClaimTemplate": ("resource.k8s.io/v1", "resourceclaimtemplates"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -111,6 +113,11 @@ class Api:
         ref = Ref.of(manifest)
         return await self._request("update", ref.kind, _path(ref), body=manifest, query={"fieldManager": MANAGER})
 
+    async def delete(self, manifest: Object) -> Object:
+        """Delete an object, on condition of the uid in the manifest."""
+        ref, uid = Ref.of(manifest), manifest["metadata"]["uid"]
+        return await self._request("delete", ref.kind, _path(ref), body={"preconditions": {"uid": uid}})
+
     async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         """Server-side apply, forced: the fields in the manifest become this manager's, whoever managed them.
 
@@ -186,7 +193,7 @@ async def connect(kubeconfig: Path | None, observer: Observer, *, request_second
         await client.close()
 
 
-_METHODS: Final = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
+_METHODS: Final = {"delete": "DELETE", "get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
 
 
 def _path(ref: Ref) -> str:

@@ -2,6 +2,7 @@
 
 agent_container   containers of cachefleet's image: agent, plugin copier
 child_objects     every object that a pool owns, Deployment to Secret
+claim_template    ResourceClaimTemplate of a pool, and its pods' claim
 container         ports, paths and builders that the containers share
 engine_container  container that runs vLLM
 network_policy    who may connect to a pool's workers

@@ -15,6 +15,7 @@ from cachefleet_core.tls_names import AGENT_PORT_NAME, ENGINE_PORT_NAME
 from cachefleet_operator import names
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.manifests.claim_template import claim_template_name, claim_template_spec
 from cachefleet_operator.manifests.container import AGENT_PORT, ENGINE_PORT
 from cachefleet_operator.manifests.network_policy import closed_to_others, open_to_all
 from cachefleet_operator.manifests.pod import pod_template
@@ -71,6 +72,7 @@ def children(
         _service(pool, settings),
         _disruption_budget(pool),
         *_network_policy(pool, settings, there),
+        *_claim_template(pool),
         _deployment(pool, template),
         *([live] if last else []),
     )
@@ -139,6 +141,11 @@ def _network_policy(pool: PrefixCachePool, settings: Settings, there: Container[
     if settings.worker_peers:
         return [{**begin, "spec": closed_to_others(pool, settings.worker_peers)}]
     return [{**begin, "spec": open_to_all(pool)}] if Ref.of(begin) in there else []
+
+
+def _claim_template(pool: PrefixCachePool) -> list[Manifest]:
+    spec = claim_template_spec(pool)
+    return [{**_begin(pool, "ResourceClaimTemplate", claim_template_name(pool)), "spec": spec}] if spec else []
 
 
 def _deployment(pool: PrefixCachePool, template: Manifest) -> Manifest:

@@ -21,6 +21,8 @@ PLUGIN_FOLDER: Final = "/cachefleet"
 KEYS: Final = "/etc/cachefleet/keys"
 POLICY: Final = "/etc/cachefleet/policy"
 PROBE_SECONDS: Final = 10
+CLAIM: Final = "devices"
+"""Name, in a worker pod, of the ResourceClaim for the engine's devices."""
 TLS: Final = "/etc/cachefleet/tls"
 """Where the workers' certificate is mounted."""
 

@@ -19,6 +19,7 @@ from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_operator import names
 from cachefleet_operator.manifests.container import (
     AGENT_PORT,
+    CLAIM,
     ENGINE_PORT,
     EVENTS_ENDPOINT,
     KEYS,
@@ -155,6 +156,8 @@ def _mounts(spec: PoolSpec) -> list[Manifest]:
 
 
 def _resources(spec: PoolSpec) -> Manifest:
-    if spec.device.is_cpu:
-        return {"requests": {"memory": f"{spec.device.memory_mib}Mi"}}
-    return {"limits": {spec.device.resource: str(spec.engine.devices)}}
+    device = spec.device
+    claimed = {"claims": [{"name": CLAIM}]} if device.claims else {}
+    if device.is_cpu:
+        return {"requests": {"memory": f"{device.memory_mib}Mi"}, **claimed}
+    return claimed or {"limits": {device.resource_name: str(spec.engine.devices)}}

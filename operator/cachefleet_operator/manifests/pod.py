@@ -10,6 +10,7 @@ from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import KeyRef
 from cachefleet_operator import names
 from cachefleet_operator.manifests.agent_container import agent_container, plugin_container
+from cachefleet_operator.manifests.claim_template import pod_claims
 from cachefleet_operator.manifests.container import Manifest
 from cachefleet_operator.manifests.engine_container import CHAT_TEMPLATE, engine_container
 from cachefleet_operator.manifests.pod_patch import merged
@@ -92,6 +93,7 @@ def _own_template(pool: PrefixCachePool, settings: Settings, marks: Mapping[str,
             "initContainers": [plugin_container(settings), agent_container(pool, settings)],
             "containers": [engine_container(pool, settings)],
             "volumes": _volumes(pool, settings),
+            **pod_claims(pool),
         },
     }
 

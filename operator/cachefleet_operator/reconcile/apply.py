@@ -63,6 +63,13 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an object of ours that nothing needs any more; that it is gone is no failure."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """Create a Kubernetes event; that it exists already is no failure."""
 
@@ -76,7 +83,7 @@ class WriteStatus:
     manifest: Manifest
 
 
-Action = Create | Replace | Apply | Rewrite | Annotate | Scale | Emit | WriteStatus
+Action = Create | Replace | Apply | Rewrite | Annotate | Scale | Delete | Emit | WriteStatus
 
 
 def reason_of(action: Action) -> str:
@@ -146,6 +153,7 @@ class WriteApi(Protocol):
     async def rewrite(self, manifest: Object) -> Object: ...
     async def annotate(self, manifest: Object) -> Object: ...
     async def scale(self, manifest: Object) -> Object: ...
+    async def delete(self, manifest: Object) -> Object: ...
     async def apply(self, manifest: Object, *, subresource: str = "", dry_run: bool = False) -> Object: ...
 
 
@@ -210,7 +218,7 @@ class Applier:
                 await self._api.rewrite(manifest)
             case Apply(manifest):
                 return await self._api.apply(manifest)
-            case Annotate() | Scale():
+            case Annotate() | Scale() | Delete():
                 await self._tolerant(action)
             case Emit(event):
                 await self._emit(event)
@@ -228,10 +236,10 @@ class Applier:
             log.warning("%s could not be told: %s", Ref.of(event), error)
         self._quiet.record(event)
 
-    async def _tolerant(self, action: Annotate | Scale) -> None:
-        write = self._api.annotate if isinstance(action, Annotate) else self._api.scale
+    async def _tolerant(self, action: Annotate | Scale | Delete) -> None:
+        verbs = {Annotate: self._api.annotate, Scale: self._api.scale, Delete: self._api.delete}
         try:
-            await write(action.manifest)
+            await verbs[type(action)](action.manifest)
         except KubernetesError as error:
             # Another object of that name, or none. A refusal must not stop the actions that follow.
             if error.status != 409 and not isinstance(error, RefusedError):

@@ -15,13 +15,24 @@ from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import cache_values
+from cachefleet_operator.devices.claim_templates import NO_TEMPLATES, ClaimTemplates
 from cachefleet_operator.kube.additions import additions, without_additions
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.foreign_edits import Edit, foreign_edit
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile import rollout
-from cachefleet_operator.reconcile.apply import Action, Apply, Create, Emit, Replace, Rewrite, Scale, WriteStatus
+from cachefleet_operator.reconcile.apply import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Emit,
+    Replace,
+    Rewrite,
+    Scale,
+    WriteStatus,
+)
 from cachefleet_operator.reconcile.deletion_cost import costs
 from cachefleet_operator.reconcile.field_conflicts import Conflict, after
 from cachefleet_operator.reconcile.futile_applies import applied
@@ -76,6 +87,8 @@ class Observed:
     """Of its objects those that somebody else edited lately."""
     autoscaler: str = ""
     """The one that scales its Deployment, where that is one of those edits; "" where none is known."""
+    claims: ClaimTemplates = NO_TEMPLATES
+    """Its ResourceClaimTemplates, which are among its objects, too."""
     replica_sets: tuple[ReplicaSet, ...] | None = None
     """Of its Deployment, where another writer changes its pods and they may be listed."""
 
@@ -132,6 +145,7 @@ def plan(desired: Desired, observed: Observed, clock: Clock) -> list[Action]:
     current = not any(_is_deployment(action) for action in work)
     back = readopted(_subject(observed), observed.pod_manifests, now=clock.now)
     work += _outdated(desired, observed)
+    work += _superseded(desired, observed) if not work else []
     return [*back, *_costs(work, observed), *work, *report(desired.verdict, observed, clock, applied=current)]
 
 
@@ -233,6 +247,14 @@ def _outdated(desired: Desired, observed: Observed) -> list[Scale]:
     live, last = observed.deployment, desired.last
     there = desired.keeps_pods and live and last and rollout.is_paused(live) and is_as_applied(last, live)
     return [Scale(dict(each)) for each in outdated(observed.replica_sets or ())] if there else []
+
+
+def _superseded(desired: Desired, observed: Observed) -> list[Delete]:
+    """ResourceClaimTemplates of former specs, once no pod can be made of them any more."""
+    wanted, there = {Ref.of(each) for each in desired.apply}, observed.claims.templates
+    workers = workers_of(observed.deployment, wanted=desired.verdict.replicas, applied=True)
+    rests = desired.verdict.admitted and workers.settled
+    return [Delete(each) for ref, each in there.items() if ref not in wanted] if rests else []
 
 
 def _contested(observed: Observed) -> str:

@@ -16,6 +16,8 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
+from cachefleet_operator.devices.claim_templates import ClaimsError, claim_templates
+from cachefleet_operator.devices.waiting_claims import claim_failures
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
@@ -157,6 +159,8 @@ class Reconciler:
             ),
         )
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
+        claims = await claim_templates(self._api, pool)
+        children |= claims.templates
         labelled, unlabelled = (each if isinstance(each, list) else () for each in (with_label, without))
         pods = (*labelled, *unlabelled)
         now = self._today()
@@ -166,20 +170,33 @@ class Reconciler:
             in_vain=self._futile.among(children),
             pod_manifests=pods,
             conflicts=self._conflicts.among(children, now),
+            claims=claims,
         )
         if any(each.keeps_pods for each in observed.conflicts.values()):
             observed = replace(observed, replica_sets=await self._replica_sets(observed))
         if any(each.of_autoscaler for each in observed.conflicts.values()):
             observed = replace(observed, autoscaler=await self._autoscaler(namespace, names.deployment(name)))
-        late = deadline(observed.deployment)
+        return replace(observed, observations=await self._pods(observed, labelled, now))
+
+    async def _pods(self, observed: Observed, labelled: Sequence[Object], now: dt.datetime) -> Observations:
+        """What the pods with a pool's label say, and what keeps them from devices and volumes."""
+        name, late = observed.pool["metadata"]["name"], deadline(observed.deployment)
         there = [pod for pod in labelled if owned(pod, name)]
         volumes = await volume_failures(self._api, there, now, page=LIST_PAGE)
         grace = self._times.unschedulable_seconds
-        surges = may_surge(observed.deployment)
-        seen = pods_of(there, now, grace_seconds=grace, ready_seconds=late, volumes=volumes, surges=surges)
+        devices = await claim_failures(self._api, there, now, grace_seconds=grace)
+        seen = pods_of(
+            there,
+            now,
+            grace_seconds=grace,
+            ready_seconds=late,
+            volumes=volumes,
+            claims=devices,
+            surges=may_surge(observed.deployment),
+        )
         how = ended(there, now, seconds=late)
         paused, strangers = is_paused(observed.deployment), foreign_pods(labelled, name)
-        return replace(observed, observations=Observations(seen, paused=paused, ended=how, foreign=strangers))
+        return Observations(seen, paused=paused, ended=how, foreign=strangers)
 
     async def _replica_sets(self, observed: Observed) -> tuple[ReplicaSet, ...] | None:
         """Those of the pool's Deployment, None where there is none or none may be seen."""
@@ -245,6 +262,8 @@ class Reconciler:
         if not verdict.admitted:
             return Desired(verdict)
         try:
+            if observed.claims.problem:
+                raise ClaimsError(observed.claims.problem)
             keys = await self._keys(pool, observed)
             made = self._made(pool, observed)
             chat_template = await self._chat_template(pool)
@@ -342,6 +361,7 @@ class Reconciler:
 
 _INVALID: Final[Mapping[type[Exception], Reason]] = {
     TemplateError: Reason.INVALID_POD_TEMPLATE,
+    ClaimsError: Reason.DEVICES_NOT_CLAIMABLE,
     ChatTemplateError: Reason.CHAT_TEMPLATE_MISSING,
     FleetKeyError: Reason.FLEET_KEY_BROKEN,
     KeysChangedError: Reason.FLEET_KEY_CHANGED,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cachefleet_core.pool.worker_pods import is_replica_set
 from cachefleet_operator import names
+from cachefleet_operator.devices.waiting_claims import keeps_from_nodes, waits_for_claims
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.troubles import MAX_MESSAGE, Trouble, of_containers
 from cachefleet_operator.status.volume_failures import LOOK_SECONDS, MOUNT_SECONDS, waits
@@ -50,16 +51,18 @@ def pods_of(
     grace_seconds: float,
     ready_seconds: float,
     volumes: Mapping[str, str] = MappingProxyType({}),
+    claims: Mapping[str, str] = MappingProxyType({}),
     surges: bool = False,
 ) -> tuple[Pod, ...]:
     """Read a pool's pods, sorted by name, without those that ended. A pod is in trouble when it was unschedulable for
     ``grace_seconds`` or not ready for ``ready_seconds``: a Deployment's deadline is for rollouts, not for new workers.
 
-    ``volumes`` has what keeps volumes from pods, by their names. With ``surges`` a pod that waits beside one of another
-    template may be waiting for what that one holds.
+    ``volumes`` and ``claims`` have what keeps volumes and devices from pods, by their names. With ``surges`` a pod that
+    waits beside one of another template may be waiting for what that one holds.
     """
     alive = [each for each in manifests if (each.get("status") or {}).get("phase") not in {"Failed", "Succeeded"}]
-    context = _Context(now, grace_seconds, ready_seconds, volumes, surging=surges and len(_templates(alive)) > 1)
+    surging = surges and len(_templates(alive)) > 1
+    context = _Context(now, grace_seconds, ready_seconds, volumes, claims, surging=surging)
     return tuple(sorted((_pod(each, context) for each in alive), key=lambda pod: pod.name))
 
 
@@ -71,6 +74,7 @@ class _Context:
     grace_seconds: float
     ready_seconds: float
     volumes: Mapping[str, str]
+    claims: Mapping[str, str]
     surging: bool
 
 
@@ -135,7 +139,7 @@ def _pod(manifest: Mapping[str, Any], context: _Context) -> Pod:
     if not leaving and not ready:
         trouble = next(of_containers(metadata["name"], status, _since(metadata, conditions)), None)
         if trouble is None:
-            trouble, again = _unscheduled(metadata["name"], conditions.get("PodScheduled", {}), context)
+            trouble, again = _unscheduled(manifest, conditions.get("PodScheduled", {}), context)
         if trouble is None and again is None:
             trouble, again = _without_volume(manifest, conditions.get("PodScheduled", {}), context)
         if trouble is None:
@@ -166,14 +170,23 @@ def _running_since(status: Mapping[str, Any]) -> dt.datetime | None:
         return None
 
 
-def _unscheduled(pod: str, condition: Mapping[str, Any], context: _Context) -> tuple[Trouble | None, float | None]:
-    if condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
+def _unscheduled(
+    manifest: Mapping[str, Any], condition: Mapping[str, Any], context: _Context
+) -> tuple[Trouble | None, float | None]:
+    refused = condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
+    if not refused and not waits_for_claims(manifest):
         return None, None
-    since, words = str(condition.get("lastTransitionTime") or ""), str(condition.get("message") or "no node fits")
+    pod, metadata = str(manifest["metadata"]["name"]), manifest["metadata"]
+    since = str(condition.get("lastTransitionTime") or metadata.get("creationTimestamp") or "")
+    claim, said = context.claims.get(pod, ""), str(condition.get("message") or "no node fits") if refused else ""
     left = context.grace_seconds - _age(since, context.now)
-    if left > 0:
-        return None, left
-    return Trouble(Reason.UNSCHEDULABLE, pod, "", words, lasting=False, since=since, surging=context.surging), None
+    if left > 0 or not (claim or said):
+        return None, left if left > 0 else LOOK_SECONDS
+    reason, words = Reason.UNSCHEDULABLE, said
+    if keeps_from_nodes(claim, said):
+        reason, words = Reason.DEVICES_UNAVAILABLE, ": ".join(filter(None, (claim, said)))
+    trouble = Trouble(reason, pod, "", words, lasting=False, since=since, surging=context.surging)
+    return trouble, LOOK_SECONDS if claim else None
 
 
 def _without_volume(

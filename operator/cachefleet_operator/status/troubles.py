@@ -66,6 +66,14 @@ _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
         _Cause(r"volume node affinity|volume zone", "its volume is of another node or zone: use one that nodes share"),
         _Cause(r"", "add nodes, or ask for less", held=True),
     ),
+    Reason.DEVICES_UNAVAILABLE: (
+        _Cause(
+            r"(?i)(deviceclass|device class) .*(does not exist|not found)", "create that class, or correct its name"
+        ),
+        _Cause(r"does not exist|not found", "create what it names, or correct spec.device.claims"),
+        _Cause(r"is not made|being deleted", "what it waits for: kubectl describe pod {pod}"),
+        _Cause(r"", "add nodes with such devices, or claim fewer or others", held=True),
+    ),
     Reason.VOLUME_UNAVAILABLE: (
         _Cause(
             r"Multi-Attach|already (exclusively )?(attached|used|in use)|in use by",

@@ -109,6 +109,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
         ("hit", "objective"),
     ):
         del whole[section][field]
+    assert read_pool(VALID).spec.device.resource_name == whole["device"].pop("resource")
     whole["model"] |= {"revision": "", "adapters": []}
     whole["replicas"] = 1
     whole["engine"]["tensorParallelSize"] = 1

@@ -1,0 +1,123 @@
+"""Pools that claim devices: the pod, the template, and clusters that have no claims."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from cachefleet_operator.kube.objects import Ref
+from cachefleet_operator.manifests.child_objects import children
+from cachefleet_operator.reconcile.apply import Applier
+from cachefleet_operator.reconcile.reconciler import Outcome, PoolKey, Reconciler
+from cachefleet_runtime.kubernetes import Object, RefusedError
+from tests.operator.pools import SETTINGS, document, pool
+from tests.operator.store import Store
+
+KEY = PoolKey("serving/demo")
+POOL = Ref("PrefixCachePool", "serving", "demo")
+
+
+def claiming(**claims: Any) -> dict[str, Any]:
+    return {"device": {"claims": claims}, "engine": {"maxModelLen": 2048, "tensorParallelSize": 2}}
+
+
+def made(spec: dict[str, Any]) -> dict[str, Object]:
+    return {manifest["kind"]: manifest for manifest in children(pool(spec), SETTINGS)}
+
+
+def reconciler(store: Store) -> Reconciler:
+    today = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    return Reconciler(store, Applier(store, lambda: True), SETTINGS, today=lambda: today)
+
+
+def templates(store: Store) -> list[str]:
+    return sorted(ref.name for ref in store.objects if ref.kind == "ResourceClaimTemplate")
+
+
+def condition(store: Store, kind: str) -> Object:
+    found: Object = next(each for each in store.objects[POOL]["status"]["conditions"] if each["type"] == kind)
+    return found
+
+
+def test_devices_of_a_class_are_asked_for_by_a_template_of_the_pool_s_own() -> None:
+    objects = made(claiming(className="gpu", selectors=["a", "b"]))
+    template, spec = objects["ResourceClaimTemplate"], objects["Deployment"]["spec"]["template"]["spec"]
+    exactly = {
+        "deviceClassName": "gpu",
+        "allocationMode": "ExactCount",
+        "count": 2,
+        "selectors": [{"cel": {"expression": "a"}}, {"cel": {"expression": "b"}}],
+    }
+    assert template["spec"]["spec"] == {"devices": {"requests": [{"name": "devices", "exactly": exactly}]}}
+    assert template["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    name = template["metadata"]["name"]
+    assert spec["resourceClaims"] == [{"name": "devices", "resourceClaimTemplateName": name}]
+    (engine,) = spec["containers"]
+    assert engine["resources"] == {"claims": [{"name": "devices"}]}
+
+
+def test_a_class_s_count_is_that_of_the_engine_unless_it_is_given() -> None:
+    template = made(claiming(className="gpu", count=4))["ResourceClaimTemplate"]
+    assert template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 4
+
+
+@pytest.mark.parametrize("field", ["resourceClaimTemplateName", "resourceClaimName"])
+def test_what_is_named_is_used_as_it_is(field: str) -> None:
+    objects = made(claiming(**{field: "theirs"}))
+    assert "ResourceClaimTemplate" not in objects
+    spec = objects["Deployment"]["spec"]["template"]["spec"]
+    assert spec["resourceClaims"] == [{"name": "devices", field: "theirs"}]
+
+
+def test_an_engine_on_a_cpu_may_claim_something_too() -> None:
+    objects = made({"device": {"resource": "", "claims": {"className": "cores"}}})
+    (engine,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert engine["resources"] == {"requests": {"memory": "8192Mi"}, "claims": [{"name": "devices"}]}
+    assert "--enforce-eager" in engine["args"]
+
+
+async def test_templates_of_former_specs_go_once_the_rollout_is_over() -> None:
+    store = Store(document(claiming(className="gpu")))
+    await reconciler(store).reconcile(KEY)
+    (first,) = templates(store)
+    store.settle()
+    store.objects[POOL]["spec"]["device"]["claims"]["count"] = 4
+    store.objects[POOL]["metadata"]["generation"] = 2
+    await reconciler(store).reconcile(KEY)
+    await reconciler(store).reconcile(KEY)
+    assert len(templates(store)) == 2, "a pod of the old ReplicaSet may be made again"
+    store.settle()
+    await reconciler(store).reconcile(KEY)
+    assert len(templates(store)) == 1
+    assert first not in templates(store)
+    assert await reconciler(store).reconcile(KEY) is Outcome.DONE
+
+
+async def test_where_claims_are_not_served_no_worker_is_started_and_that_is_said() -> None:
+    store = Store(document(claiming(resourceClaimName="theirs")))
+    store.unserved = {"ResourceClaimTemplate"}
+    await reconciler(store).reconcile(KEY)
+    assert condition(store, "ConfigValid")["reason"] == "DevicesNotClaimable"
+    assert "does not serve resource.k8s.io/v1" in condition(store, "ConfigValid")["message"]
+    assert not [ref for ref in store.objects if ref.kind == "Deployment"]
+
+
+async def test_rights_that_lack_are_said() -> None:
+    def refuse(_: str, ref: Ref) -> None:
+        if ref.kind == "ResourceClaimTemplate":
+            raise RefusedError(403, "Forbidden", "may not list")
+
+    store = Store(document(claiming(className="gpu")))
+    store.before = refuse
+    await reconciler(store).reconcile(KEY)
+    assert condition(store, "ConfigValid")["message"].endswith("ResourceClaimTemplates cannot be read: may not list")
+
+
+async def test_nothing_is_asked_of_claims_for_a_pool_without() -> None:
+    asked = []
+    store = Store(document())
+    store.before = lambda _, ref: asked.append(ref.kind)
+    await reconciler(store).reconcile(KEY)
+    assert not {kind for kind in asked if kind.startswith(("Resource", "Device"))}
