@@ -22,6 +22,7 @@ class BudgetReason(StrEnum):
     ADMITTED = "Admitted"
     EXCEEDS_KV_CACHE = "BudgetExceedsKVCache"
     NO_ROOM_FOR_REQUESTS = "RunningShareTooSmall"
+    UNKNOWN_DEVICE_MEMORY = "DeviceMemoryUnknown"
     UNKNOWN_TOKEN_SIZE = "BytesPerTokenUnknown"  # noqa: S105  # a reason, not a credential
 
 
@@ -39,8 +40,8 @@ class BudgetPlan:
 
     @property
     def refused(self) -> bool:
-        """Whether it must not be put in force. Unknown sizes do not refuse it: only workers report them."""
-        return self.admitted is False
+        """Whether it must not be put in force. That a token's size is unknown does not refuse it: workers report it."""
+        return self.admitted is False or self.reason == BudgetReason.UNKNOWN_DEVICE_MEMORY
 
 
 def plan_budget(spec: PoolSpec, kv_bytes_per_token: int | None = None) -> BudgetPlan:
@@ -59,9 +60,9 @@ def plan_budget(spec: PoolSpec, kv_bytes_per_token: int | None = None) -> Budget
 
 
 def kv_cache_mib(spec: PoolSpec) -> int:
-    """The KV cache of one device, idle and running blocks together, in MiB."""
+    """The KV cache of one device, idle and running blocks together, in MiB; 0 while the device's memory is unknown."""
     device = spec.device
-    return max(0, device.memory_mib - spec.model.weights_mib - device.activation_mib - device.floor_mib)
+    return max(0, (device.memory_mib or 0) - spec.model.weights_mib - device.activation_mib - device.floor_mib)
 
 
 def request_mib(spec: PoolSpec, kv_bytes_per_token: int) -> int:
@@ -100,6 +101,9 @@ def mebibytes(count: int, block_bytes: int) -> int:
 
 
 def _judge(spec: PoolSpec, bytes_per_token: int | None, *, budget: int) -> tuple[bool | None, BudgetReason, str]:
+    if spec.device.memory_mib is None:
+        message = "device.memoryMiB is not set, and no ResourceSlice has told it"
+        return None, BudgetReason.UNKNOWN_DEVICE_MEMORY, message
     kv_cache = kv_cache_mib(spec)
     running = kv_cache - budget
     if running < 0:

@@ -11,6 +11,7 @@ from typing import Final
 
 import yaml
 
+from e2e.cluster import rights
 from e2e.cluster.api_server import Identity
 from e2e.cluster.bench import Bench
 from e2e.cluster.binaries import NODE_PROGRAMS, ensured
@@ -33,7 +34,7 @@ class Devices:
 
     def wanted(self, **claims: object) -> Object:
         """Parts of a pool's spec that claim such devices and ask for this scheduler."""
-        device = {"claims": claims or {"className": self.name}, "memoryMiB": 8192}
+        device = {"claims": claims or {"className": self.name}, "memoryMiB": 8192 if claims else None}
         return {"device": device, "podTemplate": {"spec": {"schedulerName": self.name}}}
 
     def publish(self, *memories: str, taints: tuple[Object, ...] = ()) -> None:
@@ -51,6 +52,20 @@ class Devices:
         spec = {"driver": DRIVER, "nodeName": self.name, "pool": pool, "devices": devices}
         manifest = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": self.name}, "spec": spec}
         self.bench.kube.apply(manifest, manager="driver")
+
+    def let_read(self) -> None:
+        """Give the operator's user what it needs for the memory of devices, which is not a namespace's."""
+        kube, name, group = self.bench.kube, self.name, "rbac.authorization.k8s.io"
+        rules = [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["get"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list"]},
+        ]
+        about = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
+        kube.create({**about, "kind": "ClusterRole", "rules": rules})
+        role = {"apiGroup": group, "kind": "ClusterRole", "name": name}
+        user = {"apiGroup": group, "kind": "User", "name": self.bench.identity.name}
+        kube.create({**about, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [user]})
+        rights.wait_for_right(kube, self.bench.identity.name, "resource.k8s.io", "resourceslices", "list")
 
     def start(self, stack: ExitStack) -> None:
         """Class, node and scheduler."""

@@ -25,8 +25,10 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("cachefleet.io", "prefixcachepools/status"): frozenset({"patch"}),
     ("networking.k8s.io", "networkpolicies"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("policy", "poddisruptionbudgets"): frozenset({"create", "get", "list", "patch", "watch"}),
+    ("resource.k8s.io", "deviceclasses"): frozenset({"get"}),
     ("resource.k8s.io", "resourceclaims"): frozenset({"list"}),
-    ("resource.k8s.io", "resourceclaimtemplates"): frozenset({"create", "delete", "list", "patch"}),
+    ("resource.k8s.io", "resourceclaimtemplates"): frozenset({"create", "delete", "get", "list", "patch"}),
+    ("resource.k8s.io", "resourceslices"): frozenset({"list"}),
     ("coordination.k8s.io", "leases"): frozenset({"create", "get", "update"}),
 }
 

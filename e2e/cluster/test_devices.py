@@ -67,7 +67,7 @@ def test_each_spec_has_a_template_and_those_of_former_ones_go_when_the_rollout_i
 ) -> None:
     devices.publish("16Gi", "16Gi", "16Gi")
     bench.operator(**QUICK)
-    bench.create(**devices.wanted(), replicas=1)
+    bench.create(**devices.wanted(className=devices.name), replicas=1)
     (pod,) = until(lambda: placed(bench))
     (first,) = templates(bench)
     assert pod["spec"]["resourceClaims"] == [{"name": "devices", "resourceClaimTemplateName": first}]
@@ -81,6 +81,27 @@ def test_each_spec_has_a_template_and_those_of_former_ones_go_when_the_rollout_i
     until(lambda: bench.reason("Ready") == "WorkersReady")
     until(lambda: len(templates(bench)) == 1)
     assert templates(bench) != [first]
+
+
+def test_the_memory_of_devices_is_read_and_decides_about_the_budget(bench: Bench, devices: Devices) -> None:
+    bench.operator(**QUICK)
+    bench.create(**devices.wanted(), replicas=1)
+    until(lambda: "cannot list resource" in said(bench, "BudgetAdmitted"))
+    assert "set device.memoryMiB" in said(bench, "BudgetAdmitted")
+    devices.let_read()
+    until(lambda: "no device of DeviceClass" in said(bench, "BudgetAdmitted"))
+    assert bench.reason("BudgetAdmitted") == "DeviceMemoryUnknown"
+    assert bench.child("Deployment") is None
+    devices.publish("4Gi", "6Gi")
+    until(lambda: placed(bench))
+    kv_cache = 4096 - 100 - 2048 - 1500
+    assert said(bench, "BudgetAdmitted").endswith(f"in {kv_cache} MiB of KV cache")
+    (engine,) = placed(bench)[0]["spec"]["containers"]
+    assert str(kv_cache << 20) in engine["args"]
+    pool = bench.kube.read("PrefixCachePool", bench.namespace, "demo")
+    assert pool["status"]["admitted"]["spec"]["device"]["memoryMiB"] == 4096
+    bench.edit(prefixCache={"budgetMiB": 1024})
+    until(lambda: bench.reason("BudgetAdmitted") == "BudgetExceedsKVCache")
 
 
 MISSING: tuple[tuple[str, Object, str], ...] = (
@@ -104,7 +125,7 @@ def test_an_expression_that_is_none_changes_nothing_and_is_told_in_the_server_s_
 ) -> None:
     devices.publish("16Gi")
     bench.operator(**QUICK)
-    bench.create(**devices.wanted(), replicas=1)
+    bench.create(**devices.wanted(className=devices.name), replicas=1)
     until(lambda: placed(bench))
     before = bench.child("Deployment")
     bench.edit(device={"claims": {"selectors": ["device.color == 'red'"]}})

@@ -377,6 +377,9 @@ def _claim_twice(bench: Bench) -> None:
         until(lambda: bench.reason("Ready", "claims") == "WorkersReady")
         bench.edit("claims", device={"claims": {"count": count}})
     until(lambda: len(bench.kube.list("ResourceClaimTemplate", bench.namespace)) == 2)
+    for name in ("className", "resourceClaimTemplateName"):
+        bench.create(name.lower(), device={"claims": {name: "gpu"}, "memoryMiB": None})
+        until(lambda name=name: bench.reason("BudgetAdmitted", name.lower()) == "DeviceMemoryUnknown")  # type: ignore[misc]
 
 
 def test_metrics_tell_of_each_pool_and_forget_it(bench: Bench) -> None:

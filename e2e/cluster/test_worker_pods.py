@@ -103,9 +103,12 @@ def test_a_cluster_that_chooses_users_takes_every_pod_whose_user_is_left_to_it(b
     bench.create(replicas=1)
     until(lambda: bench.reason("Degraded") == "PodsRefused")
     assert "is not of the range" in bench.conditions()["Degraded"]["message"]
+    bench.edit(podIdentity="Cluster")
+    until(lambda: bench.kube.list("Pod", bench.namespace))
     first.stop()
     bench.operator(pod_identity="cluster", lease_name="other")
-    until(lambda: bench.kube.list("Pod", bench.namespace))
+    bench.create("other", replicas=1)
+    until(lambda: any("/other-" in f"/{pod['metadata']['name']}" for pod in bench.kube.list("Pod", bench.namespace)))
     for apis, taken in (((), False), (("security.openshift.io/v1",), True)):
         for _, pod in template(apis=apis).pods():
             assert _taken(bench, {**pod, "serviceAccountName": "default"}) is taken

@@ -205,6 +205,24 @@ INVALID: Final[tuple[Invalid, ...]] = (
         engine={"blockSize": 16},
     ),
     _spec(
+        "nobody's identity",
+        'spec.podIdentity: "cluster": must be one of Fixed, Cluster',
+        'spec.podIdentity: Unsupported value: "cluster": supported values: "Fixed", "Cluster"',
+        podIdentity="cluster",
+    ),
+    _spec(
+        "no memory of a resource",
+        "spec.device.memoryMiB: nothing: must be a whole number from 1 to 16777216, unless claims name a class",
+        "must be a whole number from 1 to 16777216, unless claims name a class or a template",
+        device={"memoryMiB": None},
+    ),
+    _spec(
+        "no memory of a shared claim",
+        "spec.device.memoryMiB: nothing: must be a whole number",
+        "must be a whole number from 1 to 16777216, unless claims name a class or a template",
+        device={"memoryMiB": None, "claims": {"resourceClaimName": "gpu"}},
+    ),
+    _spec(
         "claims and a resource",
         "spec.device.claims: a mapping: must not be given together with resource, unless that is empty",
         "must not be given together with resource, unless that is empty (an engine on a CPU): set resource to null",
@@ -453,6 +471,8 @@ VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
             }
         },
     ),
+    ("an identity of the cluster's choice", {"spec": {"podIdentity": "Cluster"}}),
+    ("memory that is read", {"spec": {"device": {"memoryMiB": None, "claims": {"className": "gpu"}}}}),
     ("a claim", {"spec": {"device": {"resource": "", "claims": {"resourceClaimName": "cores"}}}}),
     (
         "split roles",

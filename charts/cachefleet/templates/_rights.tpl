@@ -53,7 +53,16 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [list]
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaimtemplates]
-  verbs: [create, delete, list, patch]
+  verbs: [create, delete, get, list, patch]
+{{- if not .Values.namespaces }}
+# Of the whole cluster: the memory of claimed devices.
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses]
+  verbs: [get]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices]
+  verbs: [list]
+{{- end }}
 {{- end }}
 
 {{/* The Lease; the fleet's key, made once, read ever after; certificates, and a ConfigMap of what to trust. */}}

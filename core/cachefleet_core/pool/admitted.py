@@ -43,7 +43,7 @@ def in_force(document: Json) -> InForce:
     if copy is None:
         return InForce(_read(document), _said_admitted(document))
     if copy.generation == generation:
-        return InForce(_read(document), admitted=True)
+        return InForce(_read(_with_memory(document, copy)), admitted=True)
     metadata = {**_mapping(document.get("metadata")), "generation": copy.generation}
     try:
         return InForce(_read({**document, "metadata": metadata, "spec": copy.spec}), admitted=True)
@@ -61,16 +61,31 @@ def last_admitted(document: Json) -> AdmittedSpec | None:
     return copy if copy.uid == _mapping(document.get("metadata")).get("uid") else None
 
 
-def admission(document: Json, *, kv_bytes_per_token: int | None = None) -> dict[str, Any]:
-    """The entry of status that admits the present spec, without what concerns the pods alone."""
+def admission(
+    document: Json, *, kv_bytes_per_token: int | None = None, memory_mib: int | None = None
+) -> dict[str, Any]:
+    """The entry of status that admits the present spec, without what concerns the pods alone.
+
+    ``memory_mib`` is the memory of a device where the spec does not say it.
+    """
     metadata, spec = document["metadata"], dict(document["spec"])
     spec.pop("podTemplate", None)
     spec["engine"] = {name: value for name, value in _mapping(spec.get("engine")).items() if name != "env"}
     cache = _mapping(spec.get("prefixCache"))
     if len(json.dumps(cache.get("warmPrefixes"))) > COPIED_PREFIX_BYTES:
         spec["prefixCache"] = {name: value for name, value in cache.items() if name != "warmPrefixes"}
+    if memory_mib:
+        spec["device"] = {**_mapping(spec.get("device")), "memoryMiB": memory_mib}
     size = {"kvBytesPerToken": kv_bytes_per_token} if kv_bytes_per_token else {}
     return {"uid": metadata["uid"], "generation": metadata["generation"], **size, "spec": _without_nulls(spec)}
+
+
+def known_memory(document: Json) -> int | None:
+    """The memory of a device as the spec admitted last has it, where that claims the same devices; None else."""
+    copy = last_admitted(document)
+    told, wanted = (_mapping(_mapping(each).get("device")) for each in (copy and copy.spec, document.get("spec")))
+    memory = told.get("memoryMiB")
+    return memory if isinstance(memory, int) and told.get("claims") == wanted.get("claims") else None
 
 
 def same_token_size(document: Json, copy: AdmittedSpec) -> bool:
@@ -84,6 +99,15 @@ def same_token_size(document: Json, copy: AdmittedSpec) -> bool:
 
 
 _NO_SHAPE: Final = frozenset({"kvBytesPerToken", "env", "maxModelLen", "blockSize", "adapters"})
+
+
+def _with_memory(document: Json, copy: AdmittedSpec) -> Json:
+    """The document with the memory of a device as it was admitted, where the spec leaves that to the cluster."""
+    spec, told = _mapping(document.get("spec")), _mapping(copy.spec.get("device")).get("memoryMiB")
+    device = _mapping(spec.get("device"))
+    if told is None or device.get("memoryMiB") is not None:
+        return document
+    return {**document, "spec": {**spec, "device": {**device, "memoryMiB": told}}}
 
 
 def _read(document: Json) -> PrefixCachePool:

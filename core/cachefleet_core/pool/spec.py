@@ -28,6 +28,7 @@ from cachefleet_core.pool.worker_spec import (
     EngineSpec,
     KvRole,
     ModelSpec,
+    PodIdentity,
     Role,
 )
 
@@ -119,6 +120,9 @@ class PoolSpec(Section):
     """How later turns of a conversation find the blocks of earlier ones."""
     rollout: RolloutSpec = RolloutSpec()
     """How workers are replaced."""
+    pod_identity: Annotated[PodIdentity, Field(strict=False)] | None = None
+    """Who chooses user, group, fsGroup and seccomp profile of its pods: Fixed (65532, RuntimeDefault), or Cluster, which
+    fills them in, as OpenShift does. Default: what the operator takes for its cluster."""
     pod_template: FreeMap = Field(default={})
     """Narrow strategic patch of the worker's pod: nodeSelector, tolerations, volumes, annotations; its list remove
     names, by paths, what the pod is to be without."""

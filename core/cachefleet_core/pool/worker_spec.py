@@ -52,6 +52,13 @@ class Role(StrEnum):
     DECODE = "Decode"
 
 
+class PodIdentity(StrEnum):
+    """Who chooses user, group, fsGroup and seccomp profile of worker pods."""
+
+    FIXED = "Fixed"
+    CLUSTER = "Cluster"
+
+
 class KvRole(StrEnum):
     """What an engine's KV connector does with KV caches."""
 
@@ -342,14 +349,23 @@ class DeviceSpec(Section):
             "resource to null",
             holds=lambda device: device.claims is None or not device.resource,
         ),
+        Rule(
+            field="memoryMiB",
+            cel="has(self.memoryMiB) || has(self.claims) && !has(self.claims.resourceClaimName)",
+            message="must be a whole number from 1 to 16777216, unless claims name a class or a template",
+            holds=lambda device: (
+                device.memory_mib is not None
+                or (device.claims is not None and device.claims.resource_claim_name is None)
+            ),
+        ),
     )
 
     resource: Annotated[str, Field(max_length=253, pattern=RESOURCE)] | None = None
     """Kubernetes resource of the device; empty for a CPU. Default: nvidia.com/gpu, or none where claims are given."""
     claims: DeviceClaims | None = None
     """Devices by Dynamic Resource Allocation (resource.k8s.io/v1) instead of a resource. Default: none."""
-    memory_mib: Annotated[int, Field(ge=1, le=16_777_216)]
-    """Memory of one device, in MiB."""
+    memory_mib: Annotated[int, Field(ge=1, le=16_777_216)] | None = None
+    """Memory of one device, in MiB. Default: of a class or template in claims, what the ResourceSlices tell."""
     activation_mib: MiB = 2048
     """Memory set aside for activations on each device, in MiB."""
     floor_mib: MiB = 1500

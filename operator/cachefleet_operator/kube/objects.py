@@ -16,6 +16,7 @@ MANAGER: Final = "cachefleet-operator"
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
+    "DeviceClass": ("resource.k8s.io/v1", "deviceclasses"),
     "Event": ("v1", "events"),
     "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
@@ -26,6 +27,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ReplicaSet": ("apps/v1", "replicasets"),
     "ResourceClaim": ("resource.k8s.io/v1", "resourceclaims"),
     "ResourceClaimTemplate": ("resource.k8s.io/v1", "resourceclaimtemplates"),
+    "ResourceSlice": ("resource.k8s.io/v1", "resourceslices"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_core.pool.worker_spec import KeyRef
+from cachefleet_core.pool.worker_spec import KeyRef, PodIdentity
 from cachefleet_operator import names
 from cachefleet_operator.manifests.agent_container import agent_container, plugin_container
 from cachefleet_operator.manifests.claim_template import pod_claims
@@ -55,7 +55,8 @@ def pod_template(pool: PrefixCachePool, settings: Settings, *, chat_template: st
     # The Deployment and the Service select the pods by these labels.
     ours = {"labels": names.labels(pool), "annotations": marks}
     whole = merged(patched, {"metadata": ours})
-    return _left_to_the_cluster(whole) if settings.pod_identity == "cluster" else whole
+    chosen = pool.spec.pod_identity or PodIdentity(settings.pod_identity.capitalize())
+    return _left_to_the_cluster(whole) if chosen is PodIdentity.CLUSTER else whole
 
 
 def _left_to_the_cluster(template: Manifest) -> Manifest:

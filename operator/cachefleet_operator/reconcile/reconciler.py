@@ -10,6 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, NewType, Protocol
 
+from cachefleet_core.pool.admitted import known_memory
 from cachefleet_core.pool.model_names import claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
@@ -17,6 +18,7 @@ from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
 from cachefleet_operator.devices.claim_templates import ClaimsError, claim_templates
+from cachefleet_operator.devices.device_memory import DeviceMemory, device_memory
 from cachefleet_operator.devices.waiting_claims import claim_failures
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
@@ -57,6 +59,7 @@ from cachefleet_operator.status.pool_assessment import (
     Verdict,
     judge,
     with_last_budget,
+    with_memory,
     with_reported_sizes,
 )
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError, RetryableError
@@ -240,6 +243,8 @@ class Reconciler:
             self._facts_cache.unread(key, claim_in(observed.pool))
             seen = replace(observed.observations, facts=await self._facts_cache.facts(key))
             return Desired(verdict), replace(observed, observations=seen)
+        if pool.spec.device.memory_mib is None:
+            pool, verdict = await self._with_memory(pool, verdict, observed)
         self._facts_cache.note(pool)
         facts = await self._facts_cache.facts(key)
         wish = await self._wish(pool, verdict, observed)
@@ -256,6 +261,16 @@ class Reconciler:
             name_conflict=self._facts_cache.name_conflict(key),
         )
         return desired, replace(observed, observations=observations)
+
+    async def _with_memory(
+        self, pool: PrefixCachePool, verdict: Verdict, observed: Observed
+    ) -> tuple[PrefixCachePool, Verdict]:
+        """With what the cluster tells of the devices that a pool claims, which holds until it claims others."""
+        known = known_memory(observed.pool)
+        found = DeviceMemory(known) if known else await device_memory(self._api, pool)
+        if found.mib is None:
+            self._later(PoolKey(pool.key), self._times.chat_template_seconds)
+        return with_memory(pool, verdict, found.mib, found.problem)
 
     async def _wish(self, pool: PrefixCachePool, verdict: Verdict, observed: Observed) -> Desired:
         """The manifests that are wanted; none where the verdict does not admit workers."""

@@ -37,7 +37,7 @@ def admitted(document: Manifest, verdict: Verdict, facts: Facts, current: Collec
     size = _token_bytes(facts, current)
     if not size and before and same_token_size(document, before):
         size = before.kv_bytes_per_token or 0
-    return admission(document, kv_bytes_per_token=size)
+    return admission(document, kv_bytes_per_token=size, memory_mib=verdict.memory_mib)
 
 
 def pool_in_force(document: Manifest) -> PrefixCachePool | None:

@@ -44,6 +44,8 @@ class Verdict:
     """Workers wanted, where the spec could be read."""
     objective: float | None = None
     """Target hit ratio."""
+    memory_mib: int | None = None
+    """Memory of a device as the cluster tells it, where the spec does not say it."""
 
     @property
     def admitted(self) -> bool:
@@ -128,6 +130,19 @@ def judge(document: Manifest) -> tuple[PrefixCachePool | None, Verdict]:
         return None, Verdict((Reason.INVALID, "; ".join(lines) + (f"; and {more} more" if more else "")))
     objective = pool.spec.hit.objective
     return pool, Verdict(None, plan_budget(pool.spec), pool.spec.replicas, objective.ratio if objective else None)
+
+
+def with_memory(
+    pool: PrefixCachePool, verdict: Verdict, memory_mib: int | None, problem: str
+) -> tuple[PrefixCachePool, Verdict]:
+    """Pool and verdict with the memory of a device as the cluster tells it; None: the ``problem`` with that is told."""
+    if memory_mib is None:
+        known = plan_budget(pool.spec)
+        return pool, replace(verdict, budget=replace(known, message=f"{known.message}: {problem}"))
+    device = pool.spec.device.model_copy(update={"memory_mib": memory_mib})
+    spec = pool.spec.model_copy(update={"device": device})
+    whole = pool.model_copy(update={"spec": spec})
+    return whole, replace(verdict, budget=plan_budget(spec), memory_mib=memory_mib)
 
 
 def with_last_budget(verdict: Verdict, document: Manifest) -> Verdict:

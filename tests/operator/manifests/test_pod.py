@@ -170,6 +170,12 @@ def test_a_cluster_may_choose_who_its_pods_are() -> None:
     assert keys["secret"]["defaultMode"] == 0o440, "of group 0, or of the fsGroup that the cluster gives"
 
 
+@pytest.mark.parametrize("operator", ["fixed", "cluster"])
+def test_a_pool_may_say_so_itself(operator: str) -> None:
+    assert spec({"podIdentity": "Cluster"}, pod_identity=operator) == spec(pod_identity="cluster")
+    assert spec({"podIdentity": "Fixed"}, pod_identity=operator) == spec(pod_identity="fixed")
+
+
 def test_what_a_pool_says_of_that_itself_stays() -> None:
     own = {"podTemplate": {"spec": {"securityContext": {"fsGroup": 1000900001, "supplementalGroups": [44]}}}}
     pod = spec(own, pod_identity="cluster")

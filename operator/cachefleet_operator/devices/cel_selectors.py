@@ -1,0 +1,83 @@
+"""CEL expressions about a device, evaluated as Kubernetes does: driver, attributes and capacity (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from celpy import Environment, Runner, json_to_cel
+from celpy.celparser import CELParseError
+from celpy.celtypes import BoolType, IntType
+from celpy.evaluation import CELEvalError
+
+_SUFFIXES: Final[Mapping[str, Decimal]] = {
+    **{name: Decimal(1024) ** (power + 1) for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+    **{name: Decimal(1000) ** (power + 1) for power, name in enumerate(("k", "M", "G", "T", "P", "E"))},
+    "m": Decimal("0.001"),
+    "u": Decimal("0.000001"),
+    "n": Decimal("0.000000001"),
+    "": Decimal(1),
+}
+_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?)")
+_KINDS: Final = ("bool", "int", "string", "version")
+
+
+class SelectorError(ValueError):
+    """An expression that cannot be evaluated here."""
+
+
+def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) -> bool:
+    """Whether a device of a ResourceSlice fulfils all of them. One that asks for what a device does not have is not
+    fulfilled. SelectorError for one of functions that are not known here.
+    """
+    described = {"driver": driver, "attributes": {}, "capacity": {}}
+    for part, read in (("attributes", _attribute), ("capacity", capacity_bytes)):
+        for name, value in (device.get(part) or {}).items():
+            domain, _, identifier = str(name).rpartition("/")
+            described[part].setdefault(domain or driver, {})[identifier] = read(value)
+    return all(_holds(expression, described) for expression in expressions)
+
+
+def capacity_bytes(value: Mapping[str, Any]) -> int:
+    """A capacity as the whole number that its quantity is."""
+    return int(quantity(value.get("value")))
+
+
+def quantity(text: Any) -> IntType:
+    """Kubernetes' quantity, rounded down to a whole number. ValueError where it is none."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        raise ValueError(f"{text} is not a quantity")
+    return IntType(int(Decimal(found[1]) * _SUFFIXES[found[2]]))
+
+
+def _attribute(value: Mapping[str, Any]) -> Any:
+    return next((value[kind] for kind in _KINDS if kind in value), None)
+
+
+def _holds(expression: str, described: Mapping[str, Any]) -> bool:
+    try:
+        return bool(_program(expression).evaluate({"device": json_to_cel(described)}))
+    except CELParseError as error:
+        raise SelectorError(f"{expression!r} cannot be read here") from error
+    except CELEvalError as error:
+        if "undeclared reference" in str(error):
+            raise SelectorError(f"{expression!r} has a function that is not known here") from error
+        return False
+
+
+@lru_cache(maxsize=256)
+def _program(expression: str) -> Runner:
+    environment = Environment()
+    return environment.program(environment.compile(expression), functions=_FUNCTIONS)
+
+
+_FUNCTIONS: Final = {
+    "quantity": quantity,
+    "isGreaterThan": lambda one, other: BoolType(one > other),
+    "isLessThan": lambda one, other: BoolType(one < other),
+    "compareTo": lambda one, other: IntType((one > other) - (one < other)),
+}
