@@ -121,8 +121,8 @@ class PoolSpec(Section):
     rollout: RolloutSpec = RolloutSpec()
     """How workers are replaced."""
     pod_identity: Annotated[PodIdentity, Field(strict=False)] | None = None
-    """Who chooses user, group, fsGroup and seccomp profile of its pods: Fixed (65532, RuntimeDefault), or Cluster, which
-    fills them in, as OpenShift does. Default: what the operator takes for its cluster."""
+    """Who chooses user, group, fsGroup and seccomp profile of its pods: Fixed (65532, RuntimeDefault) or Cluster, which
+    fills them in as OpenShift does. Default: what the operator takes for its cluster."""
     pod_template: FreeMap = Field(default={})
     """Narrow strategic patch of the worker's pod: nodeSelector, tolerations, volumes, annotations; its list remove
     names, by paths, what the pod is to be without."""

@@ -8,7 +8,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from celpy import Environment, Runner, json_to_cel
+from celpy import Environment, Runner
+from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
 from celpy.celtypes import BoolType, IntType
 from celpy.evaluation import CELEvalError
@@ -33,7 +34,7 @@ def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) 
     """Whether a device of a ResourceSlice fulfils all of them. One that asks for what a device does not have is not
     fulfilled. SelectorError for one of functions that are not known here.
     """
-    described = {"driver": driver, "attributes": {}, "capacity": {}}
+    described: dict[str, Any] = {"driver": driver, "attributes": {}, "capacity": {}}
     for part, read in (("attributes", _attribute), ("capacity", capacity_bytes)):
         for name, value in (device.get(part) or {}).items():
             domain, _, identifier = str(name).rpartition("/")
@@ -58,7 +59,7 @@ def _attribute(value: Mapping[str, Any]) -> Any:
     return next((value[kind] for kind in _KINDS if kind in value), None)
 
 
-def _holds(expression: str, described: Mapping[str, Any]) -> bool:
+def _holds(expression: str, described: dict[str, Any]) -> bool:
     try:
         return bool(_program(expression).evaluate({"device": json_to_cel(described)}))
     except CELParseError as error:
@@ -75,7 +76,7 @@ def _program(expression: str) -> Runner:
     return environment.program(environment.compile(expression), functions=_FUNCTIONS)
 
 
-_FUNCTIONS: Final = {
+_FUNCTIONS: Final[dict[str, Any]] = {
     "quantity": quantity,
     "isGreaterThan": lambda one, other: BoolType(one > other),
     "isLessThan": lambda one, other: BoolType(one < other),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cachefleet_operator.devices.claim_templates import ClaimApi
+from cachefleet_operator.devices.pool_claims import ClaimApi
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
 
 MAX_ASKED: Final = 4

@@ -15,7 +15,7 @@ from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
 from cachefleet_operator.controlplane_client.pool_facts import cache_values
-from cachefleet_operator.devices.claim_templates import NO_TEMPLATES, ClaimTemplates
+from cachefleet_operator.devices.pool_claims import NO_TEMPLATES, ClaimTemplates
 from cachefleet_operator.kube.additions import additions, without_additions
 from cachefleet_operator.kube.drift import holds
 from cachefleet_operator.kube.foreign_edits import Edit, foreign_edit

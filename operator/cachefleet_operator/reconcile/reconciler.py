@@ -10,15 +10,13 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, NewType, Protocol
 
-from cachefleet_core.pool.admitted import known_memory
 from cachefleet_core.pool.model_names import claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
-from cachefleet_operator.devices.claim_templates import ClaimsError, claim_templates
-from cachefleet_operator.devices.device_memory import DeviceMemory, device_memory
+from cachefleet_operator.devices.pool_claims import ClaimsError, claim_templates, device_memory
 from cachefleet_operator.devices.waiting_claims import claim_failures
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
@@ -266,8 +264,7 @@ class Reconciler:
         self, pool: PrefixCachePool, verdict: Verdict, observed: Observed
     ) -> tuple[PrefixCachePool, Verdict]:
         """With what the cluster tells of the devices that a pool claims, which holds until it claims others."""
-        known = known_memory(observed.pool)
-        found = DeviceMemory(known) if known else await device_memory(self._api, pool)
+        found = await device_memory(self._api, pool, observed.pool)
         if found.mib is None:
             self._later(PoolKey(pool.key), self._times.chat_template_seconds)
         return with_memory(pool, verdict, found.mib, found.problem)

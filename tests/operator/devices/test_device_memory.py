@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cachefleet_core.pool.admitted import in_force, known_memory
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.devices.cel_selectors import SelectorError, fulfils, quantity
-from cachefleet_operator.devices.device_memory import device_memory
+from cachefleet_operator.devices.pool_claims import DeviceMemory, device_memory
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.reconciler import Outcome
 from cachefleet_runtime.kubernetes import Object, RefusedError
@@ -92,19 +93,23 @@ def claiming(memory_mib: int | None = None, **claims: Any) -> dict[str, Any]:
     return {"device": {"memoryMiB": memory_mib, "claims": claims or {"className": "gpu"}}}
 
 
+async def read(store: Store, wanted: PrefixCachePool) -> DeviceMemory:
+    return await device_memory(store, wanted, document())
+
+
 THERE = (device_class(), resource_slice("a", "80Gi", "40Gi"), resource_slice("b", "8Gi", driver="other.example.com"))
 
 
 async def test_it_is_the_least_of_those_that_may_be_given() -> None:
-    found = await device_memory(Store(*THERE), pool(claiming()))
+    found = await read(Store(*THERE), pool(claiming()))
     assert (found.mib, found.problem) == (40 * 1024, "")
-    first = {"className": "gpu", "selectors": [f"device.attributes['{DRIVER}'].index == 0"]}
-    assert (await device_memory(Store(*THERE), pool(claiming(**first)))).mib == 80 * 1024
+    first: dict[str, Any] = {"className": "gpu", "selectors": [f"device.attributes['{DRIVER}'].index == 0"]}
+    assert (await read(Store(*THERE), pool(claiming(**first)))).mib == 80 * 1024
 
 
 async def test_of_a_pool_of_devices_the_newest_generation_counts() -> None:
     there = (device_class(), resource_slice("old", "40Gi"), resource_slice("new", "80Gi", generation=2))
-    assert (await device_memory(Store(*there), pool(claiming()))).mib == 80 * 1024
+    assert (await read(Store(*there), pool(claiming()))).mib == 80 * 1024
 
 
 async def test_a_template_s_alternatives_all_count() -> None:
@@ -116,8 +121,8 @@ async def test_a_template_s_alternatives_all_count() -> None:
     }
     small = device_class("small", "device.driver == 'other.example.com'")
     wanted = pool(claiming(resourceClaimTemplateName="theirs"))
-    assert (await device_memory(Store(*THERE, small, template), wanted)).mib == 8 * 1024
-    assert "is not there" in (await device_memory(Store(*THERE, small), wanted)).problem
+    assert (await read(Store(*THERE, small, template), wanted)).mib == 8 * 1024
+    assert "is not there" in (await read(Store(*THERE, small), wanted)).problem
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ async def test_a_template_s_alternatives_all_count() -> None:
     ids=["no class", "no device", "no memory", "odd function"],
 )
 async def test_what_is_not_told_is_not_guessed(there: tuple[Object, ...], words: str) -> None:
-    found = await device_memory(Store(*there), pool(claiming()))
+    found = await read(Store(*there), pool(claiming()))
     assert found.mib is None
     assert words in found.problem
 
@@ -149,7 +154,7 @@ async def test_without_rights_to_slices_it_is_to_be_set() -> None:
 
     store = Store(*THERE)
     store.before = refuse
-    found = await device_memory(store, pool(claiming()))
+    found = await read(store, pool(claiming()))
     assert found.problem == "resourceslices is forbidden; set device.memoryMiB"
 
 

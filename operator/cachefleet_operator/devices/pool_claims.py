@@ -1,28 +1,79 @@
-"""The memory of the devices that a pool claims, as drivers publish it in ResourceSlices (capacity ``memory``)."""
+"""What a pool claims: whether it can, its own ResourceClaimTemplates, and the memory of the devices.
+
+Drivers publish memory in ResourceSlices, as the capacity ``memory``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from cachefleet_core.budget import MIB
+from cachefleet_core.pool.admitted import known_memory
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_operator import names
 from cachefleet_operator.devices.cel_selectors import SelectorError, capacity_bytes, fulfils
-from cachefleet_operator.devices.claim_templates import ListApi
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.claim_template import claim_template_spec
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
 
-MEMORY: Final = "memory"
-_SET: Final = "set device.memoryMiB"
+KIND: Final = "ResourceClaimTemplate"
+_NOT_SERVED: Final = (
+    "spec.device.claims: this API server does not serve resource.k8s.io/v1, as Kubernetes 1.34 and later do: give "
+    "spec.device.resource instead"
+)
 
 
-class SliceApi(ListApi, Protocol):
-    """The requests that this needs."""
+class ClaimsError(ValueError):
+    """A pool claims devices, and that cannot be done in this cluster."""
+
+
+class ClaimApi(Protocol):
+    """The requests that these need."""
 
     async def get(self, ref: Ref) -> Object | None: ...
+
+    async def list(
+        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
+    ) -> list[Object] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTemplates:
+    """A pool's own templates, those of former specs too; ``problem``: why it cannot claim devices, "" where it can."""
+
+    templates: Mapping[Ref, Object] = field(default_factory=dict)
+    problem: str = ""
+
+
+NO_TEMPLATES: Final = ClaimTemplates()
+
+
+async def claim_templates(api: ClaimApi, pool: Object) -> ClaimTemplates:
+    """Those of a pool as the API server has it; nothing is asked where it claims no devices."""
+    namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
+    if not claims_devices(pool):
+        return NO_TEMPLATES
+    try:
+        found = await api.list(KIND, namespace, page=LIST_PAGE, selector=names.selector(name))
+    except RefusedError as error:
+        return ClaimTemplates(problem=f"spec.device.claims: ResourceClaimTemplates cannot be read: {error.message}")
+    if found is None:
+        return ClaimTemplates(problem=_NOT_SERVED)
+    refs = {Ref(KIND, namespace, each["metadata"]["name"]): each for each in found if names.is_ours(each)}
+    return ClaimTemplates({ref: {**ref.manifest(), **each} for ref, each in refs.items()})  # a list leaves out its kind
+
+
+def claims_devices(pool: Mapping[str, Any]) -> bool:
+    """Whether a pool, as the API server has it, claims devices."""
+    device = (pool.get("spec") or {}).get("device")
+    return isinstance(device, Mapping) and bool(device.get("claims"))
+
+
+MEMORY: Final = "memory"
+_SET: Final = "set device.memoryMiB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +84,13 @@ class DeviceMemory:
     problem: str = ""
 
 
-async def device_memory(api: SliceApi, pool: PrefixCachePool) -> DeviceMemory:
-    """That of the devices which a pool claims. They may differ, and any worker may be given the least."""
+async def device_memory(api: ClaimApi, pool: PrefixCachePool, document: Object) -> DeviceMemory:
+    """That of the devices which a pool claims. They may differ, and any worker may be given the least.
+
+    What was admitted of the pool as the API server has it, ``document``, holds until it claims others.
+    """
+    if known := known_memory(document):
+        return DeviceMemory(known)
     try:
         asked = await _requests(api, pool)
         if not asked:
@@ -45,11 +101,11 @@ async def device_memory(api: SliceApi, pool: PrefixCachePool) -> DeviceMemory:
         )
     except RefusedError as error:
         return DeviceMemory(problem=f"{error.message}; {_SET}")
-    known = dict(zip(names, classes, strict=True))
-    return _least(asked, known, slices or [])  # type: ignore[arg-type]  # gather loses which is which
+    by_name = dict(zip(names, classes, strict=True))
+    return _least(asked, by_name, slices or [])  # type: ignore[arg-type]  # gather loses which is which
 
 
-async def _requests(api: SliceApi, pool: PrefixCachePool) -> list[Object]:
+async def _requests(api: ClaimApi, pool: PrefixCachePool) -> list[Object]:
     """Each device request of a pool's claim, of alternatives all."""
     claims, own = pool.spec.device.claims, claim_template_spec(pool)
     if own is None and claims and claims.resource_claim_template_name:
