@@ -92,15 +92,15 @@ def test_the_memory_of_devices_is_read_and_decides_about_the_budget(bench: Bench
     until(lambda: "no device of DeviceClass" in said(bench, "BudgetAdmitted"))
     assert bench.reason("BudgetAdmitted") == "DeviceMemoryUnknown"
     assert bench.child("Deployment") is None
-    devices.publish("4Gi", "6Gi")
+    devices.publish("5Gi", "6Gi")
     until(lambda: placed(bench))
-    kv_cache = 4096 - 100 - 2048 - 1500
+    kv_cache = 5120 - 100 - 2048 - 1500
     assert said(bench, "BudgetAdmitted").endswith(f"in {kv_cache} MiB of KV cache")
     (engine,) = placed(bench)[0]["spec"]["containers"]
     assert str(kv_cache << 20) in engine["args"]
     pool = bench.kube.read("PrefixCachePool", bench.namespace, "demo")
-    assert pool["status"]["admitted"]["spec"]["device"]["memoryMiB"] == 4096
-    bench.edit(prefixCache={"budgetMiB": 1024})
+    assert pool["status"]["admitted"]["spec"]["device"]["memoryMiB"] == 5120
+    bench.edit(prefixCache={"budgetMiB": 2048})
     until(lambda: bench.reason("BudgetAdmitted") == "BudgetExceedsKVCache")
 
 

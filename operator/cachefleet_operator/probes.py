@@ -38,7 +38,7 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[i
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, None if host == "::" else host, port).start()  # of "::" asyncio takes IPv6 alone
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

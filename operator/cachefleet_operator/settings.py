@@ -121,8 +121,8 @@ class Settings(BaseSettings):
     """How long the authority is valid; renewed when a fifth of it is left. Lower it where rules ask for that."""
 
     # Probes and metrics.
-    http_host: str = "0.0.0.0"  # noqa: S104  # the kubelet's probes and Prometheus come from outside the pod
-    """Address of probes and metrics. Set it to 127.0.0.1 outside of a cluster."""
+    http_host: str = "::"
+    """Address of probes and metrics, :: for all of both families. Set it to 127.0.0.1 outside of a cluster."""
     http_port: int = Field(default=8080, ge=0, le=65_535)
     """Port of probes and metrics; 0 takes a free one. Set by the chart."""
 

@@ -20,6 +20,7 @@ MATRIX: Final[dict[str, Values]] = {
     "guarded, namespaced": {"admissionPolicy": {"enabled": True}, "namespaces": ["serving"]},
     "named": {"modelNames": {"qwen": ["team-a", "team-b"], "*": ["platform"], "nobody/s": []}},
     "left to the cluster": {"podIdentity": "cluster"},
+    "two families": {"ipFamilyPolicy": "PreferDualStack"},
     "single": {"operator": {"replicas": 1}, "controlPlane": {"replicas": 1}},
     "autoscaled": {"controlPlane": {"replicas": None}},
     "persistent": {"controlPlane": {"replicas": 1, "persistence": {"enabled": True, "storageClass": "fast"}}},

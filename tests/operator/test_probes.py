@@ -1,5 +1,6 @@
 import aiohttp
 
+from cachefleet_local.fleet.ports import take_ports
 from cachefleet_operator.metrics import Metrics
 from cachefleet_operator.probes import application, serving
 
@@ -22,6 +23,14 @@ async def test_probes_and_metrics() -> None:
     assert 'cachefleet_operator_reconciles_total{outcome="done"} 1.0' in text
     assert 'cachefleet_operator_api_request_seconds_count{code="200",kind="Deployment",verb="get"} 1.0' in text
     assert 'version="1.2.3"' in text
+
+
+async def test_probes_are_answered_at_addresses_of_both_families() -> None:
+    app, port = application(lambda: "", lambda: "", Metrics("1")), take_ports({"probes": 0})["probes"]
+    async with serving(app, "::", port), aiohttp.ClientSession() as client:
+        for host in ("127.0.0.1", "[::1]"):
+            async with client.get(f"http://{host}:{port}/healthz") as response:
+                assert response.status == 200
 
 
 async def _get(client: aiohttp.ClientSession, path: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_runtime.tls import client_context
+from cachefleet_worker.engine_start import on_this_machine
 from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 
@@ -37,6 +38,14 @@ def test_the_worker_key_becomes_vllms_api_key_and_is_in_no_description(tmp_path:
     environment["VLLM_API_KEY"] = "another"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "worker-secret\nFalse\n"
+
+
+def test_without_ipv6_the_engine_listens_on_all_other_addresses() -> None:
+    given = ["--model", "m", "--host", "::", "--port", "8000"]
+    assert on_this_machine(given, both_families=True) == given
+    assert on_this_machine(given, both_families=False) == ["--model", "m", "--host", "0.0.0.0", "--port", "8000"]
+    for other in (["--host", "127.0.0.1"], ["--port", "1"], ["--host"]):
+        assert on_this_machine(other, both_families=False) == other
 
 
 def test_without_a_key_file_the_environment_is_left_as_it_is(tmp_path: Path) -> None:

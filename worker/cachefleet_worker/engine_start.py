@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -34,10 +35,18 @@ def main(server: str = SERVER) -> None:
     if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):
         renew_certificates(Path(folder))
     try:
-        sys.argv[1:] = with_fetched(sys.argv[1:])
+        sys.argv[1:] = with_fetched(on_this_machine(sys.argv[1:], both_families=socket.has_dualstack_ipv6()))
     except AdapterError as error:
         sys.exit(str(error))
     runpy.run_module(server, run_name="__main__", alter_sys=True)
+
+
+def on_this_machine(arguments: list[str], *, both_families: bool) -> list[str]:
+    """The arguments with an address to listen on that there is: without IPv6, ``::`` cannot be opened."""
+    host = arguments.index("--host") + 1 if "--host" in arguments[:-1] else 0
+    if both_families or not host or arguments[host] != "::":
+        return arguments
+    return [*arguments[:host], "0.0.0.0", *arguments[host + 1 :]]  # noqa: S104  # the pod's own
 
 
 def _key(file: Path) -> str:

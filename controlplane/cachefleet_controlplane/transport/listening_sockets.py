@@ -22,9 +22,14 @@ class NeverListenedError(RuntimeError):
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One socket for each address of ``host`` that this machine has, all with one port. OSError."""
+    """One socket for each address of ``host`` that this machine has, all with one port. OSError.
+
+    ``::`` is every address of both families.
+    """
     kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
-    resolved = await asyncio.get_running_loop().getaddrinfo(host or None, port, type=kind, flags=passive)
+    resolved = await asyncio.get_running_loop().getaddrinfo(
+        None if host in {"", "::"} else host, port, type=kind, flags=passive
+    )
     addresses = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in resolved))
     opened: list[socket.socket] = []
     problem = OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine")

@@ -50,11 +50,11 @@ class Settings(BaseSettings):
 
     # Where it listens. The internal port serves reports, the admin API, metrics and probes.
     gateway_host: str = "127.0.0.1"
-    """Address that the gateway listens on. Set by the chart; 0.0.0.0 to serve other machines."""
+    """Address that the gateway listens on. Set by the chart; :: to serve other machines."""
     gateway_port: Port = 8080
     """Port for clients; 0 takes a free one. Set by the chart; change it where the port is taken."""
     internal_host: str = "127.0.0.1"
-    """Address of the internal port. Set by the chart; 0.0.0.0 where agents run on other machines."""
+    """Address of the internal port. Set by the chart; :: where agents run on other machines."""
     internal_port: Port = 8081
     """Port of reports, admin API, metrics and probes; 0 takes a free one. Set by the chart."""
 

@@ -111,7 +111,7 @@ def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
         "REVISION": revision,
         "ASKED": _asked(pool),
         "LOAD_ADAPTERS": "1" if loads_while_running(pool.spec) else "",
-        "HTTP_HOST": "0.0.0.0",  # noqa: S104  # the kubelet's probes come from outside the pod
+        "HTTP_HOST": "::",  # of both families; the kubelet's probes come from outside the pod
         "HTTP_PORT": str(AGENT_PORT),
         "DRAIN_PATH": drain_path(pool),
         "DRAIN_SECONDS": str(settings.worker_drain_seconds),

@@ -86,7 +86,7 @@ def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
     return engine_arguments(
         spec,
         EngineAddresses(
-            host="0.0.0.0",  # noqa: S104  # the gateway comes from outside the pod; the engine asks for its key
+            host="::",  # of both families: the gateway comes from outside the pod; the engine asks for its key
             port=ENGINE_PORT,
             events=EVENTS_ENDPOINT,
             replay=REPLAY_ENDPOINT,

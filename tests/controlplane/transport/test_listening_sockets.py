@@ -56,3 +56,27 @@ async def test_a_port_that_is_taken_is_told_and_leaves_nothing_open(monkeypatch:
     with taken, pytest.raises(OSError, match="in use"):
         await listening_sockets("127.0.0.1", taken.getsockname()[1])
     assert [one.fileno() for one in made] == [-1] * len(made)
+
+
+async def test_all_addresses_are_those_of_both_families() -> None:
+    """Pods of one family, or of both, are asked at their own address."""
+    sockets = await listening_sockets("::", 0)
+    port = sockets[0].getsockname()[1]
+    with ExitStack() as stack:
+        for one in sockets:
+            stack.enter_context(one)
+        assert {one.getsockname()[:2] for one in sockets} == {("0.0.0.0", port), ("::", port)}  # all
+        for address in ("127.0.0.1", "::1"):
+            stack.enter_context(socket.create_connection((address, port)))
+
+
+async def test_without_ipv6_all_addresses_are_the_other_family_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = module._open
+
+    def without(family: int, address: str, port: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return opens(family, address, port)
+
+    monkeypatch.setattr(module, "_open", without)
+    assert [address for address, _ in await _opened("::")] == ["0.0.0.0"]  # all

@@ -90,3 +90,21 @@ def test_without_the_native_module_it_ends_with_one_sentence(tmp_path: Path) -> 
     assert done.returncode == 2
     problem = f"cachefleet agent: cachefleet_native has interface 0, and this release needs {API}"
     assert done.stderr == f"{problem}: {REMEDY}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://fd00::a1:8000", "http://[fd00::a1]:8000"),
+        ("https://2001:db8:0:1::5:8000", "https://[2001:db8:0:1::5]:8000"),
+        ("http://::1:8000", "http://[::1]:8000"),
+        ("http://[fd00::a1]:8000", "http://[fd00::a1]:8000"),
+        ("http://10.1.2.3:8000", "http://10.1.2.3:8000"),
+        ("http://worker.serving.svc:8000/base", "http://worker.serving.svc:8000/base"),
+        ("http://worker", "http://worker"),
+    ],
+)
+def test_an_ipv6_address_of_the_pod_gets_its_brackets(make_settings: Make, given: str, url: str) -> None:
+    """A container's description can only put $(POD_IP) and a port one after the other."""
+    settings = make_settings(endpoint=given, agent_endpoint=given)
+    assert (settings.endpoint, settings.agent_endpoint) == (url, url)

@@ -132,7 +132,8 @@ class Agent:
         await runner.setup()
         try:
             host, port = self._settings.http_host, self._settings.http_port
-            site = web.TCPSite(runner, host, port, ssl_context=self._serving)
+            every = None if host == "::" else host  # of "::" asyncio takes IPv6 alone
+            site = web.TCPSite(runner, every, port, ssl_context=self._serving)
             await site.start()
             self.http_port = int(runner.addresses[0][1])
             await self._work()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import AfterValidator, Field, SkipValidation, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -31,7 +32,16 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+def _bracketed(url: object) -> object:
+    """A URL that was put together from an IPv6 address, as a container's description does it, with brackets around."""
+    return (
+        re.sub(r"^(https?://)([0-9a-fA-F]*:[0-9a-fA-F:.]*):([0-9]+)$", r"\1[\2]:\3", url)
+        if isinstance(url, str)
+        else url
+    )
+
+
+HttpUrl = Annotated[str, BeforeValidator(_bracketed), AfterValidator(_http_url)]
 
 
 class AgentBounds(BaseSettings):
@@ -170,8 +180,8 @@ class AgentSettings(AgentBounds):
     policy_file: Path | None = None
     """JSON of the pool's policy. Set by the operator."""
 
-    http_host: str = "0.0.0.0"  # noqa: S104 (the kubelet and Prometheus come from outside the pod)
-    """Address of probes and metrics. Set by the operator."""
+    http_host: str = "::"
+    """Address of probes and metrics, :: for all of both families. Set by the operator."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8082
     """Port of probes and metrics; 0 takes a free one. Set by the operator."""
     log_format: Literal["json", "text"] = "json"
