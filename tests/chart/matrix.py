@@ -44,6 +44,7 @@ MATRIX: Final[dict[str, Values]] = {
             },
         }
     },
+    "picker": {"controlPlane": {"picker": {"enabled": True}}, "tls": {"enabled": False}},
     "open": {"networkPolicy": {"enabled": False}, "podDisruptionBudgets": {"enabled": False}},
     "workers open": {"networkPolicy": {"workers": False}},
     "unwatched": {"networkPolicy": {"prometheusFrom": []}},

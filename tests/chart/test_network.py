@@ -110,6 +110,11 @@ def test_ways(values: str, way: str) -> None:
     assert reaches(template(MATRIX[values]), source, target, port) is wanted
 
 
+@pytest.mark.parametrize(("values", "wanted"), [("defaults", False), ("picker", True)])
+def test_envoys_reach_the_picker_where_it_is_there(values: str, *, wanted: bool) -> None:
+    assert reaches(template(MATRIX[values]), CLIENT, CONTROL_PLANE, 9002) is wanted
+
+
 def test_in_listed_namespaces_only_workers_there_report() -> None:
     assert reaches(template(), ELSEWHERE, CONTROL_PLANE, 8081)
     assert not reaches(template(MATRIX["namespaced"]), ELSEWHERE, CONTROL_PLANE, 8081)

@@ -263,3 +263,17 @@ def test_the_command_of_the_test_exists(values: str, scheme: str) -> None:
     with command.make_context("hit", list(container["args"][3:])) as context:
         assert context.params["gateway"] == f"{scheme}://cachefleet-gateway.cachefleet-system.svc:8080"
         assert context.params["wait"] == 120
+
+
+@pytest.mark.parametrize(("tls", "protocol"), [(True, "https"), (False, "kubernetes.io/h2c")])
+def test_the_picker_is_a_port_of_the_control_plane_and_its_service(*, tls: bool, protocol: str) -> None:
+    objects = template({"controlPlane": {"picker": {"enabled": True}}, "tls": {"enabled": tls}})
+    container = objects.container("controlplane")
+    service = objects.one("Service", "-controlplane")
+    ports = {port["name"]: port for port in service["spec"]["ports"]}
+    assert {"name": "picker", "containerPort": 9002, "protocol": "TCP"} in container["ports"]
+    assert {"name": "CACHEFLEET_PICKER_PORT", "value": "9002"} in container["env"]
+    assert (ports["picker"]["port"], ports["picker"]["targetPort"]) == (9002, "picker")
+    assert ports["picker"]["appProtocol"] == protocol
+    plain = template().container("controlplane")
+    assert "picker" not in {port["name"] for port in plain["ports"]}

@@ -29,7 +29,7 @@ def place(pools: list[PrefixCachePool], *, replicas: int = 1, **changes: Any) ->
         "sockets": Path("/run/s"),
         "python": "python",
         "engine_python": "engine-python",
-        "ports": {name: 9000 + i for i, name in enumerate(port_names(pools, names))},
+        "ports": {name: 9000 + i for i, name in enumerate(port_names(pools, names, envoy=bool(changes.get("envoy"))))},
         "replicas": names,
         "models": {
             "cachefleet/tiny": "/models/tiny",

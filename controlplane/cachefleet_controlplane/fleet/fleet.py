@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from cachefleet_native import InFlightRequest, Plane, ReportTap, ReportTaps
@@ -147,6 +147,13 @@ class Fleet:
         """The Hellos of a model's ready workers, one per rank."""
         pools = self._registry.fleet(model)
         return [one.hello for pool in pools for one in pool.workers.values() if one.ready and one.hello]
+
+    def outside(self, model: str, endpoints: Collection[str]) -> frozenset[str]:
+        """Full names of a model's workers at none of these addresses, each a host with or without a port."""
+        workers = (worker for pool in self._registry.fleet(model) for worker in pool.workers.values())
+        return frozenset(
+            worker.full_name for worker in workers if not (worker.endpoint and worker.endpoint.is_at(endpoints))
+        )
 
     def keyer(self, model: str, *, salt: str = "", lora: str = "") -> BlockKeyer | None:
         """The block keyer for a model; None until a worker has announced the fleet's contract, and for adapters."""

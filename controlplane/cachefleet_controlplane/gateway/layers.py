@@ -7,6 +7,7 @@ Read this first. A client's POST for an answer goes through all of them, from th
     converse   converse/  its turn in a conversation
     know       know/      its prompt's length and block keys; the body that a worker is sent
     retry      retry/     each attempt is placed (``place/``) and sent (``send/``) anew
+    picker     picker/    in its place, and without a turn, for requests that Envoy sends
 
 Each takes a ``Request`` and replaces it by one that says more. The answer goes to the client event by event from the
 innermost layer, so the outer ones return nothing: what became of it is noted in the request's ``DecisionTrace``.
@@ -15,9 +16,10 @@ innermost layer, so the outer ones return nothing: what became of it is noted in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
@@ -32,6 +34,7 @@ from cachefleet_controlplane.gateway.converse.converse_layer import ConverseLaye
 from cachefleet_controlplane.gateway.converse.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
 from cachefleet_controlplane.gateway.know.prompt_lookup import KnowLayer, PromptLookup
+from cachefleet_controlplane.gateway.picker.picked_exchange import picked_exchange, without_ids
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.gateway.response_resources import count, parse_count
 from cachefleet_controlplane.gateway.responses_socket.create_event import memory_of, parser_of
@@ -79,10 +82,10 @@ def layers(parts: GatewayParts) -> Layers:
     bodies, account = RequestBodies(parts.bounds), _account(parts)
     admit = partial(AdmitLayer, bodies, models, clock=clock)
 
-    retry = partial(exchange, context)
-    know = KnowLayer(parts.lookup, _ignore if parts.hot is None else parts.hot.note, retry, clock=clock)
-    converse = ConverseLayer(context.fleet, parts.turns, memory_of, know)
-    answer = AccountLayer(account, admit(parser_of, converse, counts=True), traced=True)
+    know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
+    converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
+    picks = partial(_pick, converse, know(partial(picked_exchange, replace(context, max_attempts=1))))
+    answer = AccountLayer(account, admit(parser_of, partial(_by_sender, converse, picks), counts=True), traced=True)
 
     route = RouteLayer(context, parts.lookup, converse.whole)
     return Layers(
@@ -92,6 +95,16 @@ def layers(parts: GatewayParts) -> Layers:
         Explainer(context, route, models, parts.admission, wall_clock=parts.wall_clock),
         bodies,
     )
+
+
+def _by_sender(answer: Layer, picks: Layer, request: Request) -> Coroutine[Any, Any, None]:
+    """Have the gateway answer a request, or pick where Envoy sends it."""
+    return answer(request) if request.client is None or request.client.pick is None else picks(request)
+
+
+async def _pick(converse: ConverseLayer, know: Layer, request: Request) -> None:
+    """Have Envoy send a request, with the stored conversation that it continues."""
+    await know(without_ids(await converse.whole(request)))
 
 
 def _account(parts: GatewayParts) -> RequestAccount:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,6 +34,13 @@ POLL_SECONDS: Final = 0.5
 """How often the files are looked at."""
 
 
+@lru_cache(maxsize=4096)
+def address_of(url: str) -> str:
+    """Return the address of a server as Envoy has it: host and port, an IPv6 host in brackets."""
+    parts = urlsplit(url)
+    return parts.netloc if parts.port else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEndpoint:
     """One worker of a pool: the URL of its engine (``url``) and of its agent (``agent``, "" without one)."""
@@ -42,6 +51,12 @@ class WorkerEndpoint:
     agent: str = ""
     pod: str = ""
     """The uid of its pod, "" outside of Kubernetes: it gets requests only once an agent has proved to be of that."""
+
+    def is_at(self, addresses: Collection[str]) -> bool:
+        """Whether its engine is at one of these addresses, each a host with or without a port."""
+        address = address_of(self.url)
+        host = address.rpartition(":")[0]
+        return any(name in addresses for name in (address, host, host.strip("[]")))
 
 
 @dataclass(frozen=True, slots=True)

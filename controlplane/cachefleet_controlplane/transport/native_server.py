@@ -148,7 +148,18 @@ class NativeServer:
             self._completions.expect(self._receive_request),
             self._completions.expect(self._receive_departure),
         )
-        self._native = cachefleet_native.Server(
+        self._native = self._made(requests, departures, websockets)
+        tls = self._bounds.tls
+        try:
+            async with contextlib.nullcontext() if tls is None else tls.presenting(self._native.present):
+                yield
+        finally:
+            self._native.cut()
+            self._completions.forget(requests)
+            self._completions.forget(departures)
+
+    def _made(self, requests: int, departures: int, websockets: Path | None) -> Any:
+        return cachefleet_native.Server(
             self._completions.native,
             requests=requests,
             departures=departures,
@@ -158,14 +169,6 @@ class NativeServer:
             websockets=None if websockets is None else str(websockets),
             taps=self._bounds.taps,
         )
-        tls = self._bounds.tls
-        try:
-            async with contextlib.nullcontext() if tls is None else tls.presenting(self._native.present):
-                yield
-        finally:
-            self._native.cut()
-            self._completions.forget(requests)
-            self._completions.forget(departures)
 
     @contextlib.asynccontextmanager
     async def _serving_websockets(self) -> AsyncIterator[Path | None]:
@@ -226,6 +229,24 @@ class NativeServer:
         finally:
             del self._exchanges[exchange.request.key]
             exchange.close()
+
+
+class PickerServer(NativeServer):
+    """A server for Envoys (``ext_proc`` over gRPC), whose clients' requests are answered or sent to a worker.
+
+    Only a body of at most ``body_bytes`` may come in one message.
+    """
+
+    def __init__(
+        self, app: Any, completions: Completions, *, host: str, port: int, bounds: ServerBounds, body_bytes: int
+    ) -> None:
+        super().__init__(app, completions, host=host, port=port, bounds=bounds)
+        self._body_bytes = body_bytes
+
+    def _made(self, requests: int, departures: int, websockets: Path | None) -> Any:  # noqa: ARG002 # none come here
+        return cachefleet_native.Picker(
+            self._completions.native, requests=requests, departures=departures, body_bytes=self._body_bytes
+        )
 
 
 def _socket_folder() -> str | None:

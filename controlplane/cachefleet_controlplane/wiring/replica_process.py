@@ -25,7 +25,7 @@ from prometheus_client import disable_created_metrics
 from cachefleet_controlplane.inherited_sockets import inherited_sockets
 from cachefleet_controlplane.transport.client_websocket import MessageBounds, UnfinishedMessages, client_websocket
 from cachefleet_controlplane.transport.listening_sockets import NeverListenedError
-from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
+from cachefleet_controlplane.transport.native_server import NativeServer, PickerServer, ServerBounds
 from cachefleet_controlplane.wiring.control_plane import ControlPlane
 from cachefleet_controlplane.wiring.settings import Settings, SettingsError, load
 from cachefleet_core.environment.removed_variables import removed_lines
@@ -91,28 +91,31 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with plane:
         gateway, internal = servers(plane, settings)
-        running = [
-            asyncio.create_task(
-                _run("gateway", gateway, sockets.get(settings.gateway_port), partial(_ready, plane, settings))
-            ),
-            asyncio.create_task(_run("internal", internal, sockets.get(settings.internal_port))),
+        fronts = {"gateway": gateway} | picker_servers(plane, settings)
+        ready = partial(_ready, plane, settings)
+        ports = {"gateway": settings.gateway_port, "picker": settings.picker_port or 0}
+        answering = [
+            asyncio.create_task(_run(name, server, sockets.get(ports[name]), ready)) for name, server in fronts.items()
         ]
+        running = [*answering, asyncio.create_task(_run("internal", internal, sockets.get(settings.internal_port)))]
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         failed = not stop.is_set()
         stopped.cancel()
         plane.withdraw()
-        gateway.leave()
+        for server in fronts.values():
+            server.leave()
         seconds = 0.0 if failed else settings.withdraw_seconds
         logger.info("not ready any more; requests are taken for %g s", seconds)
         await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        gateway.stop()
+        for server in fronts.values():
+            server.stop()
         ending = asyncio.get_running_loop().call_later(settings.drain_seconds, plane.gateway.end_answers)
-        await running[0]
+        await asyncio.wait(answering)
         ending.cancel()
         # The internal port stays up while answers end, for probes and agents.
         internal.stop()
-        await running[1]
+        await running[-1]
     return 1 if failed else 0
 
 
@@ -145,6 +148,20 @@ async def _run(
 async def _tell(name: str, server: NativeServer) -> None:
     with contextlib.suppress(NeverListenedError):  # its reason is logged where there is one
         logger.info("%s listens on %s:%s", name, server.origin.rpartition(":")[0], await server.listening())
+
+
+def picker_servers(plane: ControlPlane, settings: Settings) -> dict[str, NativeServer]:
+    """The endpoint picker's server by its name, where it has a port."""
+    if settings.picker_port is None:
+        return {}
+    bounds = ServerBounds(
+        head_seconds=plane.bounds.head_seconds,
+        drain_seconds=settings.drain_seconds + ENDING_SECONDS,
+        tls=plane.tls.internal,
+    )
+    host, port, bytes_ = settings.gateway_host, settings.picker_port, settings.request_max_bytes
+    server = PickerServer(plane.gateway, plane.completions, host=host, port=port, bounds=bounds, body_bytes=bytes_)
+    return {"picker": server}
 
 
 def servers(plane: ControlPlane, settings: Settings) -> tuple[NativeServer, NativeServer]:

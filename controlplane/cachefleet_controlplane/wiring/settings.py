@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     internal_port: Port = 8081
     """Port of reports, admin API, metrics and probes; 0 takes a free one. Set by the chart."""
 
+    picker_port: int | None = Field(None, ge=0, le=65535)
+    """Port on which Envoys ask where requests go (`ext_proc`), at the gateway's address and with the internal port's
+    TLS; 0 takes a free one, none is opened where not set. Set by the chart where `controlPlane.picker.enabled`."""
+
     tls_folder: Path | None = None
     """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified. Set by the chart
     where `tls.enabled`."""

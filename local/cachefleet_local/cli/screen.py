@@ -164,6 +164,7 @@ def _start_words(spec: ProcessSpec, life: Life) -> str:
 def _addresses(fleet: Prepared, link: str) -> list[str]:
     rows = [
         ("Gateway", f"{fleet.plan.gateway_url}/v1", "OpenAI API"),
+        *((("Envoy", f"{fleet.plan.envoy_url}/v1", "asks where requests go"),) if fleet.plan.envoy_url else ()),
         *(("Internal", url, _of_replica(name, fleet)) for name, url in fleet.plan.replicas.items()),
         ("Console", link or f"{fleet.plan.internal_url}/console/", _signing_in(fleet, link)),
         *(("Worker", worker.engine_url, f"{worker.name} of {worker.pool}") for worker in fleet.plan.workers),

@@ -74,6 +74,11 @@ class DataFolder:
         return self.root / "endpoints.json"
 
     @property
+    def envoy_file(self) -> Path:
+        """The configuration of the Envoy before the fleet."""
+        return self.root / "envoy.json"
+
+    @property
     def fleet_file(self) -> Path:
         """Addresses of the running fleet, for the command line; there only while it runs."""
         return self.root / "fleet.json"

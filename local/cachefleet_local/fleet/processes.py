@@ -1,7 +1,8 @@
 """Plan of the processes that run pools on this machine (pure).
 
-The replicas of the control plane; for each replica of each pool an engine (vLLM) and its agent. Everything listens on
-the loopback interface. Engines publish their KV events, which hold token ids, on sockets in a private folder.
+The replicas of the control plane; for each replica of each pool an engine (vLLM) and its agent; an Envoy, if asked
+for. Everything listens on the loopback interface. Engines publish their KV events, which hold token ids, on sockets in
+a private folder.
 Credentials go by file or by environment, never on a command line.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,12 +25,16 @@ from cachefleet_core.engine.engine_configuration import EngineConfiguration, ask
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
+from cachefleet_local.envoy.envoy_config import envoy_config
 from cachefleet_local.fleet.data_folder import DataFolder, PoolWorkers
 from cachefleet_local.fleet.ports import LOOPBACK
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 
 CONTROL_PLANE: Final = "controlplane"
 """The first replica of the control plane; the others are ``controlplane-2`` and so on."""
+ENVOY: Final = "envoy"
+"""The Envoy, and its port for clients."""
+PICKER, ENVOY_ADMIN = "picker", "envoy's admin port"
 DRAIN_SECONDS: Final = 3
 """Drain time of the control plane; Ctrl-C takes at least as long."""
 
@@ -65,6 +70,7 @@ class FleetPlan:
     gateway_url: str
     replicas: Mapping[str, str]
     """Internal address of each replica of the control plane, by its process's name."""
+    envoy_url: str = ""
 
     @property
     def internal_url(self) -> str:
@@ -93,6 +99,8 @@ class Place:
     plugin: bool = False
     """Whether the engines have cachefleet's plugin."""
     engine_version: str = ""
+    envoy: str = ""
+    """The program of an Envoy that is to stand before the fleet; "" for none."""
     vllm_plugins: str = ""
     """VLLM_PLUGINS of this process's environment."""
     start_seconds: float = 600.0
@@ -124,11 +132,11 @@ def replica_names(count: int) -> list[str]:
     return [CONTROL_PLANE, *(f"{CONTROL_PLANE}-{number}" for number in range(2, count + 1))]
 
 
-def port_names(pools: Sequence[PrefixCachePool], replicas: Sequence[str]) -> list[str]:
-    """The ports a fleet needs: gateway, internal port of each replica, engine and agent of each worker."""
+def port_names(pools: Sequence[PrefixCachePool], replicas: Sequence[str], *, envoy: bool = False) -> list[str]:
+    """The ports a fleet needs: gateway, internal port of each replica, engine and agent of each worker, Envoy's."""
     labels = [worker_label(pool, replica) for pool in pools for replica in range(pool.spec.replicas)]
     parts = [f"{label}.{part}" for label in labels for part in ("engine", "agent")]
-    return ["gateway", *map(internal_port, replicas), *parts]
+    return ["gateway", *map(internal_port, replicas), *parts, *([ENVOY, PICKER, ENVOY_ADMIN] if envoy else ())]
 
 
 def internal_port(replica: str) -> str:
@@ -142,11 +150,14 @@ def plan_fleet(pools: Sequence[PrefixCachePool], place: Place, key: FleetKey) ->
     processes = [_control_plane(name, place) for name in place.replicas]
     for worker, (pool, _) in zip(workers, _replicas(pools), strict=True):
         processes += [_engine(worker, pool, place, key=key), _agent(worker, pool, place)]
+    if place.envoy:
+        processes.append(_envoy(place))
     return FleetPlan(
         processes=tuple(processes),
         workers=tuple(workers),
         gateway_url=_url(place.ports["gateway"]),
         replicas={name: _url(place.ports[internal_port(name)]) for name in place.replicas},
+        envoy_url=_url(place.ports[ENVOY]) if place.envoy else "",
     )
 
 
@@ -188,6 +199,9 @@ def _control_plane(name: str, place: Place) -> ProcessSpec:
         "WITHDRAW_SECONDS": "0",  # all end together, and no load balancer has to notice
         "LOG_FORMAT": "text",
     }
+    picker = (place.ports[PICKER],) if place.envoy else ()
+    if place.envoy:
+        environment["PICKER_PORT"] = str(place.ports[PICKER])
     if len(place.replicas) == 1:
         environment["STARTUP_SECONDS"] = "0"  # nobody serves while it would wait for agents
     return ProcessSpec(
@@ -196,10 +210,28 @@ def _control_plane(name: str, place: Place) -> ProcessSpec:
         argv=(place.python, "-m", "cachefleet_controlplane"),
         environment=_prefixed(environment),
         log=folder.log(name),
-        ports=(gateway, internal),
+        ports=(gateway, internal, *picker),
         ready_url=f"{_url(internal)}/readyz",
         after=() if name == CONTROL_PLANE else (CONTROL_PLANE,),  # which makes the database
         grace_seconds=DRAIN_SECONDS + 5.0,
+    )
+
+
+def before_envoy(plan: FleetPlan, ports: Mapping[str, int]) -> dict[str, Any]:
+    """The configuration of the Envoy of a plan."""
+    listen, picker, admin = ((LOOPBACK, ports[name]) for name in (ENVOY, PICKER, ENVOY_ADMIN))
+    return envoy_config(listen, picker, [(LOOPBACK, _port(one.engine_url)) for one in plan.workers], admin=admin)
+
+
+def _envoy(place: Place) -> ProcessSpec:
+    return ProcessSpec(
+        name=ENVOY,
+        kind=Kind.ENVOY,
+        argv=(place.envoy, "-c", str(place.folder.envoy_file), "--disable-hot-restart", "-l", "warning"),
+        environment={},
+        log=place.folder.log(ENVOY),
+        ready_url=f"{_url(place.ports[ENVOY_ADMIN])}/ready",
+        after=(CONTROL_PLANE,),
     )
 
 

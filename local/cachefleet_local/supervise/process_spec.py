@@ -18,6 +18,7 @@ class Kind(StrEnum):
     CONTROL_PLANE = "control plane"
     ENGINE = "engine"
     AGENT = "agent"
+    ENVOY = "Envoy"
 
 
 @dataclass(frozen=True, slots=True)

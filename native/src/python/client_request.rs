@@ -15,7 +15,9 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::picker::Pick;
 use super::transport::Told;
+use crate::picker::Pick as Waiting;
 use crate::transport::reply_body::{ReplySender, reply_body};
 use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Ends, RequestBody};
 
@@ -34,6 +36,8 @@ pub struct ClientRequest {
     reply: Arc<Mutex<Progress>>,
     cut: Cut,
     told: Arc<Told>,
+    /// Of a request that Envoy sends to a worker.
+    pick: Option<Arc<Waiting>>,
 }
 
 /// How far the answer is.
@@ -68,7 +72,7 @@ impl RelayEnd {
 }
 
 impl ClientRequest {
-    pub(super) fn new(asked: Asked, told: Arc<Told>) -> Self {
+    pub(super) fn new(asked: Asked, told: Arc<Told>, pick: Option<Arc<Waiting>>) -> Self {
         let Asked { key, head, body, ends, secure, event_loop, answer, cut } = asked;
         let (body, wants) = match body {
             RequestBody::Whole(body) => (body, None),
@@ -85,6 +89,7 @@ impl ClientRequest {
             reply: Arc::new(Mutex::new(Progress::Unanswered(answer))),
             cut,
             told,
+            pick,
         }
     }
 
@@ -145,6 +150,12 @@ impl ClientRequest {
     #[getter]
     fn key(&self) -> u64 {
         self.key
+    }
+
+    /// By which Envoy is told where to send it; None where it is the gateway's to send.
+    #[getter]
+    fn pick(&self) -> Option<Pick> {
+        self.pick.clone().map(Pick)
     }
 
     /// Whether a relay has sent all of its answer.

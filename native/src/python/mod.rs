@@ -14,6 +14,7 @@ mod index;
 pub mod ints;
 mod json_bounds;
 mod keyer;
+mod picker;
 mod plane;
 mod pure;
 mod report_taps;
@@ -54,6 +55,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker_call::WorkerCall>()?;
     module.add_class::<worker_call::Trust>()?;
     module.add_class::<server::Server>()?;
+    module.add_class::<picker::Picker>()?;
+    module.add_class::<picker::Pick>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_class::<stream_filter::StreamFilter>()?;
     module.add_function(wrap_pyfunction!(headers::permitted_headers, module)?)?;

@@ -14,7 +14,7 @@ use pyo3::types::PyBytes;
 
 use super::client_request::ClientRequest;
 use super::report_taps::ReportTaps;
-use super::transport::{Told, Transport};
+use super::transport::{Payload, Told, Transport};
 use crate::transport::server::{App, Asked, Bounds, Piece, Server as Native, Taps, Websockets};
 
 const SETTLE: Duration = Duration::from_secs(1);
@@ -108,22 +108,24 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
 
 impl App for Telling {
     fn asked(&self, asked: Asked) {
-        let request = ClientRequest::new(asked, Arc::clone(&self.told));
+        let request = ClientRequest::new(asked, Arc::clone(&self.told), None);
         self.told.push((self.requests, Box::new(|py| request.into_bound_py_any(py))));
     }
 
-    /// A piece is told as its bytes and whether it is the last one; None where the client is gone.
     fn piece(&self, number: u64, piece: Piece) {
-        self.told.push((
-            number,
-            Box::new(|py| match piece {
-                Piece::Data { data, last } => (PyBytes::new(py, &data), last).into_bound_py_any(py),
-                Piece::Broken => Ok(py.None().into_bound(py)),
-            }),
-        ));
+        self.told.push(piece_told(number, piece));
     }
 
     fn left(&self, key: u64) {
         self.told.push((self.departures, Box::new(move |py| key.into_bound_py_any(py))));
     }
+}
+
+/// What Python is told of a piece: its bytes and whether it is the last one; None where the client is gone.
+pub(super) fn piece_told(number: u64, piece: Piece) -> (u64, Payload) {
+    let made: Payload = Box::new(|py| match piece {
+        Piece::Data { data, last } => (PyBytes::new(py, &data), last).into_bound_py_any(py),
+        Piece::Broken => Ok(py.None().into_bound(py)),
+    });
+    (number, made)
 }

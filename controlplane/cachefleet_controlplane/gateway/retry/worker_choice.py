@@ -12,7 +12,7 @@ from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.place.refusals import refusal
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
-from cachefleet_controlplane.gateway.retry.attempt_plan import AttemptMode
+from cachefleet_controlplane.gateway.retry.attempt_plan import AS_ASKED, AttemptMode
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.retry.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.retry.stalled_attempts import UnansweredAttempt
@@ -128,6 +128,11 @@ class WorkerChoice:
             sequences = inflight.sequences
             self._queue.ended(self._line, blocks=inflight.blocks, tenant=self._tenant, sequences=sequences)
             inflight.finish(cached_tokens=cached_tokens)
+
+    def move(self, decision: Decision) -> None:
+        """Count the request at another worker than the one chosen: that one has taken it."""
+        self.free()
+        self._chosen(decision, AS_ASKED)
 
     def _attempt(self, progress: Progress) -> Outcome | None:
         decision = decide(self._fleet, self.request, exclude=progress.excluded)

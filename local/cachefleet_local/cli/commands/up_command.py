@@ -31,6 +31,15 @@ def up(
     replicas: Annotated[
         int, typer.Option(min=1, max=8, help="Replicas of the control plane, all behind the gateway's port.")
     ] = 1,
+    envoy: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="An Envoy on this port that asks where requests go; 0 takes a free one.",
+        ),
+    ] = None,
     policy: Annotated[
         RoutingPolicy, typer.Option(help="How requests are routed; can be changed while it runs.")
     ] = RoutingPolicy.CACHE_AWARE,
@@ -48,6 +57,7 @@ def up(
         gateway_port=gateway_port,
         internal_port=internal_port,
         replicas=replicas,
+        envoy_port=envoy,
         policy=policy.value,
         wait_seconds=wait_timeout,
         engine_python=engine_python,

@@ -24,6 +24,7 @@ pub use answer::{Answer, AnswerKind};
 pub use connection::Ends;
 pub use exchange::{Asked, Cut};
 pub use request_body::{Piece, RequestBody};
+pub use streams::Pace;
 pub use websocket::{Tap, Taps, Websockets};
 
 use std::io;

@@ -39,6 +39,11 @@ impl Pace {
         self.cut.notify_one();
     }
 
+    /// Returns once the stream is to end.
+    pub async fn was_cut(&self) {
+        self.cut.notified().await;
+    }
+
     fn wait(&self, since: Option<Instant>) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
