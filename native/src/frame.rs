@@ -100,6 +100,13 @@ impl Frame {
         Ok(Self { kind, rank, sequence, operations })
     }
 
+    /// The rank of a State frame, whose other fields are Python's to read; None of any other.
+    #[must_use]
+    pub fn state_rank(data: &[u8]) -> Option<u64> {
+        let fields = Fields::read(data).ok().filter(|fields| fields.kind == Some(b"state"))?;
+        Some(fields.rank.unwrap_or(0))
+    }
+
     /// Number of keys in all its operations.
     #[must_use]
     pub fn keys(&self) -> usize {

@@ -20,7 +20,7 @@ Block = tuple[int, Tier]
 class ReferenceIndex:
     """The (key, tier) of each worker."""
 
-    def __init__(self, *, max_workers: int = 4096, max_held: int = 50_000_000) -> None:
+    def __init__(self, *, max_workers: int = 4096, max_held: int = 1 << 32) -> None:
         self._max_workers, self._max_held = max_workers, max_held
         self._held: dict[WorkerId, set[Block]] = {}
 

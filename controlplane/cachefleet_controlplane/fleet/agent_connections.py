@@ -116,7 +116,11 @@ class AgentConnections:
         worker = connection.ranks.get(frame.rank)
         if worker is None:
             raise RefusedError("unannounced", f"rank {frame.rank} sent no hello on this connection")
-        return self._step(worker, Received(connection.number, frame), now)
+        event = Received(connection.number, frame)
+        place = connection.tap and connection.tap.place()
+        if place and worker.live and worker.live.followed:
+            return self._checked(worker, event, place, now)
+        return self._step(worker, event, now)
 
     def disconnect(self, connection: Connection, now: float) -> None:
         """Remove a closed connection; blocks of its streams stay until they are too old."""
@@ -202,9 +206,18 @@ class AgentConnections:
     def _step(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
         self._take_over(worker)
         try:
-            return self._stepped(worker, event, now)
+            return self._stepped(worker, event, now, self._digest(worker, event))
         finally:
             self._hand_over(worker, now)
+
+    def _checked(self, worker: Worker, event: Received, place: tuple[int, int], now: float) -> list[StreamEvent]:
+        """A State: native code noted number and digest where it came, and goes on with what followed it."""
+        sequence, digest = place
+        worker.follow(replace(worker.stream, sequence=sequence))
+        events = self._stepped(worker, event, now, digest)
+        if worker.live and worker.stream.stream_state is not StreamState.LIVE:
+            worker.live.pause()
+        return events
 
     def _take_over(self, worker: Worker) -> None:
         """Follow a stream here; native code has applied its Deltas up to some number."""
@@ -219,10 +232,9 @@ class AgentConnections:
             most = worker.most_blocks
             worker.live.resume(worker.stream.sequence, (most, BELOW_FACTOR * most), now)
 
-    def _stepped(self, worker: Worker, event: StreamInput, now: float) -> list[StreamEvent]:
+    def _stepped(self, worker: Worker, event: StreamInput, now: float, digest: int) -> list[StreamEvent]:
         before = worker.stream
-        digest, others = self._digest(worker, event), self._unfinished(worker, event)
-        after, effects = step(before, event, now, digest=digest, others=others)
+        after, effects = step(before, event, now, digest=digest, others=self._unfinished(worker, event))
         worker.follow(after)
         events = [effect.event for effect in effects if isinstance(effect, Count)]
         for number, effect in enumerate(effects):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import cachefleet_native
 
@@ -16,6 +16,11 @@ from cachefleet_core.report_frames import Cleared, FrameError, Operation, Remove
 
 Keys = Sequence[BlockKey] | bytes
 """A prompt's block keys, as a sequence or packed by ``block_keys.pack_keys``."""
+
+
+MOST_BYTES: Final = 1 << 33
+"""Of an index's memory: some 350 million blocks."""
+MOST_HELD: Final = 1 << 32
 
 
 class OperationError(ValueError):
@@ -45,8 +50,9 @@ class BlockIndex:
     A worker is added by its first block. Calls raise IndexDefectError where native code fails.
     """
 
-    def __init__(self, *, max_workers: int = 4096, max_held: int = 50_000_000) -> None:
-        self.native = cachefleet_native.Index(max_workers=max_workers, max_held=max_held)
+    def __init__(self, *, max_workers: int = 4096, max_held: int = MOST_HELD, max_bytes: int = MOST_BYTES) -> None:
+        """``max_bytes`` bounds the memory in use; ``max_held`` the (worker, key, tier) that share it."""
+        self.native = cachefleet_native.Index(max_workers=max_workers, max_held=max_held, max_bytes=max_bytes)
 
     def apply(self, worker: WorkerId, operation: Operation) -> None:
         """Apply one operation. OperationError or IndexFullError: nothing has changed."""

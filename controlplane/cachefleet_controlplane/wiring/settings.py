@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
+from cachefleet_controlplane.index.block_index import MOST_BYTES
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_core.pool.model_names import NameRules, parse_rules
 
@@ -106,6 +107,10 @@ class Settings(BaseSettings):
     block keys costs more than it gives."""
     """What computes block keys and holds the index; auto takes native code where it is installed. Set it to `native` to
     refuse to start without."""
+
+    index_memory_bytes: int | None = Field(None, ge=64 * 1024 * 1024, le=MOST_BYTES)
+    """Memory of the index of held blocks, some 23 bytes a block; a quarter as much may go to sent texts. Where not set,
+    half of what the pod or the machine has, 8 GiB at most. Set it where something else needs that half."""
 
     # The gateway.
     gateway_threads: int = Field(1, ge=1, le=64)

@@ -21,6 +21,8 @@ const FREE: u32 = u32::MAX;
 const TAKEN: u32 = u32::MAX - 1;
 /// Bit of the pages that are heads of runs; the rest of their number is the run's. Block numbers have 32 bits.
 pub const HEAD: u32 = 1 << 27;
+/// Bytes of a run's head.
+pub const HEAD_BYTES: usize = size_of::<Page>();
 
 type Page = [u64; PAGE as usize];
 
@@ -67,11 +69,19 @@ pub struct Arena {
     owners: Chunked<Owner>,
     /// First pages of the first free extents, by class.
     free: [u32; CLASSES],
+    /// Pages of all free extents.
+    free_pages: u32,
 }
 
 impl Arena {
     pub fn new() -> Self {
-        Self { heads: Chunked::new(), pages: Chunked::new(), owners: Chunked::new(), free: [NONE; CLASSES] }
+        Self {
+            heads: Chunked::new(),
+            pages: Chunked::new(),
+            owners: Chunked::new(),
+            free: [NONE; CLASSES],
+            free_pages: 0,
+        }
     }
 
     /// Takes an extent of `1 << class` pages; returns its first page.
@@ -164,6 +174,11 @@ impl Arena {
         self.heads.bytes() + self.pages.bytes() + self.owners.bytes()
     }
 
+    /// Bytes that will be used again.
+    pub fn free_bytes(&self) -> usize {
+        self.free_pages as usize * (size_of::<Page>() + size_of::<Owner>())
+    }
+
     /// Adds an extent at the end; what is skipped for its alignment is free.
     #[cold]
     fn extend(&mut self, class: usize) -> u32 {
@@ -192,6 +207,7 @@ impl Arena {
 
     #[expect(clippy::cast_possible_truncation, reason = "a class is less than CLASSES")]
     fn link(&mut self, page: u32, class: usize) {
+        self.free_pages += 1 << class;
         let next = self.free[class];
         self.owners[page] = Owner { run: FREE, number: class as u32 };
         self.set_neighbours(page, NONE, next);
@@ -202,6 +218,7 @@ impl Arena {
     }
 
     fn unlink(&mut self, page: u32, class: usize) {
+        self.free_pages -= 1 << class;
         let (before, next) = self.neighbours(page);
         if before == NONE {
             self.free[class] = next;

@@ -16,26 +16,57 @@ impl Index {
         if stores && self.slot(worker).is_none() && known >= self.limits.workers {
             return Err(Full::Workers { known, limit: self.limits.workers });
         }
-        let most: usize = operations.iter().map(|operation| operation.keys().len()).sum();
-        if self.held + most as u64 <= self.limits.held {
+        let keys: usize = operations.iter().map(|operation| operation.keys().len()).sum();
+        let all = Wanted { keys: keys as u64, chains: operations.len() };
+        if self.fits(all, 0) {
             return Ok(());
         }
         let lacking = |operation: &&Operation| match operation {
             Operation::Stored { keys, tier, .. } => self.tiers[*tier as usize].lacking(&self.sets, slot, keys),
             Operation::Removed { .. } | Operation::Cleared => 0,
         };
-        let wanted: u64 = operations.iter().map(lacking).sum();
+        let wanted = Wanted { keys: operations.iter().map(lacking).sum(), ..all };
         let own_slot = if replaces { self.slot(worker) } else { None };
         let own = own_slot.map_or(0, |slot| self.workers.holdings(slot).blocks);
-        let fits = |index: &Self, own: u64| index.held + wanted <= index.limits.held + own;
-        if !self.sweep_until(|index| fits(index, own)) {
-            return Err(self.full());
+        if wanted.keys > 0 && !self.sweep_until(|index| index.fits(wanted, own)) {
+            return Err(self.full(wanted, own));
         }
-        if !fits(self, 0) {
+        if !self.fits(wanted, 0) {
             self.forget(worker);
-            self.sweep_until(|index| fits(index, 0));
+            self.sweep_until(|index| index.fits(wanted, 0));
         }
         Ok(())
+    }
+
+    /// Whether so much more fits where `own` holdings go. What these free is not known before: they may be shared.
+    fn fits(&self, wanted: Wanted, own: u64) -> bool {
+        self.held + wanted.keys <= self.limits.held + own && self.used() + wanted.bytes() <= self.limits.bytes
+    }
+
+    fn full(&self, wanted: Wanted, own: u64) -> Full {
+        if self.held + wanted.keys > self.limits.held + own {
+            return Full::Blocks { held: self.held, limit: self.limits.held };
+        }
+        Full::Memory { bytes: self.used(), limit: self.limits.bytes }
+    }
+}
+
+/// What operations may need at most.
+#[derive(Clone, Copy)]
+struct Wanted {
+    keys: u64,
+    chains: usize,
+}
+
+impl Wanted {
+    /// Of a key in a long run: itself, pages to come, and a slot of the table that is just more than half full.
+    const KEY_BYTES: usize = 40;
+    /// Of a run of its own: head, run, first pages, list of holders.
+    const CHAIN_BYTES: usize = 512;
+
+    fn bytes(self) -> usize {
+        let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
+        if keys == 0 { 0 } else { keys.saturating_mul(Self::KEY_BYTES) + self.chains * Self::CHAIN_BYTES }
     }
 }
 

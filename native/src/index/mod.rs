@@ -46,18 +46,27 @@ pub struct Limits {
     pub workers: usize,
     /// (worker, key, tier) triples, those of forgotten workers not swept yet included.
     pub held: u64,
+    /// Memory in use, as `Index::used` estimates it.
+    pub bytes: usize,
 }
 
 impl Limits {
-    /// Block numbers have 32 bits, and a block may occupy a page of 16 alone, or two until its run is squeezed.
-    pub const MOST_HELD: u64 = 1 << 27;
+    pub const MOST_HELD: u64 = 1 << 32;
+    /// Block numbers have 32 bits, and half of the numbers may be of pages that are free but scattered.
+    pub const MOST_BYTES: usize = 1 << 33;
     pub const MOST_WORKERS: usize = 1 << 20;
+
+    #[must_use]
+    pub fn exceed_bounds(&self) -> bool {
+        self.workers > Self::MOST_WORKERS || self.held > Self::MOST_HELD || self.bytes > Self::MOST_BYTES
+    }
 }
 
 /// A bound is reached, and nothing was applied: the present number, and the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Blocks { held: u64, limit: u64 },
+    Memory { bytes: usize, limit: usize },
     Workers { known: usize, limit: usize },
 }
 
@@ -101,6 +110,7 @@ impl Index {
     /// # Errors
     /// A bound is reached; nothing has changed.
     pub fn apply(&mut self, worker: &str, operation: &Operation) -> Result<(), Full> {
+        self.room_for(worker, &[operation], false)?;
         self.apply_all(worker, &[operation])
     }
 
@@ -175,6 +185,13 @@ impl Index {
             keys: self.tiers.iter().map(Tier::keys).sum(),
             bytes: self.tiers.iter().map(Tier::bytes).sum::<usize>() + self.sets.bytes(),
         }
+    }
+
+    /// Bytes in use: those of its memory that nothing is free of. What is freed is used again, not given back.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        let used: usize = self.tiers.iter().map(|tier| tier.bytes() - tier.free_bytes()).sum();
+        used + self.sets.bytes()
     }
 
     /// The slot of a worker; None while it holds nothing.
@@ -254,7 +271,8 @@ impl Index {
         }
         let wanted = self.tiers[tier as usize].lacking(&self.sets, slot, keys);
         let fits = |index: &Self| index.held + wanted <= index.limits.held;
-        if self.sweep_until(fits) { Ok(()) } else { Err(self.full()) }
+        let (held, limit) = (self.held, self.limits.held);
+        if self.sweep_until(fits) { Ok(()) } else { Err(Full::Blocks { held, limit }) }
     }
 
     fn begin(&mut self, worker: &str) -> Result<u32, Full> {
@@ -264,10 +282,6 @@ impl Index {
         // Or restarts that come faster than sweeping would make sets ever longer.
         self.sweep_until(|index| index.workers.occupied() < 2 * index.limits.workers);
         Ok(self.workers.begin(worker))
-    }
-
-    fn full(&self) -> Full {
-        Full::Blocks { held: self.held, limit: self.limits.held }
     }
 }
 

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn restarts_that_come_faster_than_sweeping_take_no_more_slots_than_twice_the_workers() {
-        let mut index = Index::new(Limits { workers: 2, held: 1 << 20 });
+        let mut index = Index::new(Limits { workers: 2, held: 1 << 20, bytes: Limits::MOST_BYTES });
         for key in 1..=2000 {
             index.apply("steady", &stored(key)).expect("there is room");
         }

@@ -124,6 +124,11 @@ impl Table {
         self.leaves.bytes() + (listed + self.free.capacity()) * size_of::<u32>() + SEGMENTS * size_of::<Segment>()
     }
 
+    /// Bytes of leaves that will be used again.
+    pub fn free_bytes(&self) -> usize {
+        self.free.len() * size_of::<Leaf>()
+    }
+
     #[inline]
     fn spot(&self, key: u64) -> Spot {
         Spot(fold(key ^ self.secrets[0], self.secrets[1]))

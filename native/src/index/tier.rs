@@ -1,6 +1,6 @@
 //! All blocks of one tier: runs of keys, and the table that finds each of them.
 
-use super::arena::{Arena, Place};
+use super::arena::{Arena, HEAD_BYTES, Place};
 use super::chunked::Chunked;
 use super::prefetch::prefetch;
 use super::runs::{Around, Run, after};
@@ -65,6 +65,12 @@ impl Tier {
 
     pub fn bytes(&self) -> usize {
         self.arena.bytes() + self.table.bytes() + self.runs.bytes() + self.beside
+    }
+
+    /// Of these, bytes that will be used again.
+    pub fn free_bytes(&self) -> usize {
+        let runs = self.free.len() * (size_of::<Run>() + HEAD_BYTES);
+        self.arena.free_bytes() + self.table.free_bytes() + runs
     }
 
     #[inline]

@@ -53,6 +53,7 @@ impl From<Full> for PyErr {
     fn from(full: Full) -> Self {
         IndexFullError::new_err(match full {
             Full::Blocks { held, limit } => format!("the index holds {held} blocks, its bound is {limit}"),
+            Full::Memory { bytes, limit } => format!("the index takes {bytes} bytes of memory, its bound is {limit}"),
             Full::Workers { known, limit } => format!("the index has {known} workers, its bound is {limit}"),
         })
     }

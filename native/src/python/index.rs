@@ -20,13 +20,15 @@ pub struct Index(pub(super) Arc<Locked>);
 #[pymethods]
 impl Index {
     #[new]
-    #[pyo3(signature = (*, max_workers = 4096, max_held = 50_000_000))]
-    fn new(max_workers: usize, max_held: u64) -> PyResult<Self> {
-        if max_workers > Limits::MOST_WORKERS || max_held > Limits::MOST_HELD {
-            let (workers, held) = (Limits::MOST_WORKERS, Limits::MOST_HELD);
-            return Err(PyValueError::new_err(format!("at most {workers} workers and {held} held blocks")));
+    #[pyo3(signature = (*, max_workers = 4096, max_held = Limits::MOST_HELD, max_bytes = Limits::MOST_BYTES))]
+    fn new(max_workers: usize, max_held: u64, max_bytes: usize) -> PyResult<Self> {
+        let limits = Limits { workers: max_workers, held: max_held, bytes: max_bytes };
+        if limits.exceed_bounds() {
+            let (workers, held, bytes) = (Limits::MOST_WORKERS, Limits::MOST_HELD, Limits::MOST_BYTES);
+            let most = format!("at most {workers} workers, {held} held blocks and {bytes} bytes");
+            return Err(PyValueError::new_err(most));
         }
-        guard(|| Ok(Self(Arc::new(Locked::new(Limits { workers: max_workers, held: max_held })))))
+        guard(|| Ok(Self(Arc::new(Locked::new(limits)))))
     }
 
     /// Records that a worker holds a chain of packed keys.

@@ -3,7 +3,8 @@
 //! Python follows a stream (`report_streams`) until it is live, then hands it over by `resume`; from then on each Delta
 //! with the next number is taken out of the connection and applied. All other frames, and all that follow one until
 //! Python has dealt with it, go to Python, which takes the stream back by `pause` for as long as it does something with
-//! it. So what is said on a connection is done in its order.
+//! it. So what is said on a connection is done in its order. A State alone does not hold up what follows: where it came
+//! in its stream, and the digest there, is noted for Python, which is late where it has much to do.
 
 use super::errors::guard;
 use super::index::Index;
@@ -14,7 +15,7 @@ use crate::index::{Operation, Removals, Seen};
 use crate::reader::Key;
 use crate::transport::server::{Tap, Taps};
 use pyo3::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -99,7 +100,7 @@ impl Taps for ReportTaps {
             number,
             taps: self.clone(),
             streams: Mutex::default(),
-            processed: AtomicU64::default(),
+            order: Mutex::default(),
             taken: Mutex::default(),
         });
         lock(&self.opened).insert(number, Arc::downgrade(&connection));
@@ -112,11 +113,41 @@ struct Connection {
     number: u64,
     taps: ReportTaps,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
-    /// Messages that Python has dealt with.
-    processed: AtomicU64,
+    order: Mutex<Order>,
     /// Frames and bytes taken out since Python asked.
     taken: Mutex<(u64, u64)>,
 }
+
+/// What was passed on to Python.
+#[derive(Default)]
+struct Order {
+    /// Messages that it has dealt with.
+    processed: u64,
+    /// States that it has yet to deal with: their numbers among the messages, and their places.
+    states: VecDeque<(u64, Place)>,
+}
+
+impl Order {
+    /// Whether nothing of so many messages is left to be dealt with but States with places.
+    fn is_done(&self, passed: u64) -> bool {
+        self.processed + self.states.len() as u64 == passed
+    }
+
+    /// The place of the State that is dealt with now.
+    fn place(&self) -> Option<Place> {
+        self.states.front().filter(|(number, _)| *number == self.processed).map(|(_, place)| *place)
+    }
+
+    fn advance(&mut self) {
+        if self.place().is_some() {
+            self.states.pop_front();
+        }
+        self.processed += 1;
+    }
+}
+
+/// Where a State came in its stream: the number of the last Delta before it, and the digest of what was held.
+type Place = (u64, u64);
 
 impl Drop for Connection {
     fn drop(&mut self) {
@@ -126,13 +157,16 @@ impl Drop for Connection {
 
 impl Tap for Connection {
     fn takes(&self, message: &[u8], passed: u64) -> bool {
-        if self.processed.load(Ordering::Acquire) != passed {
+        if !lock(&self.order).is_done(passed) {
             return false; // what came before it has to be dealt with first
         }
         // Who has the turn may be applying a snapshot, and other connections of this thread must not wait for that.
         let Some(mut turn) = self.taps.index.writer_at_once() else { return false };
-        let Ok(frame) = Frame::decode(message, &mut turn) else { return false };
-        let Some(stream) = lock(&self.streams).get(&frame.rank).cloned() else { return false };
+        let Ok(frame) = Frame::decode(message, &mut turn) else {
+            self.note_state(message, passed);
+            return false;
+        };
+        let Some(stream) = self.stream(frame.rank) else { return false };
         let operations: Vec<&Operation> = frame.operations.iter().collect();
         let apply = |worker: &str| self.taps.applied(&turn, worker, &operations);
         let is_taken = frame.kind == Kind::Delta && stream.take(frame.sequence, message, apply);
@@ -141,6 +175,21 @@ impl Tap for Connection {
             *taken = (taken.0 + 1, taken.1 + message.len() as u64);
         }
         is_taken
+    }
+}
+
+impl Connection {
+    fn stream(&self, rank: u64) -> Option<Arc<Stream>> {
+        lock(&self.streams).get(&rank).cloned()
+    }
+
+    /// Notes the place of a message that is a State of a stream that is followed here.
+    fn note_state(&self, message: &[u8], passed: u64) {
+        let stream = Frame::state_rank(message).and_then(|rank| self.stream(rank));
+        let digest = |worker: &str| self.taps.index.with(|state| state.index.digest(worker)).ok();
+        if let Some(place) = stream.and_then(|stream| stream.place(digest)) {
+            lock(&self.order).states.push_back((passed, place));
+        }
     }
 }
 
@@ -158,9 +207,15 @@ impl ReportTap {
         LiveStream(stream)
     }
 
+    /// Of the message that is dealt with now, where it is a State of a stream that native code followed when it came:
+    /// the number of the last Delta before it, and the digest of what was held.
+    fn place(&self) -> Option<Place> {
+        lock(&self.0.order).place()
+    }
+
     /// Another message has been dealt with; how many Delta frames were taken out since the last call, and their bytes.
     fn processed(&self) -> (u64, u64) {
-        self.0.processed.fetch_add(1, Ordering::Release);
+        lock(&self.0.order).advance();
         std::mem::take(&mut lock(&self.0.taken))
     }
 }
@@ -190,6 +245,13 @@ impl Position {
 }
 
 impl Stream {
+    /// Where it is now; None where Python follows it, or has to look at it.
+    fn place(&self, digest: impl FnOnce(&str) -> Option<u64>) -> Option<Place> {
+        let at = lock(&self.at);
+        let position = at.as_ref().filter(|position| !position.exceeded)?;
+        Some((position.sequence, digest(&self.worker)?))
+    }
+
     /// Applies a Delta where it is the next; false where Python has to look at it. `apply` gives what is held then.
     fn take(&self, sequence: u64, message: &[u8], apply: impl FnOnce(&str) -> Option<(u64, u64)>) -> bool {
         let mut at = lock(&self.at);
@@ -217,6 +279,12 @@ impl LiveStream {
     /// device and below; `now` is on the clock of its history.
     fn resume(&self, sequence: u64, most: (u64, u64), now: f64) {
         *lock(&self.0.at) = Some(Position { sequence, most, exceeded: false, clock: (now, Instant::now()) });
+    }
+
+    /// Whether native code follows it.
+    #[getter]
+    fn followed(&self) -> bool {
+        lock(&self.0.at).is_some()
     }
 
     /// Python follows it from now on: the number of the last Delta applied; None where it does already.

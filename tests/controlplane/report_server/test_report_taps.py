@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame
+from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
 from cachefleet_core.report_frames import Cleared, Delta, Operation, Removed, Resync, State, Stored, decode_down
 from tests.controlplane.chains import chain, digest_of, removed, stored
@@ -70,6 +72,48 @@ async def test_deltas_of_a_live_stream_do_not_come_to_python(endpoint: Endpoint,
     await until(lambda: value(endpoint.metrics, "report_frames_total", type="delta") == 11)
     assert value(endpoint.metrics, "report_divergence_total") == 0
     assert endpoint.fleet.worker().sequence == 11
+
+
+def applied_meanwhile(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for what native code does while the event loop, which runs all of Python, does nothing."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+async def test_a_state_that_python_has_not_read_does_not_hold_up_what_follows(
+    endpoint: Endpoint, seen: list[int]
+) -> None:
+    async with endpoint.agent() as agent:
+        await live(endpoint, agent, KEYS[:10])
+        for number in range(1, 5):
+            now = [(key, 0) for key in KEYS[: 10 - number]]
+            await agent.say(delta(number, removed(KEYS[10 - number : 11 - number])), state(number, now, running=number))
+        await agent.say(delta(5, removed(KEYS[5:6])))
+        applied_meanwhile(lambda: holds(endpoint, KEYS[:5]))
+        await until(lambda: endpoint.fleet.worker().load.running == 4)  # type: ignore[union-attr]
+        await agent.say(delta(6, removed(KEYS[4:5])), state(6, [(key, 0) for key in KEYS[:4]], running=6))
+        await until(lambda: endpoint.fleet.worker().load.running == 6)  # type: ignore[union-attr]
+        assert holds(endpoint, KEYS[:4])
+        assert endpoint.fleet.worker().sequence == 6
+    assert seen == []
+    assert set(endpoint.fleet._agents.events) <= {StreamEvent.EPOCH}, (
+        "each State agreed with what was held where it came"
+    )
+
+
+async def test_a_state_that_differs_where_it_came_asks_for_a_snapshot_whatever_followed(endpoint: Endpoint) -> None:
+    async with endpoint.agent() as agent:
+        await live(endpoint, agent, KEYS[:10])
+        wrong = [(key, 0) for key in KEYS[:8]]
+        await agent.say(delta(1, removed(KEYS[9:10])), state(1, wrong), delta(2, removed(KEYS[8:9])))
+        applied_meanwhile(lambda: holds(endpoint, KEYS[:8]))  # as the State has it, but later
+        assert isinstance(await agent.hear(), object)  # the policy
+        assert await agent.hear() == Resync(reason="divergence")
+        await agent.say(snapshot(2, KEYS[:8]), delta(3, removed(KEYS[7:8])))
+        await until(lambda: holds(endpoint, KEYS[:7]))
+    assert value(endpoint.metrics, "report_divergence_total") == 1
 
 
 async def test_a_gap_is_noticed_and_healed(endpoint: Endpoint, seen: list[int]) -> None:
