@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import sys
@@ -38,23 +37,16 @@ import aiohttp
 import msgspec
 import uvloop
 
-from bench.parts import CONTROL_PLANE, POOL, Engine, Running, plane, status_of
+from bench.parts import POOL, Engine, Running, plane, status_of
 from bench.proxies_engine import MODEL, engines
 from bench.rows import percentile
 from bench.scale_agents import ScaleOptions
-from cachefleet_core.block_keys import Namespace
-from cachefleet_core.index_contract import IndexContract
-from cachefleet_core.native import native_code
-from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, fleet_index_key, tenant_salt
-from cachefleet_worker.agent.reports.flush_timer import FRAME_SECONDS
+from bench.scale_requests import CONTRACT, Requests
+from cachefleet_core.tenancy import FleetKey
 
 RESULTS: Final = Path(__file__).parent / "results" / "scale.json"
 WARM_SECONDS, SETTLE_SECONDS = 300.0, 1.5
-STEP_SECONDS: Final = 0.025
-"""Of a busy engine."""
 PROMPTS: Final = 32
-PROMPT_TOKENS: Final = 2000
-CONTRACT: Final = IndexContract(weights="bench", tokenizer="bench", block_size=16)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -88,6 +80,8 @@ class Outcome:
     frames: float = 0.0
     quiet_ms: tuple[float, float] = (0.0, 0.0)
     busy_ms: tuple[float, float] = (0.0, 0.0)
+    decision_ms: tuple[float, float] = (0.0, 0.0)
+    """Of the decisions for requests while blocks change."""
     resyncs: float = 0.0
     join: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -96,8 +90,9 @@ class Outcome:
 class Replica:
     """A running replica, and what its process and its metrics tell."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, times: Path) -> None:
         self.running = running
+        self.times = times
 
     @property
     def cpu(self) -> float:
@@ -122,6 +117,14 @@ class Replica:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own address
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
             return {one["name"]: one["heldBlocks"] for one in json.loads(answer.read())["items"]}
+
+    async def decisions(self) -> list[float]:
+        """Milliseconds of each decision since the last call."""
+        self.times.unlink(missing_ok=True)
+        os.kill(self.running.pid, signal.SIGUSR2)
+        while not self.times.exists():
+            await asyncio.sleep(0.05)
+        return [float(each) for each in json.loads(self.times.read_text())]
 
     async def warm(self) -> float:
         """Seconds until the agents of all workers have reported to it."""
@@ -156,43 +159,6 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     if line := await process.stdout.readline():
         return line
     raise RuntimeError("a process of fake agents has ended")
-
-
-class Requests:
-    """Completions of prompts that some workers hold, by their ids."""
-
-    def __init__(self, key: FleetKey, http: aiohttp.ClientSession, prompts: int) -> None:
-        """Prompt number p is held by the workers whose numbers leave p when divided by ``prompts``."""
-        chance = random.Random(7)
-        self._http = http
-        self._ids = [[chance.randrange(1000, 50_000) for _ in range(PROMPT_TOKENS)] for _ in range(prompts)]
-        namespace = Namespace(CONTRACT.fingerprint(), tenant_salt(key.salt_key, DEFAULT_TENANT))
-        index_key = fleet_index_key(key.index_key, "default", MODEL)
-        keyer = native_code().keyer(index_key, namespace, CONTRACT.block_size)
-        self.keys = [keyer.packed_keys(ids) for ids in self._ids]
-        self._bodies = [msgspec.json.encode({"model": MODEL, "prompt": ids, "max_tokens": 1}) for ids in self._ids]
-        self.strayed: set[str] = set()
-
-    async def window(self, running: Running, seconds: float, rate: float) -> tuple[float, float]:
-        """Ask so often a second; milliseconds at the median and the 99th percentile."""
-        began, tasks = time.monotonic(), []
-        for number in range(int(seconds * rate)):
-            await asyncio.sleep(began + number / rate - time.monotonic())
-            tasks.append(asyncio.create_task(self._ask(running, number % len(self.keys))))
-        spent = [1000 * each for each in await asyncio.gather(*tasks)]
-        return percentile(spent, 50), percentile(spent, 99)
-
-    async def _ask(self, running: Running, prompt: int) -> float:
-        began = time.perf_counter()
-        headers = {"content-type": "application/json"}
-        url = f"{running.gateway}/v1/completions"
-        async with self._http.post(url, data=self._bodies[prompt], headers=headers) as answer:
-            await answer.read()
-        spent = time.perf_counter() - began
-        worker = answer.headers.get("x-cachefleet-worker", "none")
-        if answer.status != 200 or int(worker.rpartition("-")[2]) % len(self.keys) != prompt:
-            self.strayed.add(f"prompt {prompt} went to {worker}, by {answer.headers.get('x-cachefleet-knowledge')}")
-        return spent
 
 
 @dataclass
@@ -244,8 +210,12 @@ class Scale:
         row.agents = (await agents.cpu() - cpu) / spent
         say(f"changing: {row.busy:.3f} cores, {row.frames:.0f} frames/s, agents {row.agents:.2f} cores")
         if work.requests:
+            await first.decisions()
             row.asked = await self._cores(first, self._ask(requests, first))
+            times = await first.decisions()
+            row.decision_ms = (percentile(times, 50), percentile(times, 99))
             say(f"with {work.requests:g} requests/s: {row.asked:.3f} cores, {_ms(row.busy_ms)}")
+            say(f"decisions: {_ms(row.decision_ms)}")
         row.memory = first.memory
         row.problems += sorted(requests.strayed)[:3]
         for replica in replicas:
@@ -262,7 +232,9 @@ class Scale:
 
     async def _checked(self, replica: Replica, agents: Agents) -> None:
         """Whether it holds what the agents believe to hold, once nothing changes any more."""
-        believed = {name: held for each in await agents.tell("rest") for name, held in each["held"].items()}
+        told = await agents.tell("rest")
+        believed = {name: held for each in told for name, held in each["held"].items()}
+        self._outcome.problems += [why for each in told for why in each["lost"]][:3]
         await asyncio.sleep(SETTLE_SECONDS)
         if (held := replica.held()) != believed:
             wrong = [name for name in believed if held.get(name) != believed[name]]
@@ -284,7 +256,10 @@ class Scale:
             max_model_len=16_384,
             resource="nvidia.com/gpu",
         )
-        command = ("-m", "bench.profile_sampler", str(self.work.profile)) if self.work.profile else CONTROL_PLANE
+        times = folder / "decisions.json"
+        command = ("-m", "bench.scale_requests", str(times))
+        if self.work.profile:
+            command = ("-m", "bench.profile_sampler", str(self.work.profile))
         with plane(
             folder,
             self.key,
@@ -294,7 +269,7 @@ class Scale:
             until="listening",
             startup_seconds=str(WARM_SECONDS),
         ) as running:
-            yield Replica(running)
+            yield Replica(running, times)
 
     async def _agents(self, stack: contextlib.AsyncExitStack, requests: Requests, replicas: list[Replica]) -> Agents:
         shares = [self._names[each :: self.work.processes] for each in range(self.work.processes)]
@@ -311,10 +286,8 @@ class Scale:
             pinned=tuple(requests.keys[int(name.rpartition("-")[2]) % len(requests.keys)] for name in names),
             contract=CONTRACT,
             control_planes=tuple(each.running.internal.replace("http", "ws", 1) for each in replicas),
-            folder=str(self.folder / "replica-0"),
             held=self.work.held,
             rate=self.work.rate,
-            step_seconds=max(STEP_SECONDS, FRAME_SECONDS),
         )
         pipe = asyncio.subprocess.PIPE
         limit = 64 * 1024 * 1024
@@ -338,12 +311,12 @@ def say(text: str) -> None:
 
 
 def _ms(times: tuple[float, float]) -> str:
-    return f"{times[0]:.1f} / {times[1]:.1f} ms"
+    return f"{times[0]:.3g} / {times[1]:.3g} ms"
 
 
 HEAD: Final = (
     "| workers | blocks/s each | idle cores | changing | and requests | MiB | frames/s | requests p50 / p99, quiet |"
-    " changing | resyncs | joins in | agents' cores |"
+    " changing | decisions p50 / p99 | resyncs | joins in | agents' cores |"
 )
 
 
@@ -351,7 +324,8 @@ def table(rows: list[Outcome]) -> str:
     """As Markdown."""
     lines = [
         f"| {row.workers:,} | {row.rate:g} | {row.idle:.3f} | {row.busy:.3f} | {row.asked:.3f} | {row.memory:.0f} |"
-        f" {row.frames:,.0f} | {_ms(row.quiet_ms)} | {_ms(row.busy_ms)} | {row.resyncs:.0f} | {row.join:.1f} s |"
+        f" {row.frames:,.0f} | {_ms(row.quiet_ms)} | {_ms(row.busy_ms)} |"
+        f" {_ms(row.decision_ms)} | {row.resyncs:.0f} | {row.join:.1f} s |"
         f" {row.agents:.2f} |"
         for row in rows
     ]
