@@ -154,10 +154,11 @@ class FakeAgent:
     async def keep(self, url: str) -> None:
         """Keep a connection to a control plane."""
         address, loop = urlsplit(url), asyncio.get_running_loop()
+        host, port = address.hostname or "", address.port or 0
         while True:
             link = self.links[url] = Link(self.options.tokens[self.number], self._opening, self._asked)
             try:
-                await loop.create_connection(lambda link=link: link, address.hostname, address.port)  # type: ignore[misc]
+                await loop.create_connection(lambda link=link: link, host, port)  # type: ignore[misc]
             except OSError as error:
                 link.connection_lost(error)
             why = await link.lost
