@@ -122,9 +122,11 @@ class Replica:
         """Milliseconds of each decision since the last call."""
         self.times.unlink(missing_ok=True)
         os.kill(self.running.pid, signal.SIGUSR2)
-        while not self.times.exists():
+        for _ in range(1200):
+            if self.times.exists():
+                return [float(each) for each in json.loads(self.times.read_text())]
             await asyncio.sleep(0.05)
-        return [float(each) for each in json.loads(self.times.read_text())]
+        raise RuntimeError("the replica does not tell its decisions")
 
     async def warm(self) -> float:
         """Seconds until the agents of all workers have reported to it."""
@@ -210,19 +212,22 @@ class Scale:
         row.agents = (await agents.cpu() - cpu) / spent
         say(f"changing: {row.busy:.3f} cores, {row.frames:.0f} frames/s, agents {row.agents:.2f} cores")
         if work.requests:
-            await first.decisions()
-            row.asked = await self._cores(first, self._ask(requests, first))
-            times = await first.decisions()
-            row.decision_ms = (percentile(times, 50), percentile(times, 99))
-            say(f"with {work.requests:g} requests/s: {row.asked:.3f} cores, {_ms(row.busy_ms)}")
-            say(f"decisions: {_ms(row.decision_ms)}")
+            await self._ask(requests, first)
         row.memory = first.memory
         row.problems += sorted(requests.strayed)[:3]
         for replica in replicas:
             await self._checked(replica, agents)
 
     async def _ask(self, requests: Requests, replica: Replica) -> None:
-        self._outcome.busy_ms = await requests.window(replica.running, self.work.seconds, self.work.requests)
+        row, work = self._outcome, self.work
+        await replica.decisions()
+        began, cpu = time.monotonic(), replica.cpu
+        row.busy_ms = await requests.window(replica.running, work.seconds, work.requests)
+        row.asked = (replica.cpu - cpu) / (time.monotonic() - began)
+        times = await replica.decisions()
+        row.decision_ms = (percentile(times, 50), percentile(times, 99))
+        say(f"with {work.requests:g} requests/s: {row.asked:.3f} cores, {_ms(row.busy_ms)}")
+        say(f"decisions: {_ms(row.decision_ms)}")
 
     async def _cores(self, replica: Replica, waiting: Any) -> float:
         """Cores of CPU that a replica takes meanwhile."""
