@@ -90,7 +90,8 @@ class Outcome:
 class Replica:
     """A running replica, and what its process and its metrics tell."""
 
-    def __init__(self, running: Running, times: Path) -> None:
+    def __init__(self, running: Running, times: Path | None) -> None:
+        """``times``: the file to which it tells the times of decisions; None where it does not."""
         self.running = running
         self.times = times
 
@@ -120,6 +121,8 @@ class Replica:
 
     async def decisions(self) -> list[float]:
         """Milliseconds of each decision since the last call."""
+        if self.times is None:
+            return [0.0, 0.0]
         self.times.unlink(missing_ok=True)
         os.kill(self.running.pid, signal.SIGUSR2)
         for _ in range(1200):
@@ -274,7 +277,7 @@ class Scale:
             until="listening",
             startup_seconds=str(WARM_SECONDS),
         ) as running:
-            yield Replica(running, times)
+            yield Replica(running, None if self.work.profile else times)
 
     async def _agents(self, stack: contextlib.AsyncExitStack, requests: Requests, replicas: list[Replica]) -> Agents:
         shares = [self._names[each :: self.work.processes] for each in range(self.work.processes)]
