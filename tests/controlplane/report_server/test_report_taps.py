@@ -169,16 +169,16 @@ async def test_what_was_removed_while_a_request_is_in_flight_is_known(endpoint: 
         since = fleet.losses.now()
         with worker.row.begin(b"", 0, 1, 1, 1, 1, 0, since, lambda: None):
             await agent.say(delta(1, removed(KEYS[9:10])), delta(2, stored(KEYS[9:10], parent=KEYS[8])))
-            await until(lambda: worker.live is not None and holds(endpoint, KEYS[:10]) and _at(worker) == 2)
+            await until(lambda: worker.live is not None and holds(endpoint, KEYS[:10]) and _at(worker, since) == 2)
             assert fleet.losses.evicted(worker.id, pack_keys(KEYS[:10]), since)
             assert not fleet.losses.evicted(worker.id, pack_keys(KEYS[:9]), since)
 
 
-def _at(worker: Any) -> int | None:
-    """The number of its last Delta; asking so gives the stream back to Python."""
+def _at(worker: Any, now: float) -> int | None:
+    """The number of its last Delta; asking so gives the stream to Python and back."""
     number = worker.live.pause()
     if number is not None:
-        worker.live.resume(number, (100, 1500), 0.0)
+        worker.live.resume(number, (100, 1500), now)
     return number if number is None else int(number)
 
 
