@@ -20,8 +20,10 @@ struct Play<'a> {
 
 pub fn play(data: &[u8]) {
     let mut tape = Tape(data);
-    let (workers, held) = [(5, 1 << 20), (5, 700), (3, 1 << 20)][usize::from(tape.below(3))];
-    let limits = Limits { workers, held };
+    let most = Limits::MOST_BYTES;
+    let chosen = [(5, 1 << 20, most), (5, 700, most), (3, 1 << 20, most), (5, 1 << 20, 3 << 19)];
+    let (workers, held, bytes) = chosen[usize::from(tape.below(4))];
+    let limits = Limits { workers, held, bytes };
     let mut play = Play { tape, limits, index: Index::new(limits), model: Model::default() };
     while !play.tape.is_empty() {
         play.step();
@@ -85,6 +87,9 @@ impl Play<'_> {
     fn assert_full(&self, full: Full, worker: &str, wanted: u64) {
         match full {
             Full::Blocks { limit, .. } => assert!(self.model.all() + wanted > limit),
+            Full::Memory { bytes, limit } => {
+                assert!(wanted > 0 && bytes == self.index.used() && limit == self.limits.bytes);
+            }
             Full::Workers { limit, .. } => {
                 assert!(self.index.slot(worker).is_none() && self.index.stats().held.len() >= limit);
             }

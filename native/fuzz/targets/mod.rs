@@ -14,7 +14,7 @@ mod tape;
 use cachefleet_native::frame::Frame;
 use cachefleet_native::index::{Index, Limits, Seen, check};
 
-const LIMITS: Limits = Limits { workers: 8, held: 4096 };
+const LIMITS: Limits = Limits { workers: 8, held: 4096, bytes: Limits::MOST_BYTES };
 
 /// A frame is refused, or its operations are such as an index takes.
 pub fn frame(data: &[u8]) {
