@@ -49,11 +49,15 @@ NODE_PROGRAMS = (
     Program("kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy"),
     Program("coredns", "coredns", "."),
     Program("pause", "pause", "."),
+    Program("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    Program("containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    Program("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
 )
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
 SYFT = Program("syft", "syft", "github.com/anchore/syft/cmd/syft")
 """Lists the parts of an image for a release."""
 _PINNED = {
+    "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm": "helm.sh/helm/v3",
@@ -207,9 +211,13 @@ def _watch(process: subprocess.Popen[bytes], module: str, log: Path, started: fl
 
 
 def _ldflags(module: str) -> str:
-    values = {"kubernetes": _kubernetes_values, "helm": _helm_values, "syft": _syft_values}.get(
-        module, dict[str, str]
-    )()
+    made = {
+        "containerd": _containerd_values,
+        "helm": _helm_values,
+        "kubernetes": _kubernetes_values,
+        "syft": _syft_values,
+    }
+    values = made.get(module, dict[str, str])()
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
@@ -219,6 +227,10 @@ def _kubernetes_values() -> dict[str, str]:
     major, minor, *_ = pinned.removeprefix("v").split(".")
     where = "k8s.io/component-base/version"
     return {f"{where}.gitVersion": pinned, f"{where}.gitMajor": major, f"{where}.gitMinor": minor}
+
+
+def _containerd_values() -> dict[str, str]:
+    return {"github.com/containerd/containerd/v2/version.Version": version("containerd")}
 
 
 def _helm_values() -> dict[str, str]:

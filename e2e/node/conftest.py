@@ -12,17 +12,20 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import pytest
 
+from cachefleet_local.models.tiny_model import TINY_SOURCE, made_model_path
 from e2e.cluster.binaries import HELM, UnavailableError, ensured
 from e2e.node import pools
 from e2e.node.client import Client, running
-from e2e.node.images import REPOSITORY
+from e2e.node.images import REPOSITORY, Builder
 from e2e.node.machine import check_machine
 from e2e.node.node import Node
 from e2e.node.prepare import prepare
+from e2e.node.registry import serving
 from e2e.node.site import Images, Site
 from e2e.node.surroundings import surroundings
 
@@ -84,7 +87,10 @@ def site(figures: dict[str, float]) -> Iterator[Site]:
         kubectl = node.cluster.binaries.kubectl
         assert kubectl is not None
         programs["kubectl"] = kubectl
-        yield Site(node.kubeconfig, programs, Images.below(REPOSITORY), node.cluster.requests)
+        with serving() as registry:
+            node.reach(registry.address)
+            images = Images.below(REPOSITORY)
+            yield Site(node.kubeconfig, programs, images, node.cluster.requests, registry)
     assert surroundings() == before, "the node has left its machine other than it was"
 
 
@@ -97,7 +103,7 @@ def pool(site: Site, figures: dict[str, float]) -> pools.Pool:
     site.install()
     figures["chart_installed_seconds"] = time.monotonic() - started
     made = pools.Pool(site, WORKLOADS, "tiny")
-    made.apply()
+    made.apply(_weights(site))
     made.ready()
     figures["install_to_ready_seconds"] = time.monotonic() - started
     return made
@@ -108,6 +114,20 @@ def client(site: Site, pool: pools.Pool, tmp_path_factory: pytest.TempPathFactor
     """An application beside the pool."""
     with running(site, pool.namespace, tmp_path_factory.mktemp("client")) as made:
         yield made
+
+
+def _weights(site: Site) -> dict[str, Any]:
+    """By an image of a registry that asks for a password, where there is one; else as the example makes them."""
+    if site.registry is None:
+        return {}
+    site.apply(site.registry.pull_secret(WORKLOADS, pools.SECRET))
+    with TemporaryDirectory() as folder:
+        pushed = Path(folder) / "pushed"
+        Builder().weights(made_model_path(TINY_SOURCE), f"/{pools.FOLDER}", pushed)
+        digest = site.registry.push(pools.WEIGHTS, "1", pushed)
+        site.registry.push("acme/locked", "1", pushed)
+    site.registry.push_artifact("acme/artifact", "1", b"weights")
+    return pools.from_image(f"{site.registry.address}/{pools.WEIGHTS}:1@{digest}")
 
 
 def _foreign() -> bool:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,28 +17,33 @@ from e2e.node.namespaces import Namespaces
 
 START_SECONDS: Final = 60.0
 CONFIG: Final = """
-version = 2
+version = 3
 root = "{root}"
 state = "{state}"
-disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs", "io.containerd.nri.v1.nri"]
 [grpc]
   address = "{socket}"
 [ttrpc]
   address = "{socket}.ttrpc"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "{registries}"
+[plugins."io.containerd.cri.v1.runtime"]
   # Lowering a process's score is not permitted in every container; without this no sandbox starts there.
   restrict_oom_score_adj = true
   disable_apparmor = true
   disable_hugetlb_controller = true
   tolerate_missing_hugetlb_controller = true
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  enable_cdi = false
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    runtime_path = "{shim}"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       SystemdCgroup = false
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{plugins}"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{plugins}"]
     conf_dir = "{cni}"
 """
 
@@ -48,11 +53,16 @@ class ContainerdError(RuntimeError):
 
 
 class Containerd:
-    """One containerd, which ends with its namespaces; ``socket`` is where a kubelet finds it."""
+    """One containerd, which ends with its namespaces; ``socket`` is where a kubelet finds it.
 
-    def __init__(self, folder: Path, pause: Image, inside: Namespaces, *, root: Path | None = None) -> None:
+    ``registries`` is where it looks for how to reach a registry.
+    """
+
+    def __init__(self, folder: Path, programs: Mapping[str, Path], pause: Image, inside: Namespaces) -> None:
+        self._programs = programs
         self._inside = inside
-        self._root = root or cache_root() / "node" / "containerd"
+        self._root = cache_root() / "node" / "containerd-2"
+        self.registries = folder / "registries"
         self._folder = folder
         self._pause = pause
         self.socket = folder / "containerd.sock"
@@ -65,9 +75,10 @@ class Containerd:
             shutil.rmtree(self._root / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
         config = self._folder / "containerd.toml"
         places = {"root": self._root, "state": self._folder / "containerd", "socket": self.socket}
-        cni = {"plugins": network.PLUGINS, "cni": self._folder / "cni"}
-        config.write_text(CONFIG.format(pause=self._pause.reference, **places, **cni))
-        self._process = self._inside.spawn(["containerd", "--config", config], self.log)
+        places |= {"plugins": network.PLUGINS, "cni": self._folder / "cni", "registries": self.registries}
+        shim = self._programs["containerd-shim-runc-v2"]
+        config.write_text(CONFIG.format(pause=self._pause.reference, shim=shim, **places))
+        self._process = self._inside.spawn([self._programs["containerd"], "--config", config], self.log)
         deadline = time.monotonic() + START_SECONDS
         while self._ctr("version").returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -115,5 +126,5 @@ class Containerd:
         return self._ctr(kind, "list", "--quiet").stdout.split()
 
     def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
+        command = [str(self._programs["ctr"]), "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)

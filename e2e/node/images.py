@@ -126,6 +126,13 @@ class Builder:
                 self._run("bud", *isolation, *trust, *arguments, str(ROOT))
         return image
 
+    def weights(self, folder: Path, inside: str, pushed: Path) -> None:
+        """Write an image with the files of a folder at a path in it, made as a user makes it, into ``pushed``."""
+        with self._container("scratch") as (container, _):
+            self._run("copy", container, str(folder), inside)
+            self._run("umount", container)
+            self._run("commit", "--quiet", container, f"dir:{pushed}")
+
     def save(self, image: Image, archive: Path) -> None:
         """Write an image as a file that containerd can import."""
         self._run("push", "--disable-compression", image.reference, f"docker-archive:{archive}:{image.reference}")

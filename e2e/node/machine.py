@@ -14,7 +14,6 @@ from e2e.node.network import PLUGINS
 TOOLS: Final = {
     "buildah": "buildah",
     "conntrack": "conntrack",
-    "containerd": "containerd",
     "debootstrap": "debootstrap",
     "ip": "iproute2",
     "iptables": "iptables",

@@ -1,6 +1,6 @@
 """A real Kubernetes cluster of one node on this machine: control plane, scheduler, kubelet, kube-proxy, names, images.
 
-Needs root and Debian's containerd, runc, CNI plugins, iptables, buildah and debootstrap. One at a time on a machine,
+Needs root and Debian's runc, CNI plugins, iptables, buildah and debootstrap. One at a time on a machine,
 since its link and its pods' cgroups have fixed names. What touches the kernel runs in namespaces of the node's own, the
 rest is in one folder, and all of it goes.
 """
@@ -11,7 +11,7 @@ import fcntl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -60,13 +60,20 @@ class Node:
     def folder(self) -> Path:
         return self.cluster.folder
 
+    def reach(self, registry: str) -> None:
+        """Let containerd pull from a registry that speaks plain HTTP."""
+        folder = self._containerd.registries / registry
+        folder.mkdir(parents=True)
+        url = f"http://{registry}"
+        (folder / "hosts.toml").write_text(f'server = "{url}"\n[host."{url}"]\ncapabilities = ["pull", "resolve"]\n')
+
     def _start(self) -> None:
         self._stack.enter_context(_alone())
         programs = binaries.ensured(NODE_PROGRAMS)
         found = binaries.find()
         marker = _marker()
         self._stack.enter_context(leftovers.swept(marker))
-        pause, self.images = _load(programs["pause"], marker)
+        pause, self.images = _load(programs, marker)
         self.cluster = ControlPlane(found, crds=self._crds, address=network.MACHINE, with_node=True)
         self._stack.callback(self.cluster.stop)
         self._inside = self._stack.enter_context(Namespaces())
@@ -75,7 +82,7 @@ class Node:
         self.cluster.start()
         marker.write_text(str(self.folder))
         network.configure(self.folder / "cni")
-        self._containerd = Containerd(self.folder, pause, self._inside)
+        self._containerd = Containerd(self.folder, programs, pause, self._inside)
         self._containerd.start()
         self._stack.callback(self._containerd.stop)
         self._run_parts(programs)
@@ -127,17 +134,17 @@ def load_images() -> None:
     programs = binaries.ensured(NODE_PROGRAMS)
     marker = _marker()
     with _alone(), leftovers.swept(marker):
-        _load(programs["pause"], marker)
+        _load(programs, marker)
 
 
-def _load(pause_program: Path, marker: Path) -> tuple[Image, dict[str, Image]]:
+def _load(programs: Mapping[str, Path], marker: Path) -> tuple[Image, dict[str, Image]]:
     """What holds a pod's network, and what its containers are made from. The containerd that takes them ends again."""
     builder = Builder()
-    pause, vllm, product = builder.pause(pause_program), vllm_image(), builder.product()
+    pause, vllm, product = builder.pause(programs["pause"]), vllm_image(), builder.product()
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="cachefleet-images-", ignore_cleanup_errors=True))
         marker.write_text(folder)
-        containerd = Containerd(Path(folder), pause, stack.enter_context(Namespaces()))
+        containerd = Containerd(Path(folder), programs, pause, stack.enter_context(Namespaces()))
         containerd.start()
         stack.callback(containerd.stop)
         containerd.load(vllm, builder.save_vllm)

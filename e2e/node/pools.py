@@ -85,6 +85,19 @@ class Pool:
         return [event for event in found if event["involvedObject"]["name"] == self.name]
 
 
+WEIGHTS: Final = "acme/tiny"
+"""Repository of the image of the tiny model's weights, where the site has a registry."""
+FOLDER: Final = "models/tiny"
+"""Where they are in it."""
+SECRET: Final = "registry"  # a name
+
+
+def from_image(source: str) -> dict[str, Any]:
+    """Changes of the example by which the engine has its weights of an image: nothing has to make them first."""
+    pod = {"spec": {"imagePullSecrets": [{"name": SECRET}]}}
+    return {"model.source": f"oci://{source}", "model.subPath": FOLDER, "podTemplate": pod}
+
+
 def manifest(site: Site, namespace: str, name: str, changes: Mapping[str, Any]) -> Object:
     """The example in a namespace, with the site's images; ``changes`` replace parts of the spec by dotted path."""
     made: Object = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from e2e.cluster import kube
+from e2e.node.registry import Registry
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class Site:
     images: Images
     requests: Callable[[], list[Object]] | None
     """The API server's audit log; None where it cannot be had."""
+    registry: Registry | None = None
+    """Where weights are in images; None where there is none."""
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
         """What kubectl prints. CommandError where it fails."""

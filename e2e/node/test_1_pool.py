@@ -20,7 +20,7 @@ import pytest
 
 from e2e.node.client import Client, failures
 from e2e.node.looks import idle_blocks, writes
-from e2e.node.pools import Pool
+from e2e.node.pools import Pool, from_image
 from e2e.node.site import NAMESPACE, RELEASE, CommandError, Site, until
 
 # What is asked for, the condition that tells of it, and a word that its message must have.
@@ -42,6 +42,47 @@ WRONG: Final[dict[str, tuple[dict[str, Any], tuple[str, str, str], str]]] = {
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 LOOKED_AT: Final = 20.0
 """Seconds in which the control plane is asked about every pool some times, and its state written at most once."""
+
+
+OF_IMAGES: Final[dict[str, tuple[dict[str, Any], str, str]]] = {
+    "no-tag": ({"model.source": "acme/none:1"}, "ImageUnavailable", "not found"),
+    "no-password": ({"model.source": "acme/locked:1", "podTemplate": {}}, "ImageUnavailable", "give pull secrets"),
+    "no-folder": ({"model.source": "acme/tiny:1", "model.subPath": "none"}, "ContainerRefused", "no such folder"),
+    "artifact": ({"model.source": "acme/artifact:1", "model.subPath": ""}, "CrashLooping", "build an image"),
+}
+"""Images of weights that cannot be had, below the registry: the reason of Degraded, and a word of its message."""
+
+
+def test_its_weights_came_from_an_image_and_are_those_of_the_digest(site: Site, pool: Pool) -> None:
+    if site.registry is None:
+        pytest.skip("this cluster has no registry of ours")
+    digest = pool.read()["spec"]["model"]["source"].partition("@")[2]
+    for pod in pool.pods():
+        (image,) = (volume["image"] for volume in pod["spec"]["volumes"] if "image" in volume)
+        assert image["reference"].endswith(f"/acme/tiny:1@{digest}")
+        inside = ["exec", "-n", pool.namespace, pod["metadata"]["name"], "-c", "engine", "--"]
+        assert "model.safetensors" in site.kubectl(*inside, "ls", "/mnt/model")
+        with pytest.raises(CommandError, match="Read-only"):
+            site.kubectl(*inside, "touch", "/mnt/model/x")
+        agent = next(each for each in pod["spec"]["initContainers"] if each["name"] == "agent")
+        assert {"name": "CACHEFLEET_REVISION", "value": digest} in agent["env"]
+    assert pool.condition("ContractConsistent")["status"] == "True"  # by which workers of other revisions are used last
+
+
+def test_an_image_that_cannot_be_mounted_is_said_with_what_to_do(site: Site, pool: Pool) -> None:
+    if site.registry is None:
+        pytest.skip("this cluster has no registry of ours")
+    made = {name: Pool(site, pool.namespace, name) for name in OF_IMAGES}
+    for name, (changes, *_) in OF_IMAGES.items():
+        own = {"model.name": name, "replicas": 1, **from_image(""), **changes}
+        made[name].apply(own | {"model.source": f"oci://{site.registry.address}/{own['model.source']}"})
+    try:
+        for name, (_, reason, word) in OF_IMAGES.items():
+            found = made[name].becomes("Degraded", "True", reason, seconds=300)
+            assert word in found["message"], found["message"]
+    finally:
+        for each in made.values():
+            each.delete()
 
 
 def test_a_conversation_s_next_turn_is_served_from_cache(client: Client) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_runtime.tls import client_context
-from cachefleet_worker.engine_start import on_this_machine
+from cachefleet_worker.engine_start import on_this_machine, without_weights
 from tests.fakes.secret_volume import SecretVolume, authority, issued
 
 
@@ -116,3 +116,12 @@ def test_an_engine_presents_the_certificate_of_the_moment(tmp_path: Path) -> Non
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_an_engine_whose_image_of_weights_is_empty_says_so(tmp_path: Path) -> None:
+    """As containerd mounts an artifact."""
+    arguments = ["--model", str(tmp_path), "--served-model-name", "tiny"]
+    assert "build an image of the model's files" in without_weights(arguments, tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert without_weights(arguments, tmp_path) == ""
+    assert without_weights(["--model", "org/tiny"], tmp_path / "missing") == ""

@@ -3,6 +3,8 @@
 vLLM takes its API key from an argument or a variable, which a container's description has for all to see who may read
 that; here the variable is set from the file of the worker key, in this process.
 
+An image of weights that was mounted without a file in it ends the engine with words, which the pool's status has.
+
 Adapters at a revision are fetched first (adapter_weights.py).
 
 Where the engine serves TLS (CACHEFLEET_TLS_FOLDER), its server takes each handshake's certificate from the files as
@@ -11,14 +13,17 @@ they are then. vLLM's own refresh notices one change of a Secret's volume and no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import socket
 import ssl
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from cachefleet_core.pool.adapter_options import MODEL_FOLDER
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 from cachefleet_runtime.tls import follow, settled
 from cachefleet_worker.adapter_weights import AdapterError, with_fetched
@@ -28,8 +33,16 @@ KEY_FILE: Final = "CACHEFLEET_WORKER_KEY_FILE"
 """Names the file of the worker key, which becomes vLLM's API key; without it the environment's own is left."""
 
 
+LAST_WORDS: Final = Path("/dev/termination-log")
+"""Where the kubelet reads why a container has ended."""
+
+
 def main(server: str = SERVER) -> None:
     """Prepare the environment and the arguments, then run the server in this process."""
+    if words := without_weights(sys.argv[1:]):
+        with contextlib.suppress(OSError):
+            LAST_WORDS.write_text(words)
+        sys.exit(words)
     if file := os.environ.get(KEY_FILE):
         os.environ["VLLM_API_KEY"] = _key(Path(file))
     if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):
@@ -47,6 +60,19 @@ def on_this_machine(arguments: list[str], *, both_families: bool) -> list[str]:
     if both_families or not host or arguments[host] != "::":
         return arguments
     return [*arguments[:host], "0.0.0.0", *arguments[host + 1 :]]  # noqa: S104  # the pod's own
+
+
+def without_weights(arguments: Sequence[str], folder: Path = Path(MODEL_FOLDER)) -> str:
+    """Why the model's image cannot be loaded, "" where it can, or where the model comes from elsewhere.
+
+    containerd takes an OCI artifact for an image of no layers, and mounts an empty folder.
+    """
+    if str(folder) not in arguments or any(folder.iterdir()):
+        return ""
+    return (
+        f"{folder} is empty: what spec.model.source names has no files there. containerd mounts images alone, no other "
+        "OCI artifacts: build an image of the model's files"
+    )
 
 
 def _key(file: Path) -> str:

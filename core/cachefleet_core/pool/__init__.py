@@ -1,6 +1,6 @@
 """The resource PrefixCachePool: schema, validation of manifests, CustomResourceDefinition.
 
-adapter_options      how vLLM is told of adapters: its argument, its variable
+adapter_options      how vLLM is told of adapters: its argument, its variable; where weights are mounted
 adapter_reports      adapters that workers are to have, and have
 admitted             which spec is in force: the last one the operator admitted
 crd                  CustomResourceDefinition made from the models

@@ -11,13 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from cachefleet_core.pool.adapter_options import ADAPTERS_FOLDER
 from cachefleet_core.pool.section import Rule
 
 SCHEME: Final = "oci://"
-MODEL_FOLDER: Final = "/mnt/model"
-"""Where the engine's container has the image of its model."""
-ADAPTERS_FOLDER: Final = "/mnt/adapters"
-"""Where it has those of adapters, in folders of their own."""
 
 _HOST: Final = "[a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?(:[0-9]{1,5})?"
 _PART: Final = "[a-z0-9]+([._-]+[a-z0-9]+)*"

@@ -12,8 +12,8 @@ from cachefleet_core.engine.engine_arguments import (
     engine_environment,
 )
 from cachefleet_core.engine.first_process import under_first_process
+from cachefleet_core.pool.adapter_options import MODEL_FOLDER
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.weights_image import MODEL_FOLDER
 from cachefleet_core.pool.worker_spec import EnvVar
 from cachefleet_core.tls_names import ENGINE_PORT_NAME
 from cachefleet_operator import names

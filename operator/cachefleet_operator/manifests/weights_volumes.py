@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from cachefleet_core.pool.weights_image import MODEL_FOLDER, WeightsImage
+from cachefleet_core.pool.adapter_options import MODEL_FOLDER
+from cachefleet_core.pool.weights_image import WeightsImage
 from cachefleet_core.pool.worker_spec import ModelSpec
 from cachefleet_operator.manifests.container import Manifest, read_only
 

@@ -34,8 +34,6 @@ _WAITING: Final[Mapping[str, Reason]] = {
 }
 _LOGS: Final = "its last words: kubectl logs {pod} -c {container} --previous"
 _ADVICE: Final[Mapping[Reason, str]] = {
-    Reason.IMAGE_UNAVAILABLE: "correct the image, or give pull secrets",
-    Reason.CONTAINER_REFUSED: "correct what it names: kubectl describe pod {pod}",
     Reason.CRASHED: f"it is started again; {_LOGS}",
     Reason.CRASH_LOOPING: _LOGS,
     Reason.OUT_OF_MEMORY: f"raise its memory limit in podTemplate; {_LOGS}",
@@ -83,6 +81,18 @@ _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
         _Cause(r"no volume plugin matched", _NODE),
         _Cause(r"not found|non-existent|does not exist", "create what it names, or correct its name in podTemplate"),
         _Cause(r"", "correct the volume that it names: kubectl describe pod {pod}"),
+    ),
+    Reason.IMAGE_UNAVAILABLE: (
+        _Cause(r"mismatched image rootfs and manifest layers", "it is an OCI artifact: build an image of its files"),
+        _Cause(r"", "correct the image, or give pull secrets"),
+    ),
+    Reason.CONTAINER_REFUSED: (
+        _Cause(r'failed to mkdir ""', _NODE),  # containerd before 2.1, of a mount without a path on the node
+        _Cause(
+            r"failed to ensure image subpath",
+            "the image has no such folder: correct subPath; or it is an OCI artifact: build an image of its files",
+        ),
+        _Cause(r"", "correct what it names: kubectl describe pod {pod}"),
     ),
 }
 """By reason; the first whose pattern matches counts."""

@@ -122,6 +122,28 @@ def test_in_a_rollout_an_old_worker_may_hold_what_the_new_one_needs(surges: bool
         ("Unschedulable", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", f"ask for less, {OLD_FIRST}"),
         ("Unschedulable", 'persistentvolumeclaim "compiled" not found', "create that claim, or correct its name"),
         ("Unschedulable", "pod has unbound immediate PersistentVolumeClaims", "kubectl describe pvc"),
+        (
+            "VolumeUnavailable",
+            'FailedMount: failed to get Plugin from volumeSpec for volume "weights-1" err=no volume plugin matched',
+            "with the feature gate ImageVolume on",
+        ),
+        (
+            "ContainerRefused",
+            'CreateContainerError: failed to generate spec: failed to mkdir "": mkdir : no such file or directory',
+            "it needs containerd 2.1 or CRI-O 1.31",
+        ),
+        (
+            "ContainerRefused",
+            'CreateContainerError: ImageVolumeMountFailed: failed to ensure image subpath "nope/x" in "/run/x"',
+            "the image has no such folder: correct subPath",
+        ),
+        ("ContainerRefused", 'CreateContainerConfigError: secret "a" not found', "correct what it names"),
+        (
+            "ImageUnavailable",
+            "ErrImagePull: failed to unpack image: mismatched image rootfs and manifest layers",
+            "build an image of its files",
+        ),
+        ("ImageUnavailable", "ErrImagePull: not found", "correct the image, or give pull secrets"),
         ("Unschedulable", "2 node(s) had volume node affinity conflict", "use one that nodes share"),
         (
             "Unschedulable",
