@@ -192,9 +192,10 @@ impl WorkerCall {
     /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun. `begun` are the first
     /// bytes of an event, or the `first` events, an ordinary beginning. With `notes` only ordinary events are passed on, of
     /// which token ids, text, finish reason and what the beginning told (id, object, created, model, the prompt's ids as
-    /// JSON; or None) are noted; without, all but errors, the end, and what an engine gives up. Where the end is near it is
-    /// waited for `end_seconds`, and told with it; where that is an ordinary end, the client's answer is ended. `RuntimeError`
-    /// as `more`, and where no answer has begun.
+    /// JSON; or None) are noted, and where none has come for some seconds there is nothing for Python but that; without, all
+    /// but errors, the end, and what an engine gives up. Where the end is near it is waited for `end_seconds`, and told with
+    /// it; where that is an ordinary end, the client's answer is ended. `RuntimeError` as `more`, and where no answer has
+    /// begun.
     #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
     #[pyo3(signature = (
         client, through, opening, piece, begun, *, first, notes, max_event_bytes, send_seconds, end_seconds

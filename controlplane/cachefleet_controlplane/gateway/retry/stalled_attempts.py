@@ -177,7 +177,7 @@ class StalledAttempts:
 
     def relayed(self, answer: Relaying) -> None:
         """Note that native code does not relay an answer any more: it has told what came of it."""
-        answer.heard, answer.silent_seconds = self._clock(), None
+        answer.heard, answer.silent_seconds = self._clock() - answer.silence(self._clock()), None
 
     def _heard(self, worker: str) -> _Known:
         now = self._clock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from typing import Any, Final, NamedTuple
 
 from cachefleet_native import ClientRequest, StreamFilter, WorkerCall
@@ -210,11 +209,11 @@ class NativeResponse:
     ) -> None:
         """Have native code relay events to a client through a filter, until there are others: ``relayed`` tells.
 
-        First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of an
-        event, or the ``first`` events, where the answer ``begins``. With ``notes`` it relays ordinary events and notes
-        what they add, else all but errors and what an engine gives up. What follows the end of the choice comes with
-        that, where it comes within END_SECONDS; an ordinary end is relayed, too. Not to be called where the answer has
-        ended.
+        First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of
+        an event, or the ``first`` events, where the answer ``begins``. With ``notes`` it relays ordinary events and
+        notes what they add, until none has come for some seconds, else all but errors and what an engine gives up.
+        What follows the end of the choice comes with that, where it comes within END_SECONDS; an ordinary end is
+        relayed, too. Not to be called where the answer has ended.
         """
         if self._call.native is None:
             raise RuntimeError("the answer has ended")
@@ -255,8 +254,8 @@ class NativeResponse:
         self._one, self.headers = False, ()
 
     def silent_seconds(self) -> float:
-        """How long nothing has come of the worker while this is relayed."""
-        return self._call.native.silent_seconds if self._call.native is not None else math.inf
+        """How long nothing has come of the worker while this is relayed; 0 once all has."""
+        return self._call.native.silent_seconds if self._call.native is not None else 0.0
 
     def pause(self) -> None:
         """Have native code relay nothing more of it after what comes next, until it is told to."""

@@ -1,7 +1,8 @@
 //! One request to a worker, and its answer: whole, or a stream that is read on demand.
 
-use std::mem::take;
+use std::mem::{replace, take};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memchr_iter;
@@ -55,6 +56,8 @@ pub struct Answer {
     origin: Arc<str>,
     connection: Option<Connection>,
     cut: Cut,
+    /// How long it waits for a byte.
+    idle: Duration,
     decoder: BodyDecoder,
     reusable: bool,
     /// Read, and not decoded yet.
@@ -126,8 +129,9 @@ impl Answer {
         framing: Framing,
         raw: Vec<u8>,
     ) -> Self {
-        let (client, decoder) = (Arc::clone(client), BodyDecoder::new(framing));
-        Self { client, origin, connection: Some(connection), cut, decoder, reusable: false, raw, held: Vec::new() }
+        let (client, decoder, idle) = (Arc::clone(client), BodyDecoder::new(framing), client.bounds.idle);
+        let (connection, held) = (Some(connection), Vec::new());
+        Self { client, origin, connection, cut, idle, decoder, reusable: false, raw, held }
     }
 
     /// Reads all of it, or the beginning of a stream of events.
@@ -154,6 +158,16 @@ impl Answer {
         if let Some(connection) = &mut self.connection {
             connection.send_more(end);
         }
+    }
+
+    /// Waits for a byte no longer than `quiet`, where that is less than any answer may take.
+    pub fn wait_less(&mut self, quiet: Duration) {
+        self.idle = self.client.bounds.idle.min(quiet);
+    }
+
+    /// Waits as long as for any answer; whether it did not before.
+    pub fn wait_as_any(&mut self) -> bool {
+        replace(&mut self.idle, self.client.bounds.idle) < self.client.bounds.idle
     }
 
     /// Whether all of it has been read.
@@ -212,7 +226,7 @@ impl Answer {
         let connection = self.connection.as_mut().ok_or(Failure::Lost)?;
         let read = select! {
             biased;
-            read = connection.read(&mut self.raw, self.client.bounds.idle) => read?,
+            read = connection.read(&mut self.raw, self.idle) => read?,
             () = self.cut.made() => return Err(Failure::Lost),
         };
         if read == 0 && !self.decoder.cut() {
@@ -239,8 +253,6 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -319,6 +331,21 @@ mod tests {
 
     async fn worker() -> Worker {
         Worker::new(Duration::from_secs(5)).await
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_be_waited_for_less_long_and_read_on() {
+        let worker = worker().await;
+        let (opened, mut connection) = worker.answers(&format!("{EVENTS}8\r\ndata: 1\n\r\n")).await;
+        let (mut read, mut answer) = stream(opened);
+        answer.wait_less(Duration::from_millis(1));
+        assert_eq!(answer.more(&mut read).await, Err(Failure::Silent));
+        assert!(answer.wait_as_any() && !answer.wait_as_any());
+        connection.write_all(b"1\r\n\n\r\n0\r\n\r\n").await.unwrap();
+        answer.more(&mut read).await.unwrap();
+        assert_eq!(read, b"data: 1\n\n");
+        answer.wait_less(Duration::from_secs(50));
+        assert!(!answer.wait_as_any());
     }
 
     #[tokio::test]

@@ -34,6 +34,10 @@ use super::reply_body::ReplySender;
 /// Of bytes read after the end of a choice, more than these end the wait for the stream's end.
 const MAX_END_BYTES: usize = 64 * 1024;
 
+/// So long nothing may come of an answer that another worker can go on with. Then Python reads what comes next: it is
+/// told what native code knows of the answer, without which nobody goes on with it.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// When something came of a worker last.
 #[derive(Clone)]
 pub struct Heard {
@@ -83,7 +87,7 @@ impl Pause {
 pub enum Stop {
     /// There are events for Python.
     Handed,
-    /// It was paused.
+    /// It was paused, or nothing has come for a while.
     Paused,
     /// The client's answer is whole, and was ended.
     Whole,
@@ -123,6 +127,9 @@ pub struct Relay {
 impl Relay {
     /// Relays until something stops it.
     pub async fn run(mut self: Box<Self>) -> Relayed {
+        if self.passing.notes() {
+            self.answer.wait_less(QUIET);
+        }
         let (stop, mut events) = loop {
             match if self.passing.has_first() { self.take() } else { self.step().await } {
                 Ok(events) if !events.is_empty() => break (Stop::Handed, events),
@@ -134,6 +141,7 @@ impl Relay {
         let ends = stop == Stop::Handed && self.passing.ends(&events);
         let stop = if ends { self.read_end(&mut events).await.map_or_else(Stop::Failed, |()| stop) } else { stop };
         let stop = if ends && stop == Stop::Handed { self.end(&mut events) } else { stop };
+        self.answer.wait_as_any();
         let (rest, notes) = self.passing.into_rest();
         let rest = if matches!(stop, Stop::Handed | Stop::Paused | Stop::Ended) { rest } else { Vec::new() };
         let goes_on = matches!(stop, Stop::Handed | Stop::Paused) && !self.answer.ended();
@@ -163,7 +171,10 @@ impl Relay {
         if self.pause.taken() {
             return Err(Stop::Paused);
         }
-        self.answer.more(self.passing.bytes()).await.map_err(Stop::Failed)?;
+        match self.answer.more(self.passing.bytes()).await {
+            Err(Failure::Silent) if self.answer.wait_as_any() => return Err(Stop::Paused),
+            read => read.map_err(Stop::Failed)?,
+        }
         self.heard.note();
         self.take()
     }

@@ -85,6 +85,12 @@ impl Passing {
         self.first
     }
 
+    /// Whether it notes what comes, so that another worker can go on.
+    #[must_use]
+    pub fn notes(&self) -> bool {
+        self.passes == Passes::Ordinary
+    }
+
     /// Where what was read is to be added.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         self.splitter.bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,18 +24,26 @@ from tests.controlplane.gateway.harness import (
     Front,
     Worker,
     _Agent,
+    chat,
     engine,
     front,
     pool,
 )
 from tests.controlplane.gateway.retry.test_failover import Stalls, serving
+from tests.controlplane.gateway.retry.test_resume import joined
 from tests.controlplane.waiting import task, until
 
 hurried_only = pytest.mark.usefixtures("hurried")
 RESPONSES: dict[str, Any] = {"path": "/v1/responses", "input": "x"}
 """Asks for a stream that nobody resumes."""
 Answer = tuple[int, dict[str, str], bytes]
+LONG_CHAT: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "stream": True}
+LONG_CHAT |= {"stream_options": {"include_usage": True}}
 LONG = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 400, "ignore_eos": True, "stream": True}
+SILENCED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", chat("hello there", **LONG_CHAT)),
+    ("/v1/completions", LONG | {"stream_options": {"include_usage": True}}),
+]
 ASKS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
     ("/v1/completions", {"prompt": [1, 2, 3]}),
@@ -146,11 +155,11 @@ async def test_an_answer_that_comes_is_not_cut_whatever_the_agent_says() -> None
 
 
 @asynccontextmanager
-async def hanging(**options: Any) -> AsyncIterator[Any]:
+async def hanging(path: str = "/v1/completions", body: dict[str, Any] = LONG, **options: Any) -> AsyncIterator[Any]:
     """A stream on the first of two engines, which hangs in the middle of it."""
     async with engine(inter_token_seconds=0.01, **options) as bad, engine() as good, front([bad, good]) as gate:
         while not bad.worker.scheduler.running:
-            asking = asyncio.create_task(gate.post("/v1/completions", LONG))
+            asking = asyncio.create_task(gate.post(path, body))
             await until(lambda asking=asking: asking.done() or bool(bad.worker.scheduler.running))  # type: ignore[misc]
         await until(lambda: len(bad.worker.scheduler.running[0].output) > 20)
         bad.hang()
@@ -173,6 +182,40 @@ async def test_a_stream_that_others_can_resume_goes_on_there() -> None:
         await until(lambda: bool(gate.records))  # native code may have ended the answer
         assert [one.outcome for one in gate.records[-1].attempts] == ["cut_off", "finished"]
         assert gate.fleet.view().inflight_requests == 0
+
+
+@pytest.mark.parametrize(("path", "body"), SILENCED)
+async def test_a_stream_that_native_code_relays_and_that_falls_silent_goes_on_elsewhere(
+    path: str, body: dict[str, Any]
+) -> None:
+    """From its first event native code knows what came of it, and Python nothing. In real time, as above."""
+    async with engine() as one, front([one]) as gate:
+        _, _, whole = await gate.post(path, body)
+    async with hanging(path, body) as (gate, agent, asking):
+        began = time.monotonic()
+        await agent.says_until(asking, seconds=STREAM_SECONDS - 2, **ASLEEP)
+        assert not asking.done()
+        await agent.says_until(asking, seconds=STREAM_SECONDS, **ASLEEP)
+        assert time.monotonic() - began < STREAM_SECONDS + 5
+        status, _, told = await asking
+        assert (status, joined(told) | {"names": 0}) == (200, joined(whole) | {"names": 0})
+        await until(lambda: bool(gate.records))  # native code may have ended the answer
+        assert [one.outcome for one in gate.records[-1].attempts] == ["cut_off", "finished"]
+
+
+async def test_a_silent_stream_goes_on_where_it_is_once_its_worker_says_more() -> None:
+    """It has come from native code to Python by then, which hands it back."""
+    path, body = SILENCED[0]
+    async with engine() as one, front([one]) as gate:
+        _, _, whole = await gate.post(path, body)
+    async with hanging(path, body) as (gate, agent, asking):
+        await agent.says_until(asking, seconds=7, **ASLEEP)
+        hung = next(one for one in gate.engines if one.worker.scheduler.running)
+        hung.resume()
+        await agent.says_until_done(asking)
+        assert joined((await asking)[2]) | {"names": 0} == joined(whole) | {"names": 0}
+        await until(lambda: bool(gate.records))
+        assert [one.outcome for one in gate.records[-1].attempts] == ["finished"]
 
 
 @hurried_only
