@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from bench.replay_replicas import Work, played, spread
+import pytest
+
+from bench.replay_replicas import Work, played, rush, spread
 from bench.replay_result import PolicyResult
 from bench.replay_run import Replay
 from bench.replay_work import line, requests, synthetic
@@ -27,6 +29,25 @@ def test_two_that_share_are_as_one_and_two_that_do_not_are_not() -> None:
     for theirs, ours in zip(sorted(shared.served), sorted(one.served), strict=True):
         assert abs(theirs - ours) <= 0.1 * ours
     assert abs(shared.hit_ratio - one.hit_ratio) < 0.02
+
+
+@pytest.mark.timeout(900)
+def test_a_prefix_that_all_ask_for_at_once_is_spread_as_by_one_replica() -> None:
+    """200 requests a second for 8,192 tokens on eight workers, known elsewhere after 50 ms: see docs/gateway.md.
+
+    With two replicas each worker gets as many requests as of one, within a tenth. With eight none gets more, and only
+    the busiest fewer: one replica sends it the most, and several begin a copy in the same moment. What sharing is for
+    is the queue that requests meet.
+    """
+    work = rush()
+    one, two, eight = (figures.run for figures in played(work, [1, 2, 8], ["50 ms"]))
+    (apart,) = (figures.run for figures in played(work, [8], ["reports"]))
+    usual = sorted(one.served)
+    assert sorted(two.served) == pytest.approx(usual, rel=0.1)
+    assert sorted(eight.served)[:-1] == pytest.approx(usual[:-1], rel=0.1)
+    assert max(eight.served) <= usual[-1]
+    assert abs(eight.hit_ratio - one.hit_ratio) < 0.001
+    assert fmean(two.backlogs) < fmean(eight.backlogs) < 0.5 * fmean(apart.backlogs)
 
 
 def test_alone_nothing_is_shared_and_all_decisions_are_the_same() -> None:
