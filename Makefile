@@ -111,8 +111,8 @@ test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions
 	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py e2e/engine/test_python_of_newest.py
 
-nightly: setup ## All tests, the slow ones too, with twenty times the examples
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
+nightly: setup ## All tests, the slow ones too, with many more examples, and random faults for two hours
+	@HYPOTHESIS_PROFILE=nightly CHAOS_SECONDS=7200 $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
 	@$(BIN)/pytest -q -s -p no:randomly e2e/node
 
 .PHONY: chaos

@@ -80,7 +80,7 @@ ROWS: Final = (
     Row(
         6,
         "Events doubled, reordered and interleaved",
-        "random histories of frames, replays, epochs, copies and clears against a model",
+        "random histories of frames, replays, epochs, copies and clears against a model: 10,000 at night",
         "never more than the model holds; equal once healed",
         (f"{EVENTS}test_follower_property.py::TestFollower::runTest",),
     ),
@@ -333,8 +333,8 @@ ROWS: Final = (
     Row(
         31,
         "Faults at random, one after the other",
-        "engines, agents and pods killed or hung, the store locked, 1 to 10 s each, for five minutes "
-        "(CHAOS_SECONDS=7200: two hours) by a seed that is told",
+        "engines, agents and pods killed or hung, the store locked, 1 to 10 s each, for five minutes, at night for two "
+        "hours (`CHAOS_SECONDS`), by a seed that is told",
         "no request fails but streams that cannot be resumed; healed ≤ 60 s each; memory, files and tasks stay flat",
         (
             f"{CHAOS}test_soak.py::test_random_faults_one_after_the_other",

@@ -4,6 +4,7 @@ again once healed: with snapshots always, without them unless something was lost
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -356,7 +357,7 @@ class FollowerMachine(RuleBasedStateMachine):
 
 
 FollowerMachine.TestCase.settings = settings(
-    max_examples=settings().max_examples,
+    max_examples=(5 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 1) * settings().max_examples,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
