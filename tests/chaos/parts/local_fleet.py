@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -96,6 +97,8 @@ class WorkerParts:
     probe: str
     key: str
     deaths: list[float] = field(default_factory=list)
+    unready: Counter[str] = field(default_factory=Counter)
+    """Why it was not ready, and how often."""
 
     def kill(self) -> None:
         """SIGKILL to the engine."""
@@ -104,10 +107,13 @@ class WorkerParts:
 
     async def ready(self) -> bool:
         """Whether its agent says so, as it does to a kubelet."""
-        timeout = aiohttp.ClientTimeout(PROBE_TIMEOUT_SECONDS)
+        timeout, why = aiohttp.ClientTimeout(PROBE_TIMEOUT_SECONDS), "its agent does not answer"
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with aiohttp.ClientSession(timeout=timeout) as http, http.get(self.probe) as answer:
-                return answer.status == 200
+                if answer.status == 200:
+                    return True
+                why = await answer.text()
+        self.unready[why] += 1
         return False
 
     def died_within(self, began: float, ended: float) -> bool:
