@@ -66,10 +66,11 @@ def image_digest(layout: Path) -> str:
 
 
 def write_sbom(archive: Path, digest: str, epoch: int, folder: Path) -> Path:
-    """What is in the image, by syft, as CycloneDX: Debian's packages, Python's, and the native module's crates."""
-    syft = ensured([SYFT])[SYFT.name]
-    told = _run(str(syft), "scan", f"oci-archive:{archive}", "--output=cyclonedx-json", "--quiet")
-    sbom = folder / f"{archive.name.removesuffix('.oci.tar')}.cdx.json"
+    """What is in the image, by syft, as CycloneDX: packages of Debian and Python. Crates: in the native wheel."""
+    syft, name = ensured([SYFT])[SYFT.name], archive.name.removesuffix(".oci.tar")
+    options = [f"--source-name={name}", "--select-catalogers=-file", "--output=cyclonedx-json", "--quiet"]
+    told = _run(str(syft), "scan", f"oci-archive:{archive}", *options)
+    sbom = folder / f"{name}.cdx.json"
     sbom.write_text(json.dumps(settled(json.loads(told), digest, epoch), indent=1, sort_keys=True) + "\n")
     return sbom
 

@@ -54,6 +54,8 @@ NODE_PROGRAMS = (
     Program("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
 )
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
+KSTATUS = Program("kstatus", "kstatus", ".")
+"""Says of an object what kstatus does, by which Flux waits."""
 SYFT = Program("syft", "syft", "github.com/anchore/syft/cmd/syft")
 """Lists the parts of an image for a release."""
 _PINNED = {
@@ -61,6 +63,7 @@ _PINNED = {
     "coredns": "github.com/coredns/coredns",
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm": "helm.sh/helm/v3",
+    "kstatus": "sigs.k8s.io/cli-utils",
     "kubernetes": "k8s.io/kubernetes",
     "syft": "github.com/anchore/syft",
 }

@@ -15,7 +15,7 @@ from e2e.cluster import connections, rights, shared
 from e2e.cluster.apart import bench_on
 from e2e.cluster.api_server import ApiServer, Identity
 from e2e.cluster.bench import Bench
-from e2e.cluster.binaries import Binaries, UnavailableError, find
+from e2e.cluster.binaries import KSTATUS, Binaries, UnavailableError, ensured, find
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.kube import Kube
 from e2e.together import ALONE
@@ -38,6 +38,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = any(item.get_closest_marker("cluster") for item in session.items)
     if wanted and not session.config.option.collectonly and not _binaries:
         try:
+            if any("kstatus" in item.name for item in session.items):
+                ensured([KSTATUS])
             _binaries.append(find())
         except UnavailableError as problem:
             _binaries.append(problem)

@@ -45,6 +45,7 @@ def test_a_pool_becomes_workers(bench: Bench) -> None:
         "KeysBroken": "False",
         "ModelNameConflict": "False",
         "Progressing": "True",
+        "Stalled": "False",
         "Degraded": "False",
         "Ready": "False",
     }

@@ -78,6 +78,8 @@ class Reason(StrEnum):
     SETTLED = "Settled"
     ROLLING_OUT = "RollingOut"
     ROLLOUT_PAUSED = "RolloutPaused"
+    # Stalled
+    CONVERGES = "Converges"
     # Degraded
     NOTHING_WRONG = "NothingWrong"
     FIELD_CONFLICT = "FieldConflict"

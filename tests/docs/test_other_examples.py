@@ -59,7 +59,7 @@ spec:
   engine: {image: "vllm/vllm-openai:v0.32.0", blockSize: 16, maxModelLen: 4096}
   device: {resource: nvidia.com/gpu, memoryMiB: 81920, activationMiB: 1024, floorMiB: 1024}
 """
-OTHER_KINDS: Final = frozenset({"ClusterRole", "Certificate", "Ingress"})
+OTHER_KINDS: Final = frozenset({"Application", "ClusterRole", "Certificate", "ConfigMap", "Ingress", "Kustomization"})
 """Manifests for controllers of others: that they are YAML is all that can be said here."""
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from cachefleet_core.pool.crd_schema import Schema, structural_schema
 from cachefleet_core.pool.spec import GROUP, KIND, PLURAL, VERSION, ObjectMeta, PoolSpec, PrefixCachePool
-from cachefleet_core.pool.status import PoolStatus
+from cachefleet_core.pool.status import UNOBSERVED, PoolStatus
 
 FILE: Final = f"crds/{GROUP}_{PLURAL}.yaml"
 CHART_FILE: Final = f"charts/cachefleet/files/{GROUP}_{PLURAL}.yaml"
@@ -103,7 +103,8 @@ def _schema() -> Schema:
                 "properties": {"name": {part: name[part] for part in ("type", "maxLength", "pattern")}},
             },
             "spec": structural_schema(PoolSpec),
-            "status": structural_schema(PoolStatus),
+            # A pool that nobody has seen yet is in progress, not current, for those who wait by kstatus.
+            "status": structural_schema(PoolStatus) | {"default": {"observedGeneration": UNOBSERVED}},
         },
     }
 

@@ -102,11 +102,15 @@ class WorkerStatus(Observed):
     """Blocks it holds."""
 
 
+UNOBSERVED: Final = -1
+"""The generation that a pool's status is about before the operator has seen it: no pool ever has it."""
+
+
 class PoolStatus(Observed):
     """The observed state of a pool."""
 
-    observed_generation: Count | None = None
-    """Generation of the pool this status is about."""
+    observed_generation: Annotated[int, Field(ge=UNOBSERVED)] | None = None
+    """Generation of the pool this status is about; -1 before the operator has seen it."""
     conditions: (
         Annotated[
             tuple[Condition, ...],

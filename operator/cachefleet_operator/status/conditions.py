@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from cachefleet_core.budget import BudgetReason
 from cachefleet_core.fleet_status.pool_facts import AdapterConflict
 from cachefleet_core.index_contract import Difference
 from cachefleet_operator.controlplane_client.pool_facts import (
@@ -26,6 +27,15 @@ APART: Final = 0.05
 _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
 """Reasons for which a spec cannot be used that are about keys."""
 
+_FOR_A_PERSON: Final = frozenset(
+    {
+        *(Reason.INVALID, Reason.INVALID_POD_TEMPLATE, Reason.NAME_TAKEN, Reason.REFUSED),
+        *(Reason.ROLLOUT_PAUSED, Reason.STALLED),
+        *BudgetReason,
+    }
+)
+"""Reasons that only a change of the pool, or of its surroundings, does away with."""
+
 
 def findings(verdict: Verdict, workers: Workers, observations: Observations = NOTHING) -> tuple[Finding, ...]:
     """All conditions of a pool, the summary last."""
@@ -44,6 +54,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _name(verdict, observations),
         keys,
         progressing,
+        _stalled(config, budget, progressing),
         degraded(workers, observations),
         _ready(
             (config, budget, *_all_refuse(keys, observations.facts), *_all_suspended(observations.facts)),
@@ -245,6 +256,14 @@ def _progressing(verdict: Verdict, workers: Workers, observations: Observations)
     if workers.stalled:
         return Finding(kind, "False", Reason.STALLED, workers.stalled)
     return Finding(kind, "True", Reason.ROLLING_OUT, "workers are being started or replaced")
+
+
+def _stalled(config: Finding, budget: Finding, progressing: Finding) -> Finding:
+    """Whether waiting will not do: Flux and other appliers give up waiting for a pool that says so (kstatus)."""
+    for finding in (config, budget, progressing):
+        if finding.status == "False" and finding.reason in _FOR_A_PERSON:
+            return Finding("Stalled", "True", finding.reason, finding.message)
+    return Finding("Stalled", "False", Reason.CONVERGES, "nothing waits for a change of the pool")
 
 
 def _ready(obstacles: Iterable[Finding], available: Finding, progressing: Finding, workers: Workers) -> Finding:
