@@ -31,6 +31,7 @@ TASKS: Final = (
 """Tasks whose errors are counted."""
 
 _LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_COLD: Final = (1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
 _SHORT: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
@@ -52,6 +53,7 @@ class Metrics:
         self._admission = self._counter("admission_refusals", "Requests sent to no worker, by reason", "reason")
         self._queued = self._gauge("queue_requests", "Requests waiting for room on a worker")
         self._waits = self._histogram("queue_wait_seconds", "Time waited for room", "outcome", buckets=_LONG)
+        self._cold = self._histogram("cold_start_seconds", "Time held for a first worker", "outcome", buckets=_COLD)
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens routed", "model")
         self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
         self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
@@ -143,6 +145,10 @@ class Metrics:
     def waited(self, *, outcome: str, seconds: float) -> None:
         """Count one ended wait for room; ``outcome`` is served, timeout or gone."""
         observe(self._waits.labels(outcome), seconds)
+
+    def cold_start(self, *, outcome: str, seconds: float) -> None:
+        """Count a request that was, or could not be, held for a first worker: served, timeout, gone or full."""
+        observe(self._cold.labels(outcome), seconds)
 
     def tokens(self, *, model: str, prompt: int, predicted: int, cached: int | None) -> None:
         """Count the tokens of answered prompts; none where workers did not tell ``cached``: ratios would be wrong."""

@@ -38,6 +38,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("admission_refusal", {"reason": "no_room"}, "admission_refusals_total", {"reason": "no_room"}),
     ("queue", {"requests": 1}, "queue_requests", {}),
     ("waited", {"outcome": "served", "seconds": 0.1}, "queue_wait_seconds_count", {"outcome": "served"}),
+    ("cold_start", {"outcome": "served", "seconds": 9}, "cold_start_seconds_count", {"outcome": "served"}),
     ("tokens", {"model": "m", "prompt": 1, "predicted": 2, "cached": 3}, "prompt_tokens_total", {"model": "m"}),
     (
         "lost_tokens",

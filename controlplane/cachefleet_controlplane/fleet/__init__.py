@@ -3,6 +3,7 @@
 agent_connection   one agent's connection: its worker, and its streams by rank
 agent_connections  agents' connections: applies their frames to the index, sends policy and warm prefixes
 block_holders      which workers hold a prefix
+demand             requests that wait for a first worker or for room, for autoscalers
 fleet              ``Fleet``: pools, models, decisions, agents, views
 fleet_metrics      Prometheus gauges read at each scrape
 load_sharing       what replicas tell each other of their requests in flight

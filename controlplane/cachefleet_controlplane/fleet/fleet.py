@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from cachefleet_controlplane.fleet.agent_connection import Connection, Link
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
 from cachefleet_controlplane.fleet.block_holders import BlockHolders
+from cachefleet_controlplane.fleet.demand import Demands
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
-from cachefleet_controlplane.fleet.view_builders import index_status, pool_facts, worker_facts
+from cachefleet_controlplane.fleet.view_builders import index_status, pool_facts, prefill_rate, worker_facts
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
@@ -81,6 +82,8 @@ class Fleet:
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self._arrivals = WorkerArrivals(clock)
+        self.demands = Demands(clock)
+        """Requests that wait for a worker, or for room on one."""
         self.losses = Losses(index, self._registry, clock)
         self.holders = BlockHolders(index, self._registry)
         self._selector = Selector(index, self._registry)
@@ -98,6 +101,7 @@ class Fleet:
         """Apply the whole state of pools and endpoints, as a PoolSource gives it."""
         change = self._registry.update(views, unread)
         self._arrivals.listed(self._registry.pools.values())
+        self.demands.keep(pool.fleet for pool in self._registry.pools.values())
         for worker in change.removed:
             self._agents.removed(worker, self._clock())
         if self._texts:
@@ -117,6 +121,14 @@ class Fleet:
     def ready_in(self, model: str) -> int:
         """After how many seconds a worker of a model that has none may be ready."""
         return self._arrivals.seconds(self._registry.fleet(model))
+
+    def lacks_workers(self, model: str) -> bool:
+        """Whether a declared model has no ready worker of a role that its answers need; one asleep is ready."""
+        pools = self._registry.fleet(model)
+        needed = (on_duty(pools, Duty.ANSWER), on_duty(pools, Duty.PREFILL))
+        return any(
+            role and not any(worker.ready for pool in role for worker in pool.workers.values()) for role in needed
+        )
 
     def suspended(self, model: str, duty: Duty = Duty.ANSWER) -> Counter[str]:
         """How many ready workers of a model serve nothing, by the reason (a ``Suspension``)."""
@@ -337,10 +349,17 @@ class Fleet:
         self._agents.expire(now)
         stats, shares = self._index.stats(), self._index.shares()
         workers = sorted(self._registry.workers(), key=lambda worker: worker.id)
+        rates = {key: prefill_rate(pool) for key, pool in self._registry.pools.items()}
         return FleetView(
             policy=self.policy.value,
             pools=tuple(
-                pool_facts(pool, now, wall=wall, conflicts=self._registry.adapter_conflicts(pool))
+                pool_facts(
+                    pool,
+                    now,
+                    wall=wall,
+                    conflicts=self._registry.adapter_conflicts(pool),
+                    demand=self.demands.of(pool.fleet),
+                )
                 for _, pool in sorted(self._registry.pools.items())
             ),
             workers=tuple(
@@ -349,6 +368,7 @@ class Fleet:
                     now,
                     held_blocks=stats.held.get(worker.id, 0),
                     cache_value=shares.get(worker.id, 0.0),
+                    rate=rates.get(worker.pool),
                     agents=self._agents,
                 )
                 for worker in workers

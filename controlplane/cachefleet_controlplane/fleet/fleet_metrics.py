@@ -34,6 +34,9 @@ _POOL: Final[Mapping[str, tuple[str, Callable[[PoolFacts], float | None]]]] = {
     "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.workers.ready),
     "pool_fresh_workers": ("Workers whose blocks are known", lambda pool: pool.workers.fresh),
     "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.workers.excluded),
+    "pool_queued_requests": ("Requests that wait for room on a worker", lambda pool: pool.queued_requests),
+    "pool_queued_blocks": ("Blocks that these need", lambda pool: pool.queued_blocks),
+    "pool_idle_seconds": ("Since a worker last had a request of this replica", lambda pool: pool.idle_seconds),
     "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.value),
     "pool_hit_ratio_objective": ("The hit ratio asked for", lambda pool: pool.hit_ratio.objective),
     "pool_hit_ratio_sampled": ("1 where enough was looked up to judge it", lambda pool: pool.hit_ratio.sampled),
@@ -58,6 +61,11 @@ _WORKER: Final[Mapping[str, tuple[str, Callable[[WorkerFacts], float | None]]]] 
         lambda worker: worker.elsewhere_requests,
     ),
     "worker_inflight_tokens": ("Prompt tokens sent there and not prefilled", lambda worker: worker.inflight_tokens),
+    "worker_waiting_tokens": (
+        "Prompt tokens sent there by whomever and not prefilled",
+        lambda worker: worker.waiting_tokens,
+    ),
+    "worker_backlog_seconds": ("How long these take at its measured rate", lambda worker: worker.backlog_seconds),
 }
 _LOAD: Final[Mapping[str, tuple[str, Callable[[Load], float | None]]]] = {
     "worker_running_requests": ("Requests its engine runs", lambda load: load.running),
@@ -66,6 +74,7 @@ _LOAD: Final[Mapping[str, tuple[str, Callable[[Load], float | None]]]] = {
     "worker_free_blocks": ("Blocks a request may take", lambda load: load.blocks_free),
     "worker_idle_blocks": ("Idle cached blocks", lambda load: load.blocks_idle),
 }
+_UNSERVED: Final = "Requests held while no worker is ready, and those refused for that in the last minute"
 _UNLISTED: Final = "Ranks of workers that report and that no pool lists"
 _SUSPENDED: Final = "1 while its engine answers and serves nothing: asleep, paused, updating_weights, stuck"
 _TENANT_IDLE: Final = "Idle cached blocks of a tenant over a pool's workers, as far as they tell"
@@ -98,6 +107,8 @@ class FleetCollector(Collector):
         yield _gauge("fleet_inflight_requests", "Requests under way to workers", view.inflight_requests)
         for name, (text, read) in _POOL.items():
             yield _family(GaugeMetricFamily, name, text, ("pool",), (((p.key,), read(p)) for p in view.pools))
+        unserved = (((pool.key, pool.model), pool.unserved_requests) for pool in view.pools)
+        yield _family(GaugeMetricFamily, "pool_unserved_requests", _UNSERVED, ("pool", "model"), unserved)
         for name, (text, of) in _WORKER.items():
             yield _family(GaugeMetricFamily, name, text, _RANK, ((_rank(w), of(w)) for w in workers))
         suspended = (((*_rank(w), w.suspended), 1.0) for w in workers if w.suspended)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
 
 from cachefleet_controlplane.fleet.agent_connections import AgentConnections
+from cachefleet_controlplane.fleet.demand import Demand
 from cachefleet_controlplane.index.block_index import IndexStats
 from cachefleet_controlplane.report_streams.report_stream import StreamState
 from cachefleet_controlplane.routing.hit_trust import WHOLE
@@ -23,9 +25,14 @@ from cachefleet_core.report_fields import MAX_TEXT
 from cachefleet_core.report_frames import Capability, Hello, State
 
 
-def pool_facts(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = ()) -> PoolFacts:
-    """A pool's facts; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters."""
-    declared = pool.declared
+def pool_facts(
+    pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = (), demand: Demand
+) -> PoolFacts:
+    """A pool's facts; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters, ``demand`` that
+    which its fleet does not meet.
+    """
+    declared, workers = pool.declared, list(pool.workers.values())
+    pool.note_use(now)
     return PoolFacts(
         key=pool.key,
         namespace=declared.metadata.namespace,
@@ -34,11 +41,15 @@ def pool_facts(pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterC
         generation=declared.metadata.generation,
         contract=contract_facts(pool.contract) if pool.contract else None,
         hit_ratio=_hit_ratio(pool, now, wall),
-        workers=_counts(list(pool.workers.values()), now),
+        workers=_counts(workers, now),
         replicas=declared.spec.replicas,
         admitted=pool.policy is not None,
         budget_mib=budget_mib(declared.spec),
         adapter_conflicts=conflicts,
+        unserved_requests=demand.unserved,
+        queued_requests=demand.queued,
+        queued_blocks=demand.queued_blocks,
+        idle_seconds=max(0.0, now - pool.used_at),
     )
 
 
@@ -75,11 +86,13 @@ def _hit_ratio(pool: Pool, now: float, wall: float) -> HitRatio:
 
 
 def worker_facts(
-    worker: Worker, now: float, *, held_blocks: int, cache_value: float, agents: AgentConnections
+    worker: Worker, now: float, *, held_blocks: int, cache_value: float, rate: float | None, agents: AgentConnections
 ) -> WorkerFacts:
-    """One rank's facts; what it has not announced or reported is 0, "" or None."""
+    """One rank's facts; what it has not announced or reported is 0, "" or None. ``rate``: its ``prefill_rate``."""
     report, hello, endpoint = worker.load, worker.hello, worker.endpoint
     block_bytes = hello.block_bytes if hello else 0
+    elsewhere, waiting = waiting_work(worker, now)
+    rate = (report.state.prefill_tokens_per_second if report else None) or rate
     return WorkerFacts(
         id=worker.id,
         name=worker.name,
@@ -111,13 +124,30 @@ def worker_facts(
         key_refused=worker.row.key_refused,
         inflight_requests=worker.row.open,
         inflight_tokens=worker.row.tokens(now),
-        elsewhere_requests=worker.row.elsewhere(now)[0],
+        elsewhere_requests=elsewhere,
+        waiting_tokens=waiting,
+        backlog_seconds=waiting / rate if rate else None,
         engine_version=hello.engine_version if hello else "",
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",
         adapters=worker.adapters.report,
         **(report_facts(report.state) if report else {}),
     )
+
+
+def waiting_work(worker: Worker, now: float) -> tuple[int, int]:
+    """Requests that other replicas have in flight there; prompt tokens sent there and not computed, by whomever."""
+    requests, tokens = worker.row.elsewhere(now)
+    load = worker.known_load(now)
+    reported = (load.state.waiting_tokens or 0) if load else 0
+    return requests, max(worker.row.tokens(now) + tokens, reported)
+
+
+def prefill_rate(pool: Pool) -> float | None:
+    """Prompt tokens that a worker of a pool computes a second: the median of those that have measured it."""
+    loads = (worker.load for worker in pool.workers.values() if worker.load)
+    rates = [rate for load in loads if (rate := load.state.prefill_tokens_per_second)]
+    return median(rates) if rates else None
 
 
 def report_facts(state: State) -> dict[str, Any]:

@@ -52,6 +52,11 @@ class BodyShare:
         self._tenant = tenant
         self._held = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes that it holds now."""
+        return self._held
+
     def take(self, size: int) -> None:
         """Count bytes before they are kept. ApiError 503 where there is no room."""
         self._budget.take(self._tenant, size)

@@ -4,6 +4,7 @@ Read this first. A client's POST for an answer goes through all of them, from th
 
     account    account/   what it cost and what became of it, however it ends
     admit      admit/     its tenant's limits, its body, its model
+    hold       admit/     until its model has a ready worker, where it has none and the pool says so
     converse   converse/  its turn in a conversation
     know       know/      its prompt's length and block keys; the body that a worker is sent
     retry      retry/     each attempt is placed (``place/``) and sent (``send/``) anew
@@ -27,6 +28,7 @@ from cachefleet_controlplane.gateway.account.request_account import AccountLayer
 from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests
 from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
+from cachefleet_controlplane.gateway.admit.cold_start import HELD_SHARE, ColdStartLayer, ColdStarts
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
@@ -85,7 +87,8 @@ def layers(parts: GatewayParts) -> Layers:
     know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
     picks = partial(_pick, converse, know(partial(picked_exchange, replace(context, max_attempts=1))))
-    answer = AccountLayer(account, admit(parser_of, partial(_by_sender, converse, picks), counts=True), traced=True)
+    hold = ColdStartLayer(_cold_starts(parts), converse)
+    answer = AccountLayer(account, admit(parser_of, partial(_by_sender, hold, picks), counts=True), traced=True)
 
     route = RouteLayer(context, parts.lookup, converse.whole)
     return Layers(
@@ -105,6 +108,12 @@ def _by_sender(answer: Layer, picks: Layer, request: Request) -> Coroutine[Any, 
 async def _pick(converse: ConverseLayer, know: Layer, request: Request) -> None:
     """Have Envoy send a request, with the stored conversation that it continues."""
     await know(without_ids(await converse.whole(request)))
+
+
+def _cold_starts(parts: GatewayParts) -> ColdStarts:
+    context, body_bytes = parts.context, parts.bounds.buffered_bytes // HELD_SHARE
+    places = context.queue.places
+    return ColdStarts(context.fleet, context.metrics, places=places, body_bytes=body_bytes, clock=context.clock)
 
 
 def _account(parts: GatewayParts) -> RequestAccount:

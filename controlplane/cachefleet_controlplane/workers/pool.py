@@ -39,6 +39,8 @@ class Pool:
     worth: PoolWorth = field(default_factory=PoolWorth)
     shown: Worth = UNLEARNT
     """Of ``worth`` what decisions were last told."""
+    used_at: float = 0.0
+    """When a worker of it was last known to have a request of this replica, in monotonic seconds."""
     room: int = 0
     """Blocks of all its workers that report, as of when decisions were last told of its worth."""
 
@@ -74,6 +76,11 @@ class Pool:
     def answered(self, prompt: int, served: int, now: float) -> None:
         """Answers of one of its workers tell that of so many prompt tokens so many came from cache, whatever cache."""
         self.served.add(prompt, served, now)
+
+    def note_use(self, now: float) -> None:
+        """It is in use now, if a worker of it has a request."""
+        if any(worker.row.open for worker in self.workers.values()):
+            self.used_at = now
 
     def weigh(self, now: float) -> None:
         """Have decisions see what has been learnt of the pool, now and then."""

@@ -141,6 +141,8 @@ class Registry:
     def sent(self, worker: Worker, decision: Decision, prompt: Prompt, now: float) -> None:
         """A request is about to be sent to a worker."""
         pool = self.pools.get(worker.pool)
+        if pool is not None:
+            pool.used_at = now
         if pool is not None and prompt.continued:
             pool.counted_before(prompt.tokens, decision.predicted_tokens, now)
         elif pool is not None and decision.knowledge is Knowledge.EXACT and prompt.block_size:
@@ -259,7 +261,8 @@ class Registry:
         """Apply one pool; the pool where its policy is new."""
         pool = self.pools.get(view.key)
         if pool is None or pool.declared.metadata.uid != view.pool.metadata.uid:
-            pool = self.pools[view.key] = Pool(view.pool, _policy(view), HitWindow(DEFAULT_WINDOW_SECONDS))
+            window = HitWindow(DEFAULT_WINDOW_SECONDS)
+            pool = self.pools[view.key] = Pool(view.pool, _policy(view), window, used_at=self._clock())
         fresh = False
         if view.admitted or pool.policy is None:  # else what was in force stays
             fresh = _policy(view) != pool.policy

@@ -108,6 +108,14 @@ class PoolFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     budget_mib: Count = field(name="budgetMiB", default=0)
     """The admitted budget for idle cached blocks, of each device; 0 where there is none."""
     adapter_conflicts: tuple[AdapterConflict, ...] = ()
+    unserved_requests: Count = 0
+    """Requests for its model held here while no worker is ready, and those refused for that in the last minute."""
+    queued_requests: Count = 0
+    """Requests for its model that wait here for room on a worker."""
+    queued_blocks: Count = 0
+    """Blocks that these need."""
+    idle_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """Since a worker of it last had a request; since this replica has known the pool, where none has had one."""
 
 
 class PoolDetail(PoolFacts, frozen=True, kw_only=True, rename="camel"):

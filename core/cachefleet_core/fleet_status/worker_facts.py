@@ -99,6 +99,10 @@ class WorkerFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     inflight_tokens: Count = 0
     elsewhere_requests: Count = 0
     """Requests of other replicas in flight there, as these tell."""
+    waiting_tokens: Count = 0
+    """Prompt tokens sent there and not computed yet, by whomever."""
+    backlog_seconds: float | None = None
+    """How long these take at the rate of it or its pool; None where none has measured that."""
     policy_generation: Count = 0
     """Generation of the pool spec whose policy is in force there; 0 where it has not reported."""
     engine_version: str = ""

@@ -146,6 +146,8 @@ class AdmissionSpec(Section):
     """Blocks that stay free on a worker, in percent of all; work that would push it below goes elsewhere."""
     max_queue_seconds: Annotated[int, Field(ge=0, le=3600)] = 10
     """Longest time a request waits for a worker, in seconds."""
+    cold_start_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """Longest time a request is held while no worker is ready, as at zero workers, in seconds; 0 refuses it at once."""
 
 
 class TenantShare(Section):

@@ -46,7 +46,7 @@ class AdmitLayer:
         arrival = request.arrival
         with self._bodies.share(request.tenant.name) as share:
             info = await self._bodies.read(arrival.scope, arrival.receive, share, self._parser(request))
-            answer = self._with_model(request, info)
+            answer = self._with_model(replace(request, received_bytes=share.held), info)
             del info  # the next layers decide how much of it is kept, and how long
             if not await while_present(answer, arrival.receive, arrival.reply, arrival.scope.get(DEPARTURE)):
                 raise ClientGoneError

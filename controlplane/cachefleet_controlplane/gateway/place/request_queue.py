@@ -45,6 +45,8 @@ class Queue:
     """The waiting requests of all fleets of a gateway; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, *, places: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self.places = places
+        """Requests that may wait."""
         self._room = WaitList(places)
         self._waiters: dict[Ticket, _Waiter[Any]] = {}
         self._drains: dict[Fleet, ServiceRate] = {}

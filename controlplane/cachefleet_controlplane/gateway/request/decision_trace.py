@@ -98,6 +98,10 @@ class DecisionTrace(Struct):
     ttft_seconds: float | None = None
     queued_seconds: float | None = None
     """Seconds that it waited for room; None where it did not."""
+    cold_seconds: float = 0.0
+    """Seconds for which it was held since no worker was ready."""
+    room_by: float = 0.0
+    """Until when one that was held may wait for room, in monotonic seconds; 0 for any other."""
     status: int = CLIENT_GONE_STATUS
     attempts: list[AttemptRecord] = []
     first: Decision | None = None
@@ -182,7 +186,9 @@ class DecisionTrace(Struct):
             cached_tokens=None if usage is None else usage.cached_tokens,
             completion_tokens=None if usage is None else usage.completion_tokens,
             ttft_seconds=self.ttft_seconds,
-            queued_seconds=self.queued_seconds,
+            queued_seconds=(self.queued_seconds or 0.0) + self.cold_seconds
+            if self.cold_seconds
+            else self.queued_seconds,
             status=self.status,
             attempts=tuple(self.attempts),
             candidates=candidates,

@@ -100,6 +100,8 @@ class Request(Struct, frozen=True):
     """The client's, as far as workers get them."""
     client: Any = None
     """The native request of the client; None where no native code serves it."""
+    received_bytes: int = 0
+    """Of its body, as it counts against the budget of all bodies."""
     answered: bool = False
     """A worker will answer it, not only render it."""
     keep_ids: bool = False
@@ -132,6 +134,11 @@ class Request(Struct, frozen=True):
     def __repr__(self) -> str:
         """Without anything of its body or headers, which no log may hold."""
         return f"Request({self.info.endpoint}, model={self.model.name!r}, tenant={self.tenant.name!r})"
+
+    @property
+    def fleet(self) -> tuple[str, str]:
+        """Namespace and model of the pools whose workers may answer it."""
+        return self.model.namespace, self.model.base
 
     @property
     def line(self) -> tuple[str, str]:

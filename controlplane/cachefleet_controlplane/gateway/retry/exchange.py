@@ -104,7 +104,7 @@ class Exchange(RetryLoop):
         chosen = unwrap(self._placement.chosen)
         headers, first = self._begin(chosen), not self._trace.attempts
         if first:
-            others = self._request.render_seconds + (self._trace.queued_seconds or 0.0)
+            others = self._request.render_seconds + (self._trace.queued_seconds or 0.0) + self._trace.cold_seconds
             self._context.metrics.gateway_added(max(0.0, self._attempt_began - self._began - others))
         attempt = self._planner.next(self._progress)
         self._threshold = attempt.threshold
@@ -216,6 +216,8 @@ class Exchange(RetryLoop):
         if lacking and self._trace.decision:
             self._trace.decision = replace(turned_away(self._trace.decision, reason), verdict=Verdict.REJECT)
         self._context.metrics.admission_refusal(reason)
+        if self._context.fleet.lacks_workers(self._request.model.name):
+            self._context.fleet.demands.of(self._request.fleet).refused()
         await self._fail(error)
 
     async def _fail(self, error: ApiError) -> None:

@@ -89,7 +89,7 @@ class WorkerChoice:
     async def wait(self, progress: Progress) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
-        seconds = _wait_seconds(self.request.model) - waited
+        seconds = max(_wait_seconds(self.request.model) - waited, self._trace.room_by - self._clock())
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
         blocks = needed_blocks(self.request.prompt)
@@ -100,7 +100,8 @@ class WorkerChoice:
             return self._refuse(Reason.QUEUE_FULL)
         began = self._clock()
         try:
-            found = await self._queue.wait(ticket, lambda: self._attempt(progress), seconds=seconds)
+            with self._fleet.demands.of(self.request.fleet).queueing(blocks):
+                found = await self._queue.wait(ticket, lambda: self._attempt(progress), seconds=seconds)
         finally:
             ended = self._clock()
             self._trace.queued_seconds = waited + ended - began
