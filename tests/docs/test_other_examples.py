@@ -68,7 +68,7 @@ def _is_yaml(block: Block) -> bool:
 
 
 def _is_query(block: Block) -> bool:
-    return "rate(" in block.text
+    return "rate(" in block.text or block.language == "promql"  # the latter: test_autoscaler_queries
 
 
 def rest() -> Iterator[Block]:
