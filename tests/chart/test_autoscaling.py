@@ -1,0 +1,78 @@
+"""ScaledObjects: of each pool that is named, with the queries of docs/operations.md."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from tests.chart.helm import Object, Refused, template
+from tests.docs.test_autoscaler_queries import POOL, queries
+
+pytestmark = pytest.mark.cluster
+
+QWEN: Final[Object] = {"namespace": "serving", "name": "qwen", "minWorkers": 0, "maxWorkers": 4}
+
+
+def scaled(*pools: Object, **values: Any) -> list[Object]:
+    return template({"autoscaling": {"pools": list(pools)} | values}).of("ScaledObject")
+
+
+def test_by_default_nothing_is_scaled() -> None:
+    assert template({}).of("ScaledObject") == []
+
+
+def test_a_pool_is_scaled_by_its_own_scale_within_its_bounds() -> None:
+    [one, other] = scaled(QWEN, {"namespace": "batch", "name": "b", "maxWorkers": 2})
+    target = {"apiVersion": "cachefleet.io/v1alpha1", "kind": "PrefixCachePool", "name": "qwen"}
+    assert (one["metadata"]["namespace"], one["spec"]["scaleTargetRef"]) == ("serving", target)
+    bounds = [(told["spec"]["minReplicaCount"], told["spec"]["maxReplicaCount"]) for told in (one, other)]
+    assert bounds == [(0, 4), (1, 2)]
+    down = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+
+
+def test_its_queries_are_those_of_the_page() -> None:
+    [one] = scaled(QWEN)
+    told = {trigger["name"]: trigger["metadata"]["query"] for trigger in one["spec"]["triggers"]}
+    page = {name: query.replace(POOL, "serving/qwen") for name, query in queries().items()}
+    assert told == {name: page[name] for name in ("active", "backlog", "blocks")}
+    assert {trigger["metadata"]["ignoreNullValues"] for trigger in one["spec"]["triggers"]} == {"false"}
+
+
+def test_targets_may_differ_by_pool() -> None:
+    own = QWEN | {"backlogSeconds": 9.5, "idleSeconds": 60, "prometheus": "https://metrics.example/prom"}
+    [one] = scaled(own, busyBlocks=0.5)
+    active, backlog, blocks = (trigger["metadata"] for trigger in one["spec"]["triggers"])
+    assert (backlog["threshold"], blocks["threshold"]) == ("9.5", "0.5")
+    assert "< bool 60)" in active["query"]
+    assert active["serverAddress"] == "https://metrics.example/prom"
+
+
+BAD: dict[str, tuple[Object, str]] = {
+    "no pool": ({"namespace": "serving", "maxWorkers": 2}, "name"),
+    "no bound": ({"namespace": "serving", "name": "qwen"}, "maxWorkers"),
+    "fewer than none": (QWEN | {"minWorkers": -1}, "minWorkers"),
+    "too many": (QWEN | {"maxWorkers": 1001}, "maxWorkers"),
+    "none at most": (QWEN | {"maxWorkers": 0}, "maxWorkers"),
+    "more than the most": (QWEN | {"minWorkers": 5}, "of serving/qwen minWorkers 5 is more than maxWorkers 4"),
+    "more than the most by default": (QWEN | {"minWorkers": 2, "maxWorkers": 1}, "minWorkers 2 is more"),
+    "share of blocks": (QWEN | {"busyBlocks": 1.5}, "busyBlocks"),
+    "idle": (QWEN | {"idleSeconds": 5}, "idleSeconds"),
+    "unknown": (QWEN | {"replicas": 5}, "replicas"),
+    "Prometheus without a scheme": (QWEN | {"prometheus": "prometheus:9090"}, "prometheus"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_pool_that_cannot_be_scaled_so_is_refused(case: str) -> None:
+    bad, message = BAD[case]
+    with pytest.raises(Refused) as refused:
+        scaled(bad)
+    assert message in str(refused.value)
+
+
+def test_a_pool_of_another_namespace_than_those_served_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        template({"autoscaling": {"pools": [QWEN]}, "namespaces": ["batch"]})
+    assert "serving/qwen is in none of the namespaces batch" in str(refused.value)
