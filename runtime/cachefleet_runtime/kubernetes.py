@@ -100,6 +100,7 @@ class KubernetesClient:
         async def load() -> None:
             if kubeconfig is None and SERVICE_ACCOUNT.exists():
                 config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                configuration.client_session_kwargs = {"trust_env": False}  # the way to it leads through no proxy
             else:
                 file = str(kubeconfig) if kubeconfig else None
                 await config.load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]

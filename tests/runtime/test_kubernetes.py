@@ -8,11 +8,13 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_runtime import kubernetes
 from cachefleet_runtime.kubernetes import KubernetesClient, RefusedError, RetryableError, error_of, json_as_yaml
+from tests.fakes.secret_volume import authority
 
 
 @pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
@@ -97,3 +99,35 @@ async def test_a_token_that_is_refused_is_read_again_from_its_file(tmp_path: Pat
         finally:
             await client.close()
     assert [each.split()[-1] for each in seen] == ["bad", "good"]
+
+
+async def test_in_a_cluster_no_proxy_of_the_environment_is_between_it_and_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubernetes.aio.config import incluster_config  # noqa: PLC0415  # a second
+
+    asked = list[str]()
+
+    async def note(request: web.BaseRequest) -> web.Response:
+        asked.append(request.method)
+        return web.Response(status=502)
+
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_bytes(authority().pem)
+    monkeypatch.setattr(kubernetes, "SERVICE_ACCOUNT", tmp_path / "token")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "9")
+    async with RawTestServer(note) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, str(proxy.make_url("")))
+            monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setenv("NO_PROXY", "")
+        client = await KubernetesClient.connect(None)
+        try:
+            with pytest.raises(RetryableError):
+                await client.get("/api", {}, seconds=30)
+        finally:
+            await client.close()
+    assert asked == []

@@ -5,7 +5,8 @@ that; here the variable is set from the file of the worker key, in this process.
 
 An image of weights that was mounted without a file in it ends the engine with words, which the pool's status has.
 
-Adapters at a revision are fetched first (adapter_weights.py).
+Adapters at a revision are fetched first (adapter_weights.py), and where CACHEFLEET_DRAIN_URL says so, the server ends
+only once its worker is drained (drain_first.py).
 
 Where the engine serves TLS (CACHEFLEET_TLS_FOLDER), its server takes each handshake's certificate from the files as
 they are then. vLLM's own refresh notices one change of a Secret's volume and no second.
@@ -27,6 +28,7 @@ from cachefleet_core.pool.adapter_options import MODEL_FOLDER
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 from cachefleet_runtime.tls import follow, settled
 from cachefleet_worker.adapter_weights import AdapterError, with_fetched
+from cachefleet_worker.drain_first import SECONDS, URL, drain_first
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
 KEY_FILE: Final = "CACHEFLEET_WORKER_KEY_FILE"
@@ -38,11 +40,15 @@ LAST_WORDS: Final = Path("/dev/termination-log")
 
 
 def main(server: str = SERVER) -> None:
-    """Prepare the environment and the arguments, then run the server in this process."""
+    """Prepare the environment and the arguments, then run the server in this process, or in a child where it is to be
+    drained before it ends.
+    """
     if words := without_weights(sys.argv[1:]):
         with contextlib.suppress(OSError):
             LAST_WORDS.write_text(words)
         sys.exit(words)
+    if url := os.environ.get(URL):
+        drain_first(url, float(os.environ[SECONDS]))
     if file := os.environ.get(KEY_FILE):
         os.environ["VLLM_API_KEY"] = _key(Path(file))
     if folder := os.environ.get("CACHEFLEET_TLS_FOLDER"):

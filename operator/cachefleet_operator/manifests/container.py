@@ -28,7 +28,7 @@ TLS: Final = "/etc/cachefleet/tls"
 
 
 def drain_path(pool: PrefixCachePool) -> str:
-    """Path at which a pool's agents take the kubelet's request to drain, which has no credential.
+    """Path at which a pool's agents take the request to drain, which has no credential.
 
     Those who may read the pool or its pods can derive it; others in the pods' network cannot.
     """

@@ -75,8 +75,6 @@ def engine_container(pool: PrefixCachePool, settings: Settings) -> Manifest:
         "resources": _resources(spec),
         "startupProbe": probe(healthy, failures=settings.worker_start_seconds // PROBE_SECONDS),
         "livenessProbe": probe(healthy, failures=6),
-        # The agent answers when no request runs any more; only then does vLLM get SIGTERM.
-        "lifecycle": {"preStop": {"httpGet": http_get(drain_path(pool), AGENT_PORT, tls=tls)}},
         "securityContext": restricted(),
         "volumeMounts": [*_mounts(spec), *([read_only("tls", TLS)] if tls else [])],
     }
@@ -100,10 +98,17 @@ def _arguments(spec: PoolSpec, settings: Settings) -> list[str]:
     )
 
 
+def _drain(pool: PrefixCachePool, settings: Settings) -> dict[str, str]:
+    """On SIGTERM the first process has the agent drain, which answers when no request runs any more; then vLLM ends."""
+    scheme = "https" if settings.serves_tls else "http"
+    url = f"{scheme}://localhost:{AGENT_PORT}{drain_path(pool)}"
+    return {"CACHEFLEET_DRAIN_URL": url, "CACHEFLEET_DRAIN_SECONDS": str(settings.worker_drain_seconds)}
+
+
 def _variables(pool: PrefixCachePool, settings: Settings) -> list[Manifest]:
     spec = pool.spec
     # torch asks for the user's name, which an image without this uid cannot tell
-    own = {**_WRITABLE, "USER": "cachefleet", **engine_environment(spec, plugin=True)}
+    own = {**_WRITABLE, "USER": "cachefleet", **engine_environment(spec, plugin=True), **_drain(pool, settings)}
     variables = {name: plain(name, value) for name, value in own.items()}
     if spec.model.hub_token_secret_ref:
         variables["HF_TOKEN"] = from_secret("HF_TOKEN", spec.model.hub_token_secret_ref)

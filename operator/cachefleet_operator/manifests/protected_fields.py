@@ -85,8 +85,6 @@ def _in_container(container: _Container, *, engine: bool) -> Iterator[str]:
     fields += _variables(container, engine=engine)
     fields += _ports(container)
     fields += [name for name in _PROBES if _is_other_probe(container, name)]
-    if _hook(container.ours) != _hook(container.patched):
-        fields.append("lifecycle.preStop")
     fields += _mounts(container)
     for field in fields:
         hint = _HINTS.get(field, "") if engine else ""
@@ -114,10 +112,6 @@ def _is_other_probe(container: _Container, name: str) -> bool:
 
 def _asked(probe: Manifest) -> Manifest:
     return {name: value for name, value in probe.items() if name not in _NUMBERS}
-
-
-def _hook(container: Manifest) -> Any:
-    return (container.get("lifecycle") or {}).get("preStop")
 
 
 def _mounts(container: _Container) -> list[str]:

@@ -11,6 +11,8 @@ from tests.operator.pools import SETTINGS, pool
 
 CHAT: dict[str, Any] = {"model": {"chatTemplate": {"configMapKeyRef": {"name": "t", "key": "chat.jinja"}}}}
 
+PARTS = ("engine", "agent")
+
 
 def spec(changes: dict[str, Any] | None = None, **told: Any) -> dict[str, Any]:
     template: dict[str, Any] = pod_template(pool(changes), SETTINGS.model_copy(update=told))["spec"]
@@ -111,19 +113,20 @@ def test_images_are_pulled_as_kubernetes_does_it_unless_told() -> None:
 # How it goes
 
 
-def test_the_kubelet_asks_the_agent_to_drain_where_the_agent_listens() -> None:
-    pod = spec()
-    hook = container(pod, "engine")["lifecycle"]["preStop"]["httpGet"]
-    agent = {each["name"]: each.get("value") for each in container(pod, "agent")["env"]}
-    assert hook == {"path": agent["CACHEFLEET_DRAIN_PATH"], "port": 8082}  # a name would be looked for in the engine
+def test_the_engine_has_the_agent_drain_where_the_agent_listens() -> None:
+    pod = spec(worker_drain_seconds=77)
+    engine, agent = ({each["name"]: each.get("value") for each in container(pod, name)["env"]} for name in PARTS)
+    assert engine["CACHEFLEET_DRAIN_URL"] == f"http://localhost:8082{agent['CACHEFLEET_DRAIN_PATH']}"
+    assert engine["CACHEFLEET_DRAIN_SECONDS"] == agent["CACHEFLEET_DRAIN_SECONDS"] == "77"
     assert agent["CACHEFLEET_AFTER_DRAIN"] == "stay"
-    assert "lifecycle" not in container(pod, "agent")
+    assert not [name for name in PARTS if "lifecycle" in container(pod, name)], "a mesh refuses the kubelet's requests"
 
 
 def test_the_drains_path_is_a_pools_own() -> None:
     def path(uid: str) -> str:
         template = pod_template(pool(uid=uid), SETTINGS)
-        return str(container(template["spec"], "engine")["lifecycle"]["preStop"]["httpGet"]["path"])
+        told = {each["name"]: each.get("value") for each in container(template["spec"], "agent")["env"]}
+        return str(told["CACHEFLEET_DRAIN_PATH"])
 
     assert path("a") == path("a") != path("b")
     assert len(path("a")) > 32

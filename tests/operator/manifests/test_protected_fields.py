@@ -30,7 +30,7 @@ REFUSED = [
     (engine(env=[{"name": "PYTHONPATH", "value": "/x"}]), "containers[engine].env[PYTHONPATH]"),
     (engine(env=[{"name": "VLLM_API_KEY", "value": "x"}]), "containers[engine].env[VLLM_API_KEY]"),
     (engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "9"}]), "containers[engine].env[VLLM_CPU_KVCACHE_SPACE]"),
-    (engine(env=None), "containers[engine].env[CACHEFLEET_INDEX_KEY_FILE]"),
+    (engine(env=None), "containers[engine].env[CACHEFLEET_DRAIN_SECONDS]"),
     (engine(envFrom=[{"secretRef": {"name": "x"}}]), "containers[engine].envFrom"),
     (engine(command=["vllm", "serve"]), "containers[engine].command"),
     (engine(args=["--seed=1"]), "containers[engine].args"),
@@ -40,8 +40,11 @@ REFUSED = [
     (engine(startupProbe=None), "containers[engine].startupProbe"),
     (engine(livenessProbe={"httpGet": {"path": "/x"}}), "containers[engine].livenessProbe"),
     (engine(livenessProbe={"httpGet": None, "exec": {"command": ["true"]}}), "containers[engine].livenessProbe"),
-    (engine(lifecycle=None), "containers[engine].lifecycle.preStop"),
-    (engine(lifecycle={"preStop": {"httpGet": {"path": "/x"}}}), "containers[engine].lifecycle.preStop"),
+    (engine(env=[{"name": "CACHEFLEET_DRAIN_URL", "value": "x"}]), "containers[engine].env[CACHEFLEET_DRAIN_URL]"),
+    (
+        engine(env=[{"name": "CACHEFLEET_DRAIN_SECONDS", "value": "9"}]),
+        "containers[engine].env[CACHEFLEET_DRAIN_SECONDS]",
+    ),
     (engine(restartPolicy="Never"), "containers[engine].restartPolicy"),
     (engine(volumeMounts=None), "containers[engine].volumeMounts[/cachefleet]"),
     (

@@ -48,10 +48,10 @@ def test_every_request_of_the_kubelet_is_https() -> None:
         for kind, probe in container.items()
         if kind.endswith("Probe")
     ]
-    asked.append(containers(TLS)["engine"]["lifecycle"]["preStop"]["httpGet"])
-    assert len(asked) == 6
+    assert len(asked) == 5
     assert {each["scheme"] for each in asked} == {"HTTPS"}
-    assert {each["port"] for each in asked} == {"engine-tls", "agent-tls", 8082}
+    assert {each["port"] for each in asked} == {"engine-tls", "agent-tls"}
+    assert variables(containers(TLS)["engine"])["CACHEFLEET_DRAIN_URL"].startswith("https://localhost:8082/drain/")
 
 
 def test_the_service_has_ports_for_pods_with_tls_and_for_those_of_before() -> None:

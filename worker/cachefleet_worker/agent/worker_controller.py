@@ -174,7 +174,7 @@ class WorkerController:
         self._drain(drain.seconds, None)
 
     def let_end(self, seconds: float) -> None:
-        """Drain for the kubelet's preStop hook, which gives no reason.
+        """Drain for the kubelet's SIGTERM, which gives no reason.
 
         Where another engine process follows, as after a failed liveness probe, the drain is cancelled.
         """
