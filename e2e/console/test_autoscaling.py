@@ -12,6 +12,7 @@ import json
 import math
 import os
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -116,6 +117,9 @@ def recording_proxy() -> Iterator[tuple[str, list[str]]]:
             asked.append(f"{self.command} {self.path}")
             self.send_error(502)
 
+        def log_message(self, *_: Any) -> None:
+            pass
+
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -144,7 +148,7 @@ async def at_zero(folder: Path) -> AsyncIterator[tuple[Running, Pods]]:
 
 
 async def _ask(http: aiohttp.ClientSession, running: Running, number: int) -> int:
-    body = {"model": MODEL, "prompt": f"{number} " * 1200, "max_tokens": 400, "ignore_eos": True}
+    body = {"model": MODEL, "prompt": f"{number:02} " * 600, "max_tokens": 400, "ignore_eos": True}
     async with http.post(f"{running.gateway}/v1/completions", json=body) as answer:
         await answer.read()
         return answer.status
@@ -155,13 +159,14 @@ async def test_from_zero_to_two_and_back_under_traffic_nothing_is_lost(
 ) -> None:
     """With proxies in the environment of every process, which must send nothing of ours through them."""
     with recording_proxy() as (url, through_proxy):
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        monkeypatch.setattr(urllib.request, "urlopen", direct.open)  # this test's own questions
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, url)
             monkeypatch.setenv(name.lower(), url)
         async with at_zero(tmp_path) as (running, pods), aiohttp.ClientSession() as http:
             targets = [Target("controlplane", "controlplane-0", running.internal.removeprefix("http://"))]
             with prometheus(tmp_path, targets) as source:
-                monkeypatch.setenv("no_proxy", "127.0.0.1")  # this test's own questions
                 await _scraped(source)
                 scaler = Scaler(scaled_object(source.url), source, pods)
                 tasks = [asyncio.create_task(one.run()) for one in (scaler, pods)]
@@ -176,8 +181,9 @@ async def test_from_zero_to_two_and_back_under_traffic_nothing_is_lost(
                 assert pods.history == [0, 1, 2, 0]
                 assert scaler.unserved > 0
                 assert await _ask(http, running, 99) == 200, "and again from zero"
-                for task in tasks:
-                    task.cancel()
+                for one in tasks:
+                    one.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         assert through_proxy == []
 
 
