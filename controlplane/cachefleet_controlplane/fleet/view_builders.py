@@ -91,8 +91,6 @@ def worker_facts(
     """One rank's facts; what it has not announced or reported is 0, "" or None. ``rate``: its ``prefill_rate``."""
     report, hello, endpoint = worker.load, worker.hello, worker.endpoint
     block_bytes = hello.block_bytes if hello else 0
-    elsewhere, waiting = waiting_work(worker, now)
-    rate = (report.state.prefill_tokens_per_second if report else None) or rate
     return WorkerFacts(
         id=worker.id,
         name=worker.name,
@@ -124,23 +122,23 @@ def worker_facts(
         key_refused=worker.row.key_refused,
         inflight_requests=worker.row.open,
         inflight_tokens=worker.row.tokens(now),
-        elsewhere_requests=elsewhere,
-        waiting_tokens=waiting,
-        backlog_seconds=waiting / rate if rate else None,
         engine_version=hello.engine_version if hello else "",
         capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
         not_indexed=hello.not_indexed if hello else "",
         adapters=worker.adapters.report,
+        **_waiting_work(worker, now, rate),
         **(report_facts(report.state) if report else {}),
     )
 
 
-def waiting_work(worker: Worker, now: float) -> tuple[int, int]:
-    """Requests that other replicas have in flight there; prompt tokens sent there and not computed, by whomever."""
-    requests, tokens = worker.row.elsewhere(now)
-    load = worker.known_load(now)
+def _waiting_work(worker: Worker, now: float, rate: float | None) -> dict[str, Any]:
+    """The fields of a worker's facts on others' requests and work that waits; ``rate`` as of ``worker_facts``."""
+    (elsewhere, tokens), load = worker.row.elsewhere(now), worker.known_load(now)
     reported = (load.state.waiting_tokens or 0) if load else 0
-    return requests, max(worker.row.tokens(now) + tokens, reported)
+    waiting = max(worker.row.tokens(now) + tokens, reported)
+    rate = (load.state.prefill_tokens_per_second if load else None) or rate
+    seconds = waiting / rate if rate else None
+    return {"elsewhere_requests": elsewhere, "waiting_tokens": waiting, "backlog_seconds": seconds}
 
 
 def prefill_rate(pool: Pool) -> float | None:
