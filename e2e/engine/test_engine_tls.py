@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -19,6 +20,7 @@ from cachefleet_core.engine.engine_arguments import tls_arguments
 from cachefleet_runtime.tls import client_context
 from e2e.engine.vllm import ENVIRONMENT, START_SECONDS, VllmOptions, _arguments, _guarded, _ports
 from tests.fakes.secret_volume import SecretVolume, authority, issued
+from tests.worker.test_drain_first import Agent
 
 NAME = "demo.serving.workers.cachefleet.internal"
 PROMPT = json.dumps({"model": "tiny", "prompt": "a b c", "max_tokens": 2})
@@ -81,3 +83,30 @@ def test_an_engine_takes_every_renewal(tmp_path: Path, tiny_model: Path) -> None
             volume.put(issued(root, NAME, turn))
             assert engine.ask("/v1/completions", PROMPT) == (200, [NAME, turn])
         assert not answers_plainly(ports["engine"])
+
+
+def test_an_engine_serves_until_its_worker_is_drained(tmp_path: Path, tiny_model: Path) -> None:
+    root, ports, log = authority(), _ports(), tmp_path / "engine.log"
+    volume = SecretVolume(tmp_path / "tls", issued(root, NAME))
+    options = VllmOptions(extra=(*tls_arguments(str(volume.folder)), "--shutdown-timeout=30"))
+    program = [sys.executable, "-m", "cachefleet_worker.engine_start", f"--model={tiny_model}"]
+    environment = os.environ | ENVIRONMENT | {"CACHEFLEET_TLS_FOLDER": str(volume.folder), "VLLM_PLUGINS": ""}
+    engine = Engine(ports["engine"], client_context(root.pem.decode()))
+    with Agent(seconds=10, tls=volume.folder) as agent, log.open("wb") as output:
+        environment |= {"CACHEFLEET_DRAIN_URL": f"{agent.url}/drain/x", "CACHEFLEET_DRAIN_SECONDS": "60"}
+        command = [*program, *_arguments(options, tiny_model, ports)]
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
+        try:
+            engine.wait(process, log)
+            process.terminate()
+            while not agent.asked:
+                time.sleep(0.1)
+            assert engine.ask("/v1/completions", PROMPT)[0] == 200
+            assert not agent.done_at, "it had not drained yet"
+            process.wait(120)
+            assert agent.asked == ["/drain/x"]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with pytest.raises(OSError):  # refused
+            engine.ask("/health")

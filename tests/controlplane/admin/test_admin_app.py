@@ -169,6 +169,10 @@ async def test_pools(client: httpx.AsyncClient) -> None:
         "admitted": True,
         "budgetMiB": 0,
         "adapterConflicts": [],
+        "unservedRequests": 0,
+        "queuedRequests": 0,
+        "queuedBlocks": 0,
+        "idleSeconds": 0.0,
     }
 
 
