@@ -30,14 +30,14 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 @asynccontextmanager
-async def at_zero(admission: str = "{coldStartSeconds: 200}", **options: Any) -> AsyncIterator[Front]:
+async def at_zero(admission: str = "{coldStartSeconds: 150}", **options: Any) -> AsyncIterator[Front]:
     """A gateway whose pool has no workers yet, but will have one."""
     async with engine() as worker, front([worker], **({"admission": admission} | options)) as gate:
         declare(gate, admission, workers=False)
         yield gate
 
 
-def declare(gate: Front, admission: str = "{coldStartSeconds: 200}", *, workers: bool) -> None:
+def declare(gate: Front, admission: str = "{coldStartSeconds: 150}", *, workers: bool) -> None:
     """The pool has its worker, or none."""
     gate.fleet.update_pools([PoolView(pool(admission=admission), gate.endpoints() if workers else ())])
 
@@ -65,13 +65,13 @@ async def test_a_request_at_zero_workers_is_answered_once_one_is_ready(path: str
             assert [model["id"] for model in (await models.json())["data"]] == [MODEL]
         held = asyncio.create_task(gate.post(path, {"model": MODEL} | body))
         await until(lambda: unserved(gate) == 1)
-        await asyncio.sleep(60)
+        await asyncio.sleep(30)
         assert not held.done()
         declare(gate, workers=True)
         status, headers, _ = await held
         assert (status, headers["x-cachefleet-worker"]) == (200, "demo-0")
         await until(lambda: bool(gate.records))
-        assert (gate.records[-1].queued_seconds or 0) > 50
+        assert (gate.records[-1].queued_seconds or 0) > 25
         assert (unserved(gate), waits(gate, "served")) == (0, 1)
 
 
@@ -85,12 +85,10 @@ async def test_where_no_worker_comes_in_time_it_is_refused_and_told_when_to_ask_
 
 
 @pytest.mark.parametrize("admission", ["{}", "{coldStartSeconds: 0}"])
-async def test_by_default_it_is_refused_at_once_and_counts_as_demand_for_a_minute(admission: str) -> None:
+async def test_by_default_it_is_not_held_and_counts_as_demand_for_a_minute(admission: str) -> None:
     async with at_zero(admission) as gate:
-        began = asyncio.get_running_loop().time()
         assert (await asking(gate))[0] == 503
-        assert asyncio.get_running_loop().time() - began < 10
-        assert unserved(gate) == 1
+        assert len(gate.fleet.demands.of(("default", MODEL))._refused) == 1
         assert sum(waits(gate, outcome) for outcome in ("served", "timeout", "gone", "full")) == 0
         await asyncio.sleep(70)
         assert unserved(gate) == 0
@@ -161,7 +159,7 @@ async def test_requests_are_let_go_with_their_pool() -> None:
 
 async def test_while_an_engine_sleeps_nothing_is_held() -> None:
     """Somebody has to wake it, and more workers would not."""
-    async with engine() as worker, front([worker], admission="{coldStartSeconds: 200}") as gate:
+    async with engine() as worker, front([worker], admission="{coldStartSeconds: 150}") as gate:
         gate.report(0, suspended="asleep")
         status, headers, _ = await asking(gate)
         assert (status, headers["retry-after"], unserved(gate)) == (503, "10", 0)
