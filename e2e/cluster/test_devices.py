@@ -104,6 +104,18 @@ def test_the_memory_of_devices_is_read_and_decides_about_the_budget(bench: Bench
     until(lambda: bench.reason("BudgetAdmitted") == "BudgetExceedsKVCache")
 
 
+def test_devices_that_are_tainted_are_counted_where_a_worker_waits(bench: Bench, devices: Devices) -> None:
+    devices.let_read()
+    devices.publish("16Gi", "16Gi", taints=({"key": "example.com/sick", "value": "ecc", "effect": "NoSchedule"},))
+    bench.operator(**QUICK)
+    bench.create(**devices.wanted(className=devices.name, count=3), replicas=1)  # a scheduler of 1.34 sees no taints
+    tainted = "2 of 2 such devices being tainted (example.com/sick=ecc:NoSchedule)"
+    until(lambda: tainted in said(bench, "WorkersAvailable"))
+    assert bench.reason("Degraded") == "DevicesUnavailable"
+    devices.publish("16Gi", "16Gi", "16Gi")
+    until(lambda: placed(bench))
+
+
 MISSING: tuple[tuple[str, Object, str], ...] = (
     ("claim", {"resourceClaimName": "nobody-s"}, "ResourceClaim nobody-s does not exist"),
     ("template", {"resourceClaimTemplateName": "nobody-s"}, "its ResourceClaim devices is not made: "),

@@ -5,16 +5,16 @@ Drivers publish memory in ResourceSlices, as the capacity ``memory``.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cachefleet_core.budget import MIB
 from cachefleet_core.pool.admitted import known_memory
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator import names
-from cachefleet_operator.devices.cel_selectors import SelectorError, capacity_bytes, fulfils
+from cachefleet_operator.devices.cel_selectors import SelectorError, capacity_bytes
+from cachefleet_operator.devices.published_devices import ClaimApi, PublishedDevices, published_devices, requests_of
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.claim_template import claim_template_spec
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
@@ -28,16 +28,6 @@ _NOT_SERVED: Final = (
 
 class ClaimsError(ValueError):
     """A pool claims devices, and that cannot be done in this cluster."""
-
-
-class ClaimApi(Protocol):
-    """The requests that these need."""
-
-    async def get(self, ref: Ref) -> Object | None: ...
-
-    async def list(
-        self, kind: str, namespace: str, *, page: int, selector: str = "", fields: str = ""
-    ) -> list[Object] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +85,10 @@ async def device_memory(api: ClaimApi, pool: PrefixCachePool, document: Object) 
         asked = await _requests(api, pool)
         if not asked:
             return DeviceMemory(problem=f"the ResourceClaimTemplate that device.claims names is not there; or {_SET}")
-        names = sorted({str(each.get("deviceClassName")) for each in asked})
-        slices, *classes = await asyncio.gather(
-            api.list("ResourceSlice", "", page=LIST_PAGE), *(api.get(Ref("DeviceClass", "", name)) for name in names)
-        )
+        published = await published_devices(api, asked)
     except RefusedError as error:
         return DeviceMemory(problem=f"{error.message}; {_SET}")
-    by_name = dict(zip(names, classes, strict=True))
-    return _least(asked, by_name, slices or [])  # type: ignore[arg-type]  # gather loses which is which
+    return _least(asked, published)
 
 
 async def _requests(api: ClaimApi, pool: PrefixCachePool) -> list[Object]:
@@ -111,47 +97,25 @@ async def _requests(api: ClaimApi, pool: PrefixCachePool) -> list[Object]:
     if own is None and claims and claims.resource_claim_template_name:
         ref = Ref("ResourceClaimTemplate", pool.metadata.namespace, claims.resource_claim_template_name)
         own = ((await api.get(ref)) or {}).get("spec")
-    requests = (((own or {}).get("spec") or {}).get("devices") or {}).get("requests") or []
-    return [each for request in requests for each in request.get("firstAvailable") or [request.get("exactly") or {}]]
+    return requests_of((own or {}).get("spec") or {})
 
 
-def _least(asked: Sequence[Object], classes: Mapping[str, Object | None], slices: Sequence[Object]) -> DeviceMemory:
+def _least(asked: Sequence[Object], published: PublishedDevices) -> DeviceMemory:
     found: list[int] = []
     for request in asked:
-        name = str(request.get("deviceClassName"))
-        known = classes.get(name)
-        if known is None:
-            return DeviceMemory(problem=f"there is no DeviceClass {name}; create it, or {_SET}")
+        name = request.get("deviceClassName")
         try:
-            matching = list(_matching([*_expressions(known["spec"]), *_expressions(request)], slices))
+            matching = published.matching(request)
         except SelectorError as error:
             return DeviceMemory(problem=f"selector {error}; {_SET}")
+        if matching is None:
+            return DeviceMemory(problem=f"there is no DeviceClass {name}; create it, or {_SET}")
         told = [memory for device in matching if (memory := _memory(device)) is not None]
         if not told:
             lack = "tells its memory" if matching else "is published"
             return DeviceMemory(problem=f"no device of DeviceClass {name} that is asked for {lack}; {_SET}")
         found += told
     return DeviceMemory(min(found) // MIB)
-
-
-def _expressions(spec: Mapping[str, Any]) -> list[str]:
-    return [each["cel"]["expression"] for each in spec.get("selectors") or () if each.get("cel")]
-
-
-def _matching(expressions: Sequence[str], slices: Sequence[Object]) -> Iterator[Object]:
-    """Devices of the newest generation of their pool."""
-    newest: dict[tuple[str, str], int] = {}
-    for each in slices:
-        key = _pool_of(each)
-        newest[key] = max(newest.get(key, 0), each["spec"]["pool"].get("generation", 0))
-    for each in slices:
-        if each["spec"]["pool"].get("generation", 0) == newest[_pool_of(each)]:
-            driver = each["spec"]["driver"]
-            yield from (device for device in each["spec"].get("devices") or () if fulfils(expressions, driver, device))
-
-
-def _pool_of(resource_slice: Object) -> tuple[str, str]:
-    return resource_slice["spec"]["driver"], resource_slice["spec"]["pool"]["name"]
 
 
 def _memory(device: Object) -> int | None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cachefleet_operator.devices.pool_claims import ClaimApi
+from cachefleet_operator.devices.published_devices import ClaimApi, published_devices, requests_of
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
 
 MAX_ASKED: Final = 4
@@ -34,7 +34,8 @@ async def claim_failures(
         events = {pod["metadata"]["name"]: await _events(api, pod) for pod in unmade}
     except RefusedError:  # rights that somebody else grants may be of an earlier version
         return {}
-    told = {pod["metadata"]["name"]: _words(pod, claims, events) for pod in late}
+    taints = await _taints(api, {name for pod in late for name in claim_names(pod).values()}, claims)
+    told = {pod["metadata"]["name"]: _words(pod, claims, events, taints) for pod in late}
     return {name: words for name, words in told.items() if words}
 
 
@@ -69,12 +70,31 @@ async def _events(api: ClaimApi, pod: Object) -> list[Object]:
     return await api.list("Event", metadata["namespace"], page=LIST_PAGE, fields=fields) or []
 
 
-def _words(pod: Object, claims: Mapping[str, Object], events: Mapping[str, Sequence[Object]]) -> str:
+async def _taints(api: ClaimApi, names: Collection[str | None], claims: Mapping[str, Object]) -> dict[str, str]:
+    """How many of the devices for which claims wait are tainted, by claims' names; nothing where it may not be read."""
+    there = {name: claims[name] for name in names if name and name in claims}
+    waiting = {name: requests_of(each.get("spec") or {}) for name, each in there.items() if not _is_allocated(each)}
+    if not waiting:
+        return {}
+    try:
+        published = await published_devices(api, [request for each in waiting.values() for request in each])
+    except RefusedError:
+        return {}
+    return {name: ", ".join(filter(None, map(published.taint_words, each))) for name, each in waiting.items()}
+
+
+def _is_allocated(claim: Object) -> bool:
+    return bool((claim.get("status") or {}).get("allocation"))
+
+
+def _words(
+    pod: Object, claims: Mapping[str, Object], events: Mapping[str, Sequence[Object]], taints: Mapping[str, str]
+) -> str:
     told = events.get(pod["metadata"]["name"], ())
-    return "; ".join(_problems(pod, claims, _last_message(told)))
+    return "; ".join(_problems(pod, claims, _last_message(told), taints))
 
 
-def _problems(pod: Object, claims: Mapping[str, Object], not_made: str) -> Iterator[str]:
+def _problems(pod: Object, claims: Mapping[str, Object], not_made: str, taints: Mapping[str, str]) -> Iterator[str]:
     for name, claim_name in claim_names(pod).items():
         claim = claims.get(claim_name or "")
         if claim_name is None:
@@ -83,8 +103,9 @@ def _problems(pod: Object, claims: Mapping[str, Object], not_made: str) -> Itera
             yield f"ResourceClaim {claim_name} does not exist"
         elif "deletionTimestamp" in claim["metadata"]:
             yield f"ResourceClaim {claim_name} is being deleted"
-        elif not (claim.get("status") or {}).get("allocation"):
-            yield f"ResourceClaim {claim_name} ({_asked(claim)}) is not allocated"
+        elif not _is_allocated(claim):
+            tainted = f", {taints[claim_name]}" if taints.get(claim_name) else ""
+            yield f"ResourceClaim {claim_name} ({_asked(claim)}) is not allocated{tainted}"
 
 
 def _asked(claim: Object) -> str:

@@ -69,6 +69,9 @@ _CAUSES: Final[Mapping[Reason, tuple[_Cause, ...]]] = {
             r"(?i)(deviceclass|device class) .*(does not exist|not found)", "create that class, or correct its name"
         ),
         _Cause(r"does not exist|not found", "create what it names, or correct spec.device.claims"),
+        _Cause(
+            r"such devices being tainted", "see to those devices, add nodes with others, or claim others", held=True
+        ),
         _Cause(r"is not made|being deleted", "what it waits for: kubectl describe pod {pod}"),
         _Cause(r"", "add nodes with such devices, or claim fewer or others", held=True),
     ),

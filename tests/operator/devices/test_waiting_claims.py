@@ -82,6 +82,26 @@ async def test_a_claim_that_is_not_allocated_is_named_with_what_it_asks_for(requ
     assert trouble.message.endswith("add nodes with such devices, or claim fewer or others")
 
 
+def published(*taints: Object) -> tuple[Object, Object]:
+    """Two devices of the class, the first of which has these taints."""
+    devices = [{"name": "a", "taints": list(taints)}, {"name": "b"}]
+    spec = {"driver": "d", "pool": {"name": "n", "generation": 1}, "devices": devices}
+    return (
+        {"kind": "DeviceClass", "metadata": {"name": "gpu", "namespace": ""}, "spec": {}},
+        {"kind": "ResourceSlice", "metadata": {"name": "s", "namespace": ""}, "spec": spec},
+    )
+
+
+@pytest.mark.parametrize(("effect", "told"), [("NoSchedule", True), ("NoExecute", True), ("None", False)], ids=str)
+async def test_devices_whose_taints_keep_claims_away_are_counted(effect: str, told: bool) -> None:  # noqa: FBT001
+    taint = {"key": "example.com/sick", "value": "ecc", "effect": effect}
+    trouble = (await read(pod(scheduler=OUT), claim(), *published(taint))).trouble
+    assert trouble is not None
+    words = f"is not allocated, 1 of 2 such devices being tainted (example.com/sick=ecc:{effect}): {OUT}"
+    assert (words in trouble.detail) is told
+    assert ("see to those devices" in trouble.message) is told
+
+
 async def test_where_nodes_lack_something_else_that_is_told() -> None:
     """No claim is allocated to a pod that has no node."""
     trouble = (await read(pod(scheduler=TAINT), claim())).trouble
