@@ -128,7 +128,7 @@ def test_what_is_edited_by_hand_is_a_difference(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("values", ["defaults", "guarded", "persistent", "autoscaled", "database"])
+@pytest.mark.parametrize("values", ["defaults", "guarded, namespaced", "persistent", "autoscaled", "database"])
 def test_an_applied_chart_is_what_is_there(
     values: str, way: str, controllers: ApiServer, kube: Kube, places: dict[str, str]
 ) -> None:
