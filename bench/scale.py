@@ -37,6 +37,7 @@ import aiohttp
 import msgspec
 import uvloop
 
+from bench.agent_idle import cpu_of, memory_of
 from bench.parts import POOL, Engine, Running, plane, status_of
 from bench.proxies_engine import MODEL, engines
 from bench.rows import percentile
@@ -47,7 +48,6 @@ from cachefleet_core.tenancy import FleetKey
 RESULTS: Final = Path(__file__).parent / "results" / "scale.json"
 WARM_SECONDS, SETTLE_SECONDS = 300.0, 1.5
 PROMPTS: Final = 32
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +98,12 @@ class Replica:
     @property
     def cpu(self) -> float:
         """Seconds of CPU of all its threads so far."""
-        fields = Path(f"/proc/{self.running.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_of(self.running.pid)
 
     @property
     def memory(self) -> float:
         """MiB resident."""
-        return int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.running.pid}/status").read_text())[0]) / 1024
+        return memory_of(self.running.pid)
 
     def metric(self, name: str) -> float:
         """The sum over the series of a metric."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import typer
 
@@ -68,6 +71,30 @@ def test_every_container_may_write_to_tmp_and_has_its_volumes(values: str) -> No
             assert mounts(container)["tmp"] == "/tmp"  # noqa: S108  # the container's own
             assert set(mounts(container)) == set(volumes(pod))
             assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+SIZES = re.findall(r"^\| ([\d,]+) \| (\d+m) \| (\d+Mi) \| (\d+Mi) \|", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}-workers")
+def test_the_control_planes_resources_follow_its_workers_as_the_page_on_scale_says(size: tuple[str, ...]) -> None:
+    workers, cpu, memory, limit = size
+    container = template({"controlPlane": {"workers": int(workers.replace(",", ""))}}).container("controlplane")
+    expected = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": limit}}
+    assert container["resources"] == expected
+
+
+def test_that_page_has_sizes_and_the_default_is_among_them() -> None:
+    assert [workers for workers, *_ in SIZES] == ["10", "100", "300", "1,000"]
+    made, hundred = template(), template({"controlPlane": {"workers": 100}})
+    assert made.container("controlplane")["resources"] == hundred.container("controlplane")["resources"]
+
+
+def test_resources_that_are_given_stand_whatever_the_workers() -> None:
+    given = {"requests": {"cpu": "3", "memory": "8Gi"}}
+    made = template({"controlPlane": {"workers": 1000, "resources": given}})
+    assert made.container("controlplane")["resources"] == given
 
 
 @pytest.mark.parametrize("part", ["operator", "controlplane"])
