@@ -38,7 +38,7 @@ ANSWER: Final = json.dumps(
 
 
 def measured(workers: int, *, requests: int, rounds: int) -> Row:
-    """Microseconds of CPU of a request, the median of some rounds, and the requests of a second of CPU."""
+    """Microseconds of CPU of a request: the median of some rounds."""
     mine, core = cores(2)
     port = take_ports({"picker": 0})["picker"]
     urls = [f"http://10.{number // 250}.0.{number % 250 + 1}:8000" for number in range(workers)]
@@ -52,7 +52,7 @@ def measured(workers: int, *, requests: int, rounds: int) -> Row:
             before = cpu_seconds(plane.pid)
             play(port, requests, mine)
             spent.append((cpu_seconds(plane.pid) - before) / requests * 1e6)
-    return row(f"{workers} workers", median(spent), None)
+    return row(f"{workers} workers", median(spent), unit="us")
 
 
 def play(port: int, requests: int, core: set[int]) -> None:
