@@ -406,7 +406,7 @@ INVALID: Final[tuple[Invalid, ...]] = (
     _spec(
         "argument of ours",
         "spec.engine.extraArgs: a list of 2: must not have --block_size: set spec.engine.blockSize",
-        'extraArgs[1]: Invalid value: "string": must not be --block_size: it follows from the pool',
+        "must not be --block_size: it follows from the pool",
         engine={"extraArgs": ["--enable-lora", "--block_size=64"]},
     ),
     _spec(
