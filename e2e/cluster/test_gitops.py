@@ -37,12 +37,12 @@ WAYS: Final = {"server": SERVER, "client": ()}
 
 
 class Applier:
-    """Applies manifests of a namespace again and again, as a GitOps controller does."""
+    """Applies manifests again and again, as a GitOps controller does."""
 
-    def __init__(self, cluster: ApiServer, namespace: str, way: str) -> None:
+    def __init__(self, cluster: ApiServer, way: str) -> None:
         if cluster.binaries.kubectl is None:
             pytest.skip("KUBEBUILDER_ASSETS has no kubectl")
-        self._kubectl = [*map(str, cluster.kubectl()), f"--namespace={namespace}"]
+        self._kubectl = [str(word) for word in cluster.kubectl()]
         self._way = WAYS[way]
 
     def apply(self, manifests: list[Object]) -> None:
@@ -86,7 +86,7 @@ def seen(bench: Bench, manifests: list[Object]) -> bool:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_applied_example_is_what_is_there(path: Path, way: str, bench: Bench) -> None:
-    manifests, applier = example(path, bench.namespace), Applier(bench.cluster, bench.namespace, way)
+    manifests, applier = example(path, bench.namespace), Applier(bench.cluster, way)
     bench.operator()
     applier.apply(manifests)
     until(lambda: seen(bench, manifests))
@@ -106,7 +106,7 @@ def _fields(entry: Object) -> Iterator[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_workers_that_an_autoscaler_sets_are_no_difference(way: str, bench: Bench) -> None:
-    manifest, applier = bench.pool(), Applier(bench.cluster, bench.namespace, way)
+    manifest, applier = bench.pool(), Applier(bench.cluster, way)
     del manifest["spec"]["replicas"]
     bench.operator()
     applier.apply([manifest])
@@ -119,7 +119,7 @@ def test_workers_that_an_autoscaler_sets_are_no_difference(way: str, bench: Benc
 
 def test_what_is_edited_by_hand_is_a_difference(bench: Bench) -> None:
     """The comparison can fail."""
-    manifest, applier = bench.pool(), Applier(bench.cluster, bench.namespace, "server")
+    manifest, applier = bench.pool(), Applier(bench.cluster, "server")
     applier.apply([manifest])
     bench.edit(hit={"threshold": 0.5})
     assert applier.diff([manifest]) == "", "a field that the manifest does not have is not its own"
@@ -135,7 +135,7 @@ def test_an_applied_chart_is_what_is_there(
     home = places[helm.NAMESPACE]
     objects = helm.template(placed({**MATRIX[values], **NO_CRD}, places), release=named(home), namespace=home)
     mine = [each for each in objects if each["apiVersion"] not in OPERATORS and not _is_test(each)]
-    applier = Applier(controllers, home, way)
+    applier = Applier(controllers, way)
     applier.apply(mine)
     for marker in (each["metadata"]["name"] for each in mine if each["metadata"]["name"].endswith("-access")):
         kube.patch("ConfigMap", home, marker, {"data": {"keys": "made"}})  # as the control plane does
@@ -145,7 +145,7 @@ def test_an_applied_chart_is_what_is_there(
 @pytest.mark.parametrize("way", WAYS)
 def test_an_applied_definition_is_what_is_there(way: str, cluster: ApiServer) -> None:
     definitions = helm.template().of("CustomResourceDefinition")
-    applier = Applier(cluster, "default", way)
+    applier = Applier(cluster, way)
     applier.apply(definitions)
     assert len(definitions) == 1
     assert applier.diff(definitions) == ""
