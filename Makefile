@@ -33,7 +33,7 @@ OF_COMMIT = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS="--remap-pat
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,9 +111,16 @@ test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/python -m e2e.engine.versions
 	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py e2e/engine/test_python_of_newest.py
 
+test-kubernetes-matrix: setup ## The operator on the API server of every older Kubernetes that it supports (ten minutes to build each, once)
+	@for version in $$($(BIN)/python -c 'from e2e.cluster.binaries import OLDER; print(*OLDER)'); do \
+	  echo "Kubernetes $$version"; \
+	  CACHEFLEET_KUBERNETES=$$version $(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup -m "cluster and not slow" e2e/cluster || exit 1; \
+	done
+
 nightly: setup ## All tests, the slow ones too, with many more examples, and random faults for two hours
 	@HYPOTHESIS_PROFILE=nightly CHAOS_SECONDS=7200 $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
 	@$(BIN)/pytest -q -s -p no:randomly e2e/node
+	@$(MAKE) test-kubernetes-matrix
 
 .PHONY: chaos
 chaos: setup ## Thirty-one faults, injected one after the other, and docs/reliability.md written (half an hour; ROUNDS=3: three times)

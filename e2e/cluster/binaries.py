@@ -3,11 +3,14 @@
 Looked for in this order: the folder that KUBEBUILDER_ASSETS names, the cache folder of the pinned versions, a Go
 build into that folder. Those of a node are no part of KUBEBUILDER_ASSETS: for them only the cache and the build are
 left. Run as a program, it makes sure that all of them are there.
+
+CACHEFLEET_KUBERNETES=1.31 has the control plane of an older Kubernetes in place of the pinned one.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -16,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MODULES = Path(__file__).parent / "modules"
@@ -35,6 +38,8 @@ class Program:
     name: str
     module: str
     package: str
+    release: str = ""
+    """A version other than the one that its module pins."""
 
 
 PROGRAMS = (
@@ -53,6 +58,16 @@ NODE_PROGRAMS = (
     Program("containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
     Program("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
 )
+OLDER = {
+    "1.31": "v1.31.14",
+    "1.32": "v1.32.13",
+    "1.33": "v1.33.13",
+    "1.34": "v1.34.4",
+    "1.35": "v1.35.4",
+    "1.36": "v1.36.3",
+}
+"""Versions of Kubernetes before the pinned one whose API servers the operator is tried on."""
+_OF_A_VERSION = frozenset({"kube-apiserver", "kube-controller-manager"})
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
 KSTATUS = Program("kstatus", "kstatus", ".")
 """Says of an object what kstatus does, by which Flux waits."""
@@ -84,8 +99,14 @@ def find() -> Binaries:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets:
         return _assets(Path(assets))
-    paths = ensured(PROGRAMS)
+    paths = ensured(_asked(os.environ.get("CACHEFLEET_KUBERNETES", "")))
     return Binaries(paths["etcd"], paths["kube-apiserver"], paths["kube-controller-manager"], paths["kubectl"])
+
+
+def _asked(older: str) -> list[Program]:
+    if older not in {"", *OLDER}:
+        raise UnavailableError(f"CACHEFLEET_KUBERNETES={older}: must be one of {', '.join(OLDER)}")
+    return [replace(each, release=OLDER.get(older, "")) if each.name in _OF_A_VERSION else each for each in PROGRAMS]
 
 
 def ensured(programs: Sequence[Program]) -> dict[str, Path]:
@@ -96,7 +117,7 @@ def ensured(programs: Sequence[Program]) -> dict[str, Path]:
 
 
 def version(module: str) -> str:
-    """The version that a module's go.mod pins, as in "v1.34.4"; a module that is ours alone has version "v1"."""
+    """The version that a module's go.mod pins, as in "v1.37.2"; a module that is ours alone has version "v1"."""
     if module not in _PINNED:
         return "v1"
     text = (MODULES / module / "go.mod").read_text()
@@ -113,7 +134,11 @@ def cache_root() -> Path:
 
 def cached(program: Program) -> Path:
     """Where the program of the pinned version is kept, there or not."""
-    return cache_root() / "bin" / f"{program.module}-{version(program.module)}" / program.name
+    return cache_root() / "bin" / f"{program.module}-{_release(program)}" / program.name
+
+
+def _release(program: Program) -> str:
+    return program.release or version(program.module)
 
 
 def _assets(folder: Path) -> Binaries:
@@ -134,10 +159,10 @@ def _build_missing(programs: Sequence[Program]) -> None:
             f"{names}: not there; install Go (https://go.dev/dl) to have them built once, "
             "or (for etcd and kube-apiserver) point KUBEBUILDER_ASSETS at a folder that setup-envtest made"
         )
-    for module in dict.fromkeys(program.module for program in programs):
-        with _turn([program for program in programs if program.module == module]) as missing:
+    for folder in dict.fromkeys(cached(program).parent for program in programs):
+        with _turn([program for program in programs if cached(program).parent == folder]) as missing:
             if missing:
-                _build(module, missing)
+                _build(folder, missing)
 
 
 @contextmanager
@@ -163,29 +188,52 @@ def _missing(programs: Sequence[Program]) -> list[Program]:
     return [program for program in programs if not cached(program).exists()]
 
 
-def _build(module: str, programs: Sequence[Program]) -> None:
+def _build(folder: Path, programs: Sequence[Program]) -> None:
     """Programs of one module in one go: while the linker works on one of them, the other cores have work too."""
-    folder = cached(programs[0]).parent
     folder.mkdir(parents=True, exist_ok=True)
-    names = ", ".join(program.name for program in programs)
+    names, release = ", ".join(program.name for program in programs), _release(programs[0])
     started = time.monotonic()
     with _emptied(folder / ".partial") as partial:
         log = folder / "build.log"
         # One program may have another name than its package; several are named after theirs.
         made = f"{partial}/{programs[0].name}" if len(programs) == 1 else f"{partial}/"
-        options = ["-v", "-trimpath", "-ldflags", _ldflags(module), "-o", made]
+        options = ["-v", "-trimpath", "-ldflags", _ldflags(programs[0]), "-o", made]
+        _say(f"building {names} {release} (minutes, once; log: {log})")
+        module = _module(programs[0], partial)
+        options += [] if module.parent == MODULES else ["-mod=mod"]  # no go.sum is kept for it
         command = ["go", "build", *options, *(program.package for program in programs)]
-        _say(f"building {names} {version(module)} (minutes, once; log: {log})")
         with log.open("w") as out:
             environment = {**os.environ, "CGO_ENABLED": "0"}
-            process = subprocess.Popen(command, cwd=MODULES / module, env=environment, stdout=out, stderr=out)
-            code = _watch(process, module, log, started)
+            process = subprocess.Popen(command, cwd=module, env=environment, stdout=out, stderr=out)
+            code = _watch(process, module.name, log, started)
         if code:
             raise UnavailableError(f"go build of {names} failed:\n{''.join(_lines(log)[-20:])}")
         for program in programs:
             (partial / program.name).replace(cached(program))  # whole or not there at all
     log.unlink()
     _say(f"built {names} in {time.monotonic() - started:.0f} s")
+
+
+def _module(program: Program, partial: Path) -> Path:
+    """The folder of a program's Go module. That of an older Kubernetes is made of its own go.mod."""
+    if not program.release:
+        return MODULES / program.module
+    folder, name = partial / "module", f"{_PINNED[program.module]}@{program.release}"
+    folder.mkdir()
+    asked = ["go", "mod", "download", "-json", name]
+    done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UnavailableError(f"{name} cannot be downloaded:\n{done.stdout}{done.stderr}")
+    (folder / "go.mod").write_text(_module_text(program.release, Path(json.loads(done.stdout)["GoMod"]).read_text()))
+    return folder
+
+
+def _module_text(release: str, own: str) -> str:
+    """A go.mod that requires a release of Kubernetes, with the parts of it that ``own``, its go.mod, has in folders."""
+    parts = re.findall(r"^\s*(?:replace )?(k8s\.io/\S+) => \./staging/", own, re.MULTILINE)
+    replaced = "".join(f"replace {part} => {part} {release.replace('v1.', 'v0.', 1)}\n" for part in parts)
+    go = re.search(r"^go \S+$", own, re.MULTILINE)
+    return f"module older\n\n{go[0] if go else ''}\n\nrequire k8s.io/kubernetes {release}\n\n{replaced}"
 
 
 @contextmanager
@@ -213,40 +261,39 @@ def _watch(process: subprocess.Popen[bytes], module: str, log: Path, started: fl
             process.wait()
 
 
-def _ldflags(module: str) -> str:
+def _ldflags(program: Program) -> str:
     made = {
         "containerd": _containerd_values,
         "helm": _helm_values,
         "kubernetes": _kubernetes_values,
         "syft": _syft_values,
     }
-    values = made.get(module, dict[str, str])()
+    values = made[program.module](_release(program)) if program.module in made else dict[str, str]()
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])
 
 
-def _kubernetes_values() -> dict[str, str]:
+def _kubernetes_values(release: str) -> dict[str, str]:
     """Without these the server says v0.0.0, and clients compare versions."""
-    pinned = version("kubernetes")
-    major, minor, *_ = pinned.removeprefix("v").split(".")
+    major, minor, *_ = release.removeprefix("v").split(".")
     where = "k8s.io/component-base/version"
-    return {f"{where}.gitVersion": pinned, f"{where}.gitMajor": major, f"{where}.gitMinor": minor}
+    return {f"{where}.gitVersion": release, f"{where}.gitMajor": major, f"{where}.gitMinor": minor}
 
 
-def _containerd_values() -> dict[str, str]:
-    return {"github.com/containerd/containerd/v2/version.Version": version("containerd")}
+def _containerd_values(release: str) -> dict[str, str]:
+    return {"github.com/containerd/containerd/v2/version.Version": release}
 
 
-def _helm_values() -> dict[str, str]:
+def _helm_values(release: str) -> dict[str, str]:
     """Without these it takes itself, and the cluster for which it renders without asking one, to be years old."""
     major, minor, *_ = version("kubernetes").removeprefix("v").split(".")
     where = "helm.sh/helm/v3/pkg/chartutil"
-    version_ = {"helm.sh/helm/v3/internal/version.version": version("helm")}
+    version_ = {"helm.sh/helm/v3/internal/version.version": release}
     return version_ | {f"{where}.k8sVersionMajor": major, f"{where}.k8sVersionMinor": minor}
 
 
-def _syft_values() -> dict[str, str]:
+def _syft_values(release: str) -> dict[str, str]:
     """Without it the lists that it writes say that they are of no version of it."""
-    return {"main.version": version("syft").removeprefix("v")}
+    return {"main.version": release.removeprefix("v")}
 
 
 def _lines(log: Path) -> list[str]:

@@ -180,7 +180,6 @@ class ControlPlane(ApiServer):
             f"--kubelet-client-certificate={pair.certificate}",
             f"--kubelet-client-key={pair.key}",
             "--kubelet-preferred-address-types=InternalIP",
-            "--feature-gates=ImageVolume=true",  # on by default from 1.35 on
         ]
 
     def _controller_manager(self, binary: Path) -> list[object]:

@@ -68,7 +68,6 @@ def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "failCgroupV1": False,
-        "featureGates": {"ImageVolume": True},  # on by default from 1.35 on
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,  # they would stay
         "oomScoreAdj": 0,

@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 CHART: Final = Path(__file__).parents[2] / "charts" / "cachefleet"
 RELEASE: Final = "cachefleet"
 NAMESPACE: Final = "cachefleet-system"
-KUBERNETES: Final = "1.34.0"
+KUBERNETES: Final = "1.37.0"
 
 
 class Refused(Exception):  # noqa: N818  # reads as what happened in `with pytest.raises(Refused)`

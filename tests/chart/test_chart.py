@@ -13,6 +13,7 @@ import yaml
 
 from cachefleet_core.pool.crd import custom_resource_definition
 from cachefleet_core.pool.spec import read_pool
+from e2e.cluster.binaries import OLDER
 from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, Refused, Rendered, template
 from tests.chart.matrix import MATRIX
@@ -58,10 +59,11 @@ def test_what_it_tells_a_hub() -> None:
 
 
 def test_an_older_kubernetes_is_refused() -> None:
-    template(kubernetes="1.29.3")
+    assert next(iter(OLDER)) == "1.31"
+    template(kubernetes="1.31.0")
     template(kubernetes="1.31.4-gke.100")
-    with pytest.raises(Refused, match=r">=1\.29"):
-        template(kubernetes="1.28.9")
+    with pytest.raises(Refused, match=r">=1\.31"):
+        template(kubernetes="1.30.9")
 
 
 def test_a_label_is_given_once_and_the_nearest_wins() -> None:
