@@ -103,6 +103,11 @@ def find() -> Binaries:
     return Binaries(paths["etcd"], paths["kube-apiserver"], paths["kube-controller-manager"], paths["kubectl"])
 
 
+def minor() -> int:
+    """The minor version of the API servers that tests ask: 37, or that of CACHEFLEET_KUBERNETES."""
+    return int((os.environ.get("CACHEFLEET_KUBERNETES") or version("kubernetes")).split(".")[1])
+
+
 def _asked(older: str) -> list[Program]:
     if older not in {"", *OLDER}:
         raise UnavailableError(f"CACHEFLEET_KUBERNETES={older}: must be one of {', '.join(OLDER)}")

@@ -165,7 +165,6 @@ class ControlPlane(ApiServer):
             f"--service-account-signing-key-file={self._accounts.key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged",
-            "--feature-gates=DRADeviceTaints=true",  # on by default from 1.36 on; before, taints of devices are dropped
             "--shutdown-delay-duration=0s",
             *(audit.flags(self.folder) if self.audit else ()),
             *self._node_flags(),

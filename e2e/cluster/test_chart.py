@@ -87,7 +87,8 @@ def test_the_api_server_takes_every_object(
     text = yaml.safe_dump_all([*mine, *bound_pods(objects)])
     said = kubectl(cluster, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", given=text)
 
-    assert "Warning" not in said
+    # Another test applies the CRD by the client, which this way then offers to take over.
+    assert not [line for line in said.splitlines() if "Warning" in line and "last-applied" not in line]
     assert len(re.findall(r"serverside-applied", said)) == len(mine) + len(objects.of("Deployment"))
 
 
@@ -201,7 +202,8 @@ def test_in_listed_namespaces_rights_end_there(
         for (group, resource), verbs in RIGHTS.items():
             where = home if resource == "leases" else places["serving"]
             for verb in verbs:
-                assert may(operator, where, group, resource, verb), (resource, verb)
+                granted = resource not in {"deviceclasses", "resourceslices"}  # of the whole cluster
+                assert may(operator, where, group, resource, verb) == granted, (resource, verb)
                 assert not may(operator, "default", group, resource, verb), (resource, verb)
         assert may(reviewer, "", "authentication.k8s.io", "tokenreviews", "create")
         assert may(reviewer, places["batch"], "cachefleet.io", "prefixcachepools", "watch")

@@ -9,10 +9,14 @@ import pytest
 
 from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
+from e2e.cluster.binaries import minor
 from e2e.cluster.devices import Devices
 from e2e.cluster.kube import Object, Refused, until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(minor() < 34, reason="resource.k8s.io/v1 is served from Kubernetes 1.34 on"),
+]
 
 QUICK = {"unschedulable_seconds": 0.5, "chat_template_seconds": 0.3}
 MATCHES = "device.attributes['gpu.example.com'].type == 'gpu'"
@@ -104,11 +108,12 @@ def test_the_memory_of_devices_is_read_and_decides_about_the_budget(bench: Bench
     until(lambda: bench.reason("BudgetAdmitted") == "BudgetExceedsKVCache")
 
 
+@pytest.mark.skipif(minor() < 36, reason="API servers before Kubernetes 1.36 drop taints of devices")
 def test_devices_that_are_tainted_are_counted_where_a_worker_waits(bench: Bench, devices: Devices) -> None:
     devices.let_read()
     devices.publish("16Gi", "16Gi", taints=({"key": "example.com/sick", "value": "ecc", "effect": "NoSchedule"},))
     bench.operator(**QUICK)
-    bench.create(**devices.wanted(className=devices.name, count=3), replicas=1)  # a scheduler of 1.34 sees no taints
+    bench.create(**devices.wanted(className=devices.name, count=3), replicas=1)
     tainted = "2 of 2 such devices being tainted (example.com/sick=ecc:NoSchedule)"
     until(lambda: tainted in said(bench, "WorkersAvailable"))
     assert bench.reason("Degraded") == "DevicesUnavailable"

@@ -130,7 +130,7 @@ class Asking:
     ) -> tuple[bytes, dict[str, str]]:
         """Tell the picker of a whole answer; what the client gets of its body, and headers that are added."""
         headers = await self.begun(status=status, content_type=content_type, served=served, last=not pieces)
-        got = b""
+        got: bytes = b""
         for place, piece in enumerate(pieces):
             last = place + 1 == len(pieces)
             got += await self.piece(piece, last=last and not trailers)
