@@ -173,7 +173,7 @@ class Asking:
                 if len(mutation.streamed_response.body) == 62_000 and not mutation.streamed_response.end_of_stream:
                     continue
                 assert mutation.streamed_response.end_of_stream == last
-                return got
+                return bytes(got)
             return piece if kind is None else bytes(mutation.body)
 
     def leave(self) -> None:
