@@ -26,9 +26,12 @@ impl Index {
             Operation::Removed { .. } | Operation::Cleared => 0,
         };
         let wanted = Wanted { keys: operations.iter().map(lacking).sum(), ..all };
+        if wanted.keys == 0 {
+            return Ok(());
+        }
         let own_slot = if replaces { self.slot(worker) } else { None };
         let own = own_slot.map_or(0, |slot| self.workers.holdings(slot).blocks);
-        if wanted.keys > 0 && !self.sweep_until(|index| index.fits(wanted, own)) {
+        if !self.sweep_until(|index| index.fits(wanted, own)) {
             return Err(self.full(wanted, own));
         }
         if !self.fits(wanted, 0) {
@@ -66,7 +69,7 @@ impl Wanted {
 
     fn bytes(self) -> usize {
         let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
-        if keys == 0 { 0 } else { keys.saturating_mul(Self::KEY_BYTES) + self.chains * Self::CHAIN_BYTES }
+        keys.saturating_mul(Self::KEY_BYTES) + self.chains * Self::CHAIN_BYTES
     }
 }
 
@@ -84,5 +87,33 @@ pub fn slices<'a>(operation: &'a Operation<'_>, most: usize) -> Vec<Operation<'a
                 |(number, keys)| Operation::Stored { parent: before(number), keys: Cow::Borrowed(keys), tier: *tier };
             keys.chunks(most).enumerate().map(slice).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cow, Full, Index, Operation};
+    use crate::digest::Tier;
+    use crate::index::Limits;
+
+    fn stored(key: u64) -> Operation<'static> {
+        Operation::Stored { parent: 0, keys: Cow::Owned(vec![key]), tier: Tier::Device }
+    }
+
+    #[test]
+    fn an_index_without_memory_left_forgets_nobody_and_takes_what_needs_none() {
+        let mut index = Index::new(Limits { workers: 2, held: 1 << 20, bytes: 1 << 19 });
+        let full = (1..).map(|key| index.apply("steady", &stored(key))).find_map(Result::err);
+        assert!(matches!(full, Some(Full::Memory { .. })));
+        index.limits.bytes = index.used() - 1;
+        let before = index.digest("steady");
+
+        index.apply("steady", &stored(1)).expect("it is held already");
+        assert_eq!(index.digest("steady"), before);
+
+        index
+            .apply("steady", &Operation::Removed { keys: Cow::Owned(vec![1 << 40]), tier: Tier::Device })
+            .expect("removals need nothing");
+        assert_eq!(index.digest("steady"), before);
     }
 }
