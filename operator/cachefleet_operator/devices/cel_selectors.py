@@ -1,4 +1,8 @@
-"""CEL expressions about a device, evaluated as Kubernetes does: driver, attributes and capacity (pure)."""
+"""CEL expressions about a device, evaluated as Kubernetes does: driver, attributes and capacity (pure).
+
+Whoever may write a pool writes them, and they are evaluated before the API server has seen them. So their work is
+bounded by what they may be: short, and with one macro at most, since one in another multiplies.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,13 @@ _SUFFIXES: Final[Mapping[str, Decimal]] = {
     "n": Decimal("0.000000001"),
     "": Decimal(1),
 }
-_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?)")
+_QUANTITY: Final = re.compile(
+    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?)"
+)
 _KINDS: Final = ("bool", "int", "string", "version")
+MAX_LENGTH: Final = 1024
+"""Characters of an expression that is evaluated here."""
+_MACRO: Final = re.compile(r"\b(?:all|exists|exists_one|map|filter|reduce|min)\b")
 
 
 class SelectorError(ValueError):
@@ -32,7 +41,7 @@ class SelectorError(ValueError):
 
 def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) -> bool:
     """Whether a device of a ResourceSlice fulfils all of them. One that asks for what a device does not have is not
-    fulfilled. SelectorError for one of functions that are not known here.
+    fulfilled. SelectorError for one that cannot be evaluated here.
     """
     described: dict[str, Any] = {"driver": driver, "attributes": {}, "capacity": {}}
     for part, read in (("attributes", _attribute), ("capacity", capacity_bytes)):
@@ -60,10 +69,16 @@ def _attribute(value: Mapping[str, Any]) -> Any:
 
 
 def _holds(expression: str, described: dict[str, Any]) -> bool:
+    if len(expression) > MAX_LENGTH:
+        raise SelectorError(f"{expression[:40]!r}... is longer than the {MAX_LENGTH} characters that are read here")
+    if len(_MACRO.findall(expression)) > 1:
+        raise SelectorError(f"{expression!r} has more than the one macro (all, exists, map...) that is evaluated here")
     try:
         return bool(_program(expression).evaluate({"device": json_to_cel(described)}))
     except CELParseError as error:
         raise SelectorError(f"{expression!r} cannot be read here") from error
+    except RecursionError as error:
+        raise SelectorError(f"{expression!r} is nested too deeply") from error
     except CELEvalError as error:
         if "undeclared reference" in str(error):
             raise SelectorError(f"{expression!r} has a function that is not known here") from error

@@ -5,6 +5,7 @@ Drivers publish memory in ResourceSlices, as the capacity ``memory``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -88,7 +89,7 @@ async def device_memory(api: ClaimApi, pool: PrefixCachePool, document: Object) 
         published = await published_devices(api, asked)
     except RefusedError as error:
         return DeviceMemory(problem=f"{error.message}; {_SET}")
-    return _least(asked, published)
+    return await asyncio.to_thread(_least, asked, published)
 
 
 async def _requests(api: ClaimApi, pool: PrefixCachePool) -> list[Object]:

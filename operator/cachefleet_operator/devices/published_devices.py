@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -13,6 +14,8 @@ from cachefleet_runtime.kubernetes import LIST_PAGE, Object
 
 KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 """Effects of taints that keep claims from a device."""
+MAX_SECONDS: Final = 5.0
+"""What the devices of one request may take to be judged. That is work for a thread: there may be thousands."""
 
 
 class ClaimApi(Protocol):
@@ -37,7 +40,13 @@ class PublishedDevices:
         if known is None:
             return None
         expressions = [*_expressions(known["spec"]), *_expressions(request)]
-        return [device for driver, device in self._newest() if fulfils(expressions, driver, device)]
+        found, end = [], time.monotonic() + MAX_SECONDS
+        for driver, device in self._newest():
+            if time.monotonic() > end:
+                raise SelectorError(f"{expressions} takes longer than {MAX_SECONDS:g} s for all devices")
+            if fulfils(expressions, driver, device):
+                found.append(device)
+        return found
 
     def taint_words(self, request: Mapping[str, Any]) -> str:
         """How many of a request's devices are tainted, "" where none is or that cannot be said."""

@@ -5,12 +5,13 @@ The scheduler's message names no claim, and a pod whose claim is not there never
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cachefleet_operator.devices.published_devices import ClaimApi, published_devices, requests_of
+from cachefleet_operator.devices.published_devices import ClaimApi, PublishedDevices, published_devices, requests_of
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
 
 MAX_ASKED: Final = 4
@@ -80,6 +81,10 @@ async def _taints(api: ClaimApi, names: Collection[str | None], claims: Mapping[
         published = await published_devices(api, [request for each in waiting.values() for request in each])
     except RefusedError:
         return {}
+    return await asyncio.to_thread(_taint_words, published, waiting)
+
+
+def _taint_words(published: PublishedDevices, waiting: Mapping[str, Sequence[Object]]) -> dict[str, str]:
     return {name: ", ".join(filter(None, map(published.taint_words, each))) for name, each in waiting.items()}
 
 

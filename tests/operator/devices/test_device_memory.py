@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from cachefleet_core.pool.admitted import in_force, known_memory
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_operator.devices import published_devices
 from cachefleet_operator.devices.cel_selectors import SelectorError, fulfils, quantity
 from cachefleet_operator.devices.pool_claims import DeviceMemory, device_memory
 from cachefleet_operator.kube.objects import Ref
@@ -56,6 +59,36 @@ def test_what_cannot_be_evaluated_here_is_said_and_not_guessed(expression: str) 
         fulfils([expression], DRIVER, GPU)
 
 
+TEN = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{TEN}.all(a, {TEN}.all(b, {TEN}.all(c, {TEN}.all(d, {TEN}.all(e, {TEN}.all(f, true))))))",
+        "['a'].map(x, x + x).map(x, x + x) == []",
+        "(" * 400 + "true" + ")" * 400,
+        "!" * 1000 + "true",
+        "true" + " || true" * 200,
+    ],
+    ids=["a billion steps", "doubling", "parentheses", "negations", "too long"],
+)
+def test_an_expression_that_would_take_much_is_refused_at_once(expression: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(SelectorError):
+        fulfils([expression], DRIVER, GPU)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "1e3000000", "9" * 100])
+def test_an_expression_about_no_quantity_is_not_fulfilled(text: str) -> None:
+    assert not fulfils([f"device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('{text}'))"], DRIVER, GPU)
+
+
+def test_of_macros_one_is_evaluated() -> None:
+    assert fulfils([f"['a100', 'h100'].exists(one, device.attributes['{DRIVER}'].model == one)"], DRIVER, GPU)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("80Gi", 80 << 30), ("1.5Ki", 1536), ("2k", 2000), ("128974848000m", 128974848), ("1e3", 1000), ("0", 0)],
@@ -64,7 +97,7 @@ def test_quantities_are_kubernetes_own(text: str, value: int) -> None:
     assert quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "5X", None])
+@pytest.mark.parametrize("text", ["", "Gi", "5X", "1.2.3", ".", "1e999", None])
 def test_what_is_no_quantity_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity(text)
@@ -145,6 +178,20 @@ async def test_what_is_not_told_is_not_guessed(there: tuple[Object, ...], words:
     found = await read(Store(*there), pool(claiming()))
     assert found.mib is None
     assert words in found.problem
+
+
+async def test_devices_that_take_long_to_judge_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_devices, "MAX_SECONDS", -1.0)
+    found = await read(Store(*THERE), pool(claiming()))
+    assert (found.mib, "takes longer than" in found.problem) == (None, True)
+
+
+async def test_devices_are_judged_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(published_devices, "fulfils", lambda *_: not threads.append(threading.current_thread()))
+    await read(Store(*THERE), pool(claiming()))
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_without_rights_to_slices_it_is_to_be_set() -> None:
