@@ -30,6 +30,7 @@ _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANG
 _FOR_A_PERSON: Final = frozenset(
     {
         *(Reason.INVALID, Reason.INVALID_POD_TEMPLATE, Reason.NAME_TAKEN, Reason.REFUSED),
+        *(Reason.IMAGE_VOLUMES_UNSUPPORTED, Reason.DEVICES_NOT_CLAIMABLE),
         *(Reason.ROLLOUT_PAUSED, Reason.STALLED),
         *BudgetReason,
     }

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.conditions import findings
 from cachefleet_operator.status.pool_assessment import Verdict, Workers, judge, workers_of
 from cachefleet_operator.status.status import status
@@ -85,6 +86,30 @@ def test_a_refused_budget_is_told_with_both_numbers() -> None:
     budget = next(finding for finding in findings(TOO_MUCH, NONE) if finding.type == "BudgetAdmitted")
     assert "9999" in budget.message
     assert "4544" in budget.message
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["Invalid", "Refused", "NameTaken", "InvalidPodTemplate", "ImageVolumesUnsupported", "DevicesNotClaimable"],
+)
+def test_a_pool_that_only_a_change_helps_is_stalled(reason: str) -> None:
+    assert said(Verdict((Reason(reason), "odd")), ALL)["Stalled"] == ("True", reason)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seen", "expected"),
+    [
+        (TOO_MUCH, NONE, ("True", "BudgetExceedsKVCache")),
+        (GOOD, Workers(wanted=1, total=1, updated=1, current=True, stalled="too long"), ("True", "Stalled")),
+        (Verdict((Reason.CHAT_TEMPLATE_MISSING, "may come")), NONE, ("False", "Converges")),
+        (UNKNOWN, ALL, ("False", "Converges")),
+        (GOOD, NONE, ("False", "Converges")),
+        (GOOD, ALL, ("False", "Converges")),
+    ],
+    ids=["budget", "rollout", "chat template", "size of a token", "starting", "ready"],
+)
+def test_a_pool_is_stalled_only_where_waiting_will_not_do(verdict: Verdict, seen: Workers, expected: tuple[str, str]) -> None:
+    assert said(verdict, seen)["Stalled"] == expected
 
 
 @given(verdicts, workers)
