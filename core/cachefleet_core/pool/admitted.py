@@ -76,16 +76,18 @@ def admission(
         spec["prefixCache"] = {name: value for name, value in cache.items() if name != "warmPrefixes"}
     if memory_mib:
         spec["device"] = {**_mapping(spec.get("device")), "memoryMiB": memory_mib}
-    size = {"kvBytesPerToken": kv_bytes_per_token} if kv_bytes_per_token else {}
-    return {"uid": metadata["uid"], "generation": metadata["generation"], **size, "spec": _without_nulls(spec)}
+    told = {"kvBytesPerToken": kv_bytes_per_token, "deviceMemoryMiB": memory_mib}
+    known = {name: value for name, value in told.items() if value}
+    return {"uid": metadata["uid"], "generation": metadata["generation"], **known, "spec": _without_nulls(spec)}
 
 
 def known_memory(document: Json) -> int | None:
-    """The memory of a device as the spec admitted last has it, where that claims the same devices; None else."""
+    """The memory of a device as the cluster told it of the spec admitted last, where that claims the same devices; None
+    else, as after a figure of the spec's own.
+    """
     copy = last_admitted(document)
     told, wanted = (_mapping(_mapping(each).get("device")) for each in (copy and copy.spec, document.get("spec")))
-    memory = told.get("memoryMiB")
-    return memory if isinstance(memory, int) and told.get("claims") == wanted.get("claims") else None
+    return copy.device_memory_mib if copy and told.get("claims") == wanted.get("claims") else None
 
 
 def same_token_size(document: Json, copy: AdmittedSpec) -> bool:

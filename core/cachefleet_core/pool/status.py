@@ -72,6 +72,8 @@ class AdmittedSpec(Observed):
     """Generation of the pool it is of; an older one than the pool's where the present spec is refused."""
     kv_bytes_per_token: Count | None = None
     """Bytes of a token as workers reported them, by which the next spec is judged while none reports."""
+    device_memory_mib: Count | None = None
+    """Memory of a device as ResourceSlices told it, which holds until device.claims changes; it is in the spec, too."""
     spec: Annotated[FreeMap, Field(json_schema_extra={**FREE, "x-kubernetes-map-type": "atomic"})]
     """The spec without what concerns the pods alone: podTemplate, engine.env, and warm prefixes above 512 KiB."""
 

@@ -228,6 +228,16 @@ async def test_a_device_too_small_for_the_budget_is_refused() -> None:
     assert condition(store, "BudgetAdmitted")["reason"] == "BudgetExceedsKVCache"
 
 
+async def test_a_figure_of_the_pool_s_own_that_is_taken_back_does_not_hold() -> None:
+    store = Store(document(claiming(16384)), device_class(), resource_slice("a", "8Gi"))
+    await reconciler(store).reconcile(KEY)
+    assert store.objects[POOL]["status"]["admitted"]["spec"]["device"]["memoryMiB"] == 16384
+    del store.objects[POOL]["spec"]["device"]["memoryMiB"]
+    store.objects[POOL]["metadata"]["generation"] = 2
+    await reconciler(store).reconcile(KEY)
+    assert store.objects[POOL]["status"]["admitted"]["spec"]["device"]["memoryMiB"] == 8192
+
+
 async def test_what_was_read_holds_until_the_claims_change() -> None:
     """A smaller device that is added, or a driver that is gone, must not roll workers."""
     store = Store(document(claiming()), device_class(), resource_slice("a", "8Gi"))
