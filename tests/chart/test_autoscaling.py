@@ -42,7 +42,9 @@ def test_its_queries_are_those_of_the_page() -> None:
 
 def test_targets_may_differ_by_pool() -> None:
     own = QWEN | {"backlogSeconds": 9.5, "idleSeconds": 60, "prometheus": "https://metrics.example/prom"}
-    [one] = scaled(own, busyBlocks=0.5)
+    [one] = scaled(own | {"scaleInSeconds": 60}, busyBlocks=0.5)
+    down = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
+    assert [policy["periodSeconds"] for policy in down["policies"]] == [60]
     active, backlog, blocks = (trigger["metadata"] for trigger in one["spec"]["triggers"])
     assert (backlog["threshold"], blocks["threshold"]) == ("9.5", "0.5")
     assert "< bool 60)" in active["query"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -83,8 +83,12 @@ def engine(folder: Path, url: str, text: str = SERVER, seconds: str = "30", **mo
 
 
 def up(folder: Path) -> None:
+    until((folder / "up").exists)
+
+
+def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    while not (folder / "up").exists():
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -97,6 +101,7 @@ def test_the_server_ends_once_the_agent_says_that_it_is_drained(tmp_path: Path, 
     with Agent(seconds=1.5, tls=folder) as agent, engine(tmp_path, agent.url, text) as process:
         up(tmp_path)
         process.send_signal(told)
+        until(lambda: agent.asked)
         process.send_signal(told)
         assert process.wait(30) == 7, "as the server did"
         assert agent.asked == ["/drain/x"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cachefleet_runtime.tls import client_context
+from cachefleet_worker import engine_start
 from cachefleet_worker.engine_start import on_this_machine, without_weights
 from tests.fakes.secret_volume import SecretVolume, authority, issued
 
@@ -46,6 +47,24 @@ def test_without_ipv6_the_engine_listens_on_all_other_addresses() -> None:
     assert on_this_machine(given, both_families=False) == ["--model", "m", "--host", "0.0.0.0", "--port", "8000"]
     for other in (["--host", "127.0.0.1"], ["--port", "1"], ["--host"]):
         assert on_this_machine(other, both_families=False) == other
+
+
+def test_an_engine_without_weights_tells_the_kubelet_why_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_start, "LAST_WORDS", tmp_path / "termination-log")
+    monkeypatch.setattr(engine_start, "without_weights", lambda _: "no files there")
+    with pytest.raises(SystemExit, match="no files there"):
+        engine_start.main("no_server")
+    assert (tmp_path / "termination-log").read_text() == "no files there"
+
+
+def test_an_engine_asks_its_machine_for_its_families(tmp_path: Path) -> None:
+    command, environment = _command(tmp_path, "import sys\nprint(sys.argv[1:])\n")
+    without = "import socket; socket.has_dualstack_ipv6 = lambda: False; "
+    command = [*command[:2], without + command[2], "--host", "::"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['--host', '0.0.0.0']\n"
 
 
 def test_without_a_key_file_the_environment_is_left_as_it_is(tmp_path: Path) -> None:

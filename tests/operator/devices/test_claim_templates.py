@@ -95,6 +95,34 @@ async def test_templates_of_former_specs_go_once_the_rollout_is_over() -> None:
     assert await reconciler(store).reconcile(KEY) is Outcome.DONE
 
 
+async def test_of_a_refused_spec_the_templates_that_run_stay() -> None:
+    store = Store(document(claiming(className="gpu")))
+    await reconciler(store).reconcile(KEY)
+    store.settle()
+    await reconciler(store).reconcile(KEY)
+    before = templates(store)
+    store.objects[POOL]["spec"]["prefixCache"]["budgetMiB"] = 999_999
+    store.objects[POOL]["metadata"]["generation"] = 2
+    await reconciler(store).reconcile(KEY)
+    await reconciler(store).reconcile(KEY)
+    assert condition(store, "BudgetAdmitted")["status"] == "False"
+    assert templates(store) == before != []
+
+
+async def test_a_template_of_somebody_else_with_a_pool_s_label_is_left_alone() -> None:
+    store = Store(document(claiming(className="gpu")))
+    theirs = Ref("ResourceClaimTemplate", "serving", "theirs")
+    store.objects[theirs] = {
+        **theirs.manifest(),
+        "metadata": {"name": "theirs", "namespace": "serving", "uid": "x", "labels": {"cachefleet.io/pool": "demo"}},
+    }
+    await reconciler(store).reconcile(KEY)
+    store.settle()
+    await reconciler(store).reconcile(KEY)
+    await reconciler(store).reconcile(KEY)
+    assert theirs in store.objects
+
+
 async def test_where_claims_are_not_served_no_worker_is_started_and_that_is_said() -> None:
     store = Store(document(claiming(resourceClaimName="theirs")))
     store.unserved = {"ResourceClaimTemplate"}

@@ -140,6 +140,12 @@ async def test_it_is_the_least_of_those_that_may_be_given() -> None:
     assert (await read(Store(*THERE), pool(claiming(**first)))).mib == 80 * 1024
 
 
+async def test_a_capacity_with_the_driver_s_domain_counts() -> None:
+    there = resource_slice("a")
+    there["spec"]["devices"] = [{"name": "x", "capacity": {f"{DRIVER}/memory": {"value": "16Gi"}}}]
+    assert (await read(Store(device_class(), there), pool(claiming()))).mib == 16 * 1024
+
+
 async def test_of_a_pool_of_devices_the_newest_generation_counts() -> None:
     there = (device_class(), resource_slice("old", "40Gi"), resource_slice("new", "80Gi", generation=2))
     assert (await read(Store(*there), pool(claiming()))).mib == 80 * 1024

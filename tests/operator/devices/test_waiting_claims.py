@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_operator.devices.waiting_claims import claim_failures
+from cachefleet_operator.devices.waiting_claims import MAX_ASKED, claim_failures
+from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
 from cachefleet_operator.status.pods import Pod, pods_of
 from cachefleet_operator.status.volume_failures import LOOK_SECONDS
@@ -54,6 +55,16 @@ def event(message: str, reason: str = "FailedResourceClaimCreation") -> Object:
         "message": message,
         "lastTimestamp": "2026-01-01T00:00:05Z",
     }
+
+
+async def test_of_many_pods_without_their_claims_few_are_asked_about() -> None:
+    asked: list[Ref] = []
+    store = Store()
+    store.before = lambda _, ref: asked.append(ref) if ref.kind == "Event" else None
+    one = pod(made="")
+    pods = [{**one, "metadata": {**one["metadata"], "name": f"demo-{i}"}} for i in range(MAX_ASKED + 3)]
+    found = await claim_failures(store, pods, NOW, grace_seconds=5)
+    assert (len(found), len(asked)) == (MAX_ASKED + 3, MAX_ASKED)
 
 
 async def read(found: Object, *there: Object) -> Pod:
