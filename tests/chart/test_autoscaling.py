@@ -32,6 +32,13 @@ def test_a_pool_is_scaled_by_its_own_scale_within_its_bounds() -> None:
     assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
 
 
+@pytest.mark.parametrize("name", ["123", "true"])
+def test_a_name_that_reads_as_something_else_stays_a_name(name: str) -> None:
+    [one] = scaled({"namespace": name, "name": name, "maxWorkers": 2})
+    metadata = one["metadata"]
+    assert (metadata["name"], metadata["namespace"], one["spec"]["scaleTargetRef"]["name"]) == (name, name, name)
+
+
 def test_its_queries_are_those_of_the_page() -> None:
     [one] = scaled(QWEN)
     told = {trigger["name"]: trigger["metadata"]["query"] for trigger in one["spec"]["triggers"]}
