@@ -194,7 +194,12 @@ async def test_devices_that_take_long_to_judge_hold_nothing_up(monkeypatch: pyte
 
 async def test_devices_are_judged_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
-    monkeypatch.setattr(published_devices, "fulfils", lambda *_: not threads.append(threading.current_thread()))
+
+    def fulfils_noted(*_: object) -> bool:
+        threads.append(threading.current_thread())
+        return True
+
+    monkeypatch.setattr(published_devices, "fulfils", fulfils_noted)
     await read(Store(*THERE), pool(claiming()))
     assert threads
     assert threading.main_thread() not in threads
