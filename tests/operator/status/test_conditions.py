@@ -108,7 +108,9 @@ def test_a_pool_that_only_a_change_helps_is_stalled(reason: str) -> None:
     ],
     ids=["budget", "rollout", "chat template", "size of a token", "starting", "ready"],
 )
-def test_a_pool_is_stalled_only_where_waiting_will_not_do(verdict: Verdict, seen: Workers, expected: tuple[str, str]) -> None:
+def test_a_pool_is_stalled_only_where_waiting_will_not_do(
+    verdict: Verdict, seen: Workers, expected: tuple[str, str]
+) -> None:
     assert said(verdict, seen)["Stalled"] == expected
 
 
