@@ -51,9 +51,12 @@ def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) 
     return all(_holds(expression, described) for expression in expressions)
 
 
-def capacity_bytes(value: Mapping[str, Any]) -> int:
-    """A capacity as the whole number that its quantity is."""
-    return int(quantity(value.get("value")))
+def capacity_bytes(value: Mapping[str, Any]) -> int | None:
+    """A capacity as the whole number that its quantity is; None where that is none, or more than CEL's numbers."""
+    try:
+        return int(quantity(value.get("value")))
+    except ValueError:
+        return None
 
 
 def quantity(text: Any) -> IntType:

@@ -146,6 +146,13 @@ async def test_a_capacity_with_the_driver_s_domain_counts() -> None:
     assert (await read(Store(device_class(), there), pool(claiming()))).mib == 16 * 1024
 
 
+@pytest.mark.parametrize("odd", ["99E", "much", None])
+async def test_a_device_with_an_odd_capacity_keeps_nobody_from_the_others(odd: str | None) -> None:
+    there = resource_slice("a", "16Gi", "80Gi")
+    there["spec"]["devices"][0]["capacity"] = {"memory": {"value": odd}, "lanes": {"value": odd}}
+    assert (await read(Store(device_class(), there), pool(claiming()))).mib == 80 * 1024
+
+
 async def test_of_a_pool_of_devices_the_newest_generation_counts() -> None:
     there = (device_class(), resource_slice("old", "40Gi"), resource_slice("new", "80Gi", generation=2))
     assert (await read(Store(*there), pool(claiming()))).mib == 80 * 1024
