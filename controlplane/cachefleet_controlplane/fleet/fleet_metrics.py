@@ -36,7 +36,10 @@ _POOL: Final[Mapping[str, tuple[str, Callable[[PoolFacts], float | None]]]] = {
     "pool_excluded_workers": ("Workers left out because their contract differs", lambda pool: pool.workers.excluded),
     "pool_queued_requests": ("Requests that wait for room on a worker", lambda pool: pool.queued_requests),
     "pool_queued_blocks": ("Blocks that these need", lambda pool: pool.queued_blocks),
-    "pool_idle_seconds": ("Since a worker last had a request of this replica", lambda pool: pool.idle_seconds),
+    "pool_idle_seconds": (
+        "Since a request of this replica last had a worker, or lacked one",
+        lambda pool: pool.idle_seconds,
+    ),
     "pool_hit_ratio": ("Prompt tokens found in cache, of those looked up", lambda pool: pool.hit_ratio.value),
     "pool_hit_ratio_objective": ("The hit ratio asked for", lambda pool: pool.hit_ratio.objective),
     "pool_hit_ratio_sampled": ("1 where enough was looked up to judge it", lambda pool: pool.hit_ratio.sampled),

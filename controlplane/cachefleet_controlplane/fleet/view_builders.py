@@ -32,7 +32,8 @@ def pool_facts(
     which its fleet does not meet.
     """
     declared, workers = pool.declared, list(pool.workers.values())
-    pool.note_use(now)
+    unserved = demand.unserved
+    pool.note_use(now, unserved=unserved)
     return PoolFacts(
         key=pool.key,
         namespace=declared.metadata.namespace,
@@ -46,7 +47,7 @@ def pool_facts(
         admitted=pool.policy is not None,
         budget_mib=budget_mib(declared.spec),
         adapter_conflicts=conflicts,
-        unserved_requests=demand.unserved,
+        unserved_requests=unserved,
         queued_requests=demand.queued,
         queued_blocks=demand.queued_blocks,
         idle_seconds=max(0.0, now - pool.used_at),

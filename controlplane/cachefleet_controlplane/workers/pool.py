@@ -40,7 +40,7 @@ class Pool:
     shown: Worth = UNLEARNT
     """Of ``worth`` what decisions were last told."""
     used_at: float = 0.0
-    """When a worker of it was last known to have a request of this replica, in monotonic seconds."""
+    """When a request of this replica was last known to be with a worker of it, or to lack one, in monotonic seconds."""
     room: int = 0
     """Blocks of all its workers that report, as of when decisions were last told of its worth."""
 
@@ -77,9 +77,9 @@ class Pool:
         """Answers of one of its workers tell that of so many prompt tokens so many came from cache, whatever cache."""
         self.served.add(prompt, served, now)
 
-    def note_use(self, now: float) -> None:
-        """It is in use now, if a worker of it has a request."""
-        if any(worker.row.open for worker in self.workers.values()):
+    def note_use(self, now: float, *, unserved: int) -> None:
+        """It is in use now, if a worker of it has a request, or requests are ``unserved`` for want of a worker."""
+        if unserved or any(worker.row.open for worker in self.workers.values()):
             self.used_at = now
 
     def weigh(self, now: float) -> None:

@@ -115,7 +115,7 @@ class PoolFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     queued_blocks: Count = 0
     """Blocks that these need."""
     idle_seconds: Annotated[float, Meta(ge=0)] = 0.0
-    """Since a worker of it last had a request; since this replica has known the pool, where none has had one."""
+    """Since a request was last with a worker of it or unserved; since this replica has known the pool, without any."""
 
 
 class PoolDetail(PoolFacts, frozen=True, kw_only=True, rename="camel"):

@@ -88,6 +88,17 @@ def test_a_pool_is_idle_since_its_last_request() -> None:
     assert fleet.pool().idle_seconds == 20
 
 
+def test_a_pool_whose_worker_is_still_starting_is_not_idle_once_its_requests_were_refused() -> None:
+    """Else an autoscaler ends the first worker before it is ready, each time that somebody asks."""
+    fleet = LiveFleet()
+    fleet.update_pools([view(pool())])
+    fleet.now += 7200
+    fleet.demands.of(FLEET).refused()
+    assert fleet.pool().idle_seconds == 0
+    fleet.now += REFUSED_SECONDS + 40
+    assert (fleet.pool().unserved_requests, fleet.pool().idle_seconds) == (0, REFUSED_SECONDS + 40)
+
+
 @pytest.mark.parametrize(
     ("prefill", "decode", "lacks"), [("", "", True), ("p", "", True), ("", "d", True), ("p", "d", False)]
 )
