@@ -4,7 +4,8 @@ Looked for in this order: the folder that KUBEBUILDER_ASSETS names, the cache fo
 build into that folder. Those of a node are no part of KUBEBUILDER_ASSETS: for them only the cache and the build are
 left. Run as a program, it makes sure that all of them are there.
 
-CACHEFLEET_KUBERNETES=1.31 has the control plane of an older Kubernetes in place of the pinned one.
+CACHEFLEET_KUBERNETES=1.31 has the control plane of an older Kubernetes in place of the pinned one, and of
+KUBEBUILDER_ASSETS.
 """
 
 from __future__ import annotations
@@ -96,10 +97,10 @@ class Binaries:
 
 def find() -> Binaries:
     """All programs, built where they are not there yet (minutes, once). UnavailableError where that cannot be."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if assets:
+    assets, older = os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("CACHEFLEET_KUBERNETES", "")
+    if assets and not older:
         return _assets(Path(assets))
-    paths = ensured(_asked(os.environ.get("CACHEFLEET_KUBERNETES", "")))
+    paths = ensured(_asked(older))
     return Binaries(paths["etcd"], paths["kube-apiserver"], paths["kube-controller-manager"], paths["kubectl"])
 
 

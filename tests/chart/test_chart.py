@@ -13,6 +13,7 @@ import yaml
 
 from cachefleet_core.pool.crd import custom_resource_definition
 from cachefleet_core.pool.spec import read_pool
+from e2e.cluster import binaries
 from e2e.cluster.binaries import OLDER
 from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, Refused, Rendered, template
@@ -64,6 +65,19 @@ def test_an_older_kubernetes_is_refused() -> None:
     template(kubernetes="1.31.4-gke.100")
     with pytest.raises(Refused, match=r">=1\.31"):
         template(kubernetes="1.30.9")
+
+
+def test_another_kubernetes_is_never_that_of_kubebuilder_assets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every version of the matrix is tried on the same programs."""
+    for name in ("etcd", "kube-apiserver"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    assert binaries.find().apiserver == tmp_path / "kube-apiserver"
+    monkeypatch.setattr(binaries, "ensured", lambda programs: {each.name: binaries.cached(each) for each in programs})
+    monkeypatch.setenv("CACHEFLEET_KUBERNETES", "1.31")
+    assert binaries.find().apiserver.parent.name == f"kubernetes-{OLDER['1.31']}"
 
 
 def test_a_label_is_given_once_and_the_nearest_wins() -> None:
