@@ -66,11 +66,13 @@ def write_chart(folder: Path, epoch: int) -> None:
 
 def steps(wanted: str, commit: str, digests: dict[str, str]) -> list[str]:
     """What a maintainer signs and publishes, as commands; docs/releasing.md explains them."""
+    several = len(digests) > 1
     pushed = [
         line
         for archive, digest in digests.items()
         for line in (
-            f"  skopeo copy --preserve-digests oci-archive:dist/{archive} docker://REGISTRY/cachefleet:{wanted}",
+            f"  skopeo copy --preserve-digests oci-archive:dist/{archive} docker://REGISTRY/cachefleet"
+            + (f"@{digest}" if several else f":{wanted}"),
             f"  cosign sign REGISTRY/cachefleet@{digest}",
             f"  cosign attest --type cyclonedx --predicate dist/{archive.removesuffix('.oci.tar')}.cdx.json \\",
             f"    REGISTRY/cachefleet@{digest}",
@@ -83,9 +85,20 @@ def steps(wanted: str, commit: str, digests: dict[str, str]) -> list[str]:
         f"  git tag --sign v{wanted} {commit}",
         f"  gpg --armor --detach-sign dist/{CHECKSUMS}",
         *pushed,
+        *(_one_tag(wanted, list(digests.values())) if several else ()),
         f"  helm push dist/cachefleet-{wanted}.tgz oci://REGISTRY/charts",
-        "  twine upload dist/*.whl",
+        "  twine upload dist/cachefleet_native-*.whl",
+        "  twine upload dist/cachefleet-*.whl",
         *dirty,
+    ]
+
+
+def _one_tag(wanted: str, digests: list[str]) -> list[str]:
+    """Commands by which one tag names the images of several processors."""
+    images = " ".join(f"docker://REGISTRY/cachefleet@{digest}" for digest in digests)
+    return [
+        f"  buildah manifest create cachefleet:{wanted} {images}",
+        f"  buildah manifest push --all cachefleet:{wanted} docker://REGISTRY/cachefleet:{wanted}",
     ]
 
 

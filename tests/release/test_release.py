@@ -22,13 +22,29 @@ def test_what_is_signed_is_named_by_digest() -> None:
     assert "NOT to be published" not in said
 
 
+def test_images_of_several_processors_share_a_tag_and_none_takes_it_from_another() -> None:
+    digests = {f"cachefleet-0.1.0-linux-{arch}.oci.tar": f"sha256:{arch}" for arch in ("amd64", "arm64")}
+    left = release.steps("0.1.0", "c0ffee", digests)
+    assert [line.split()[0] for line in left if line.endswith(":0.1.0")] == ["buildah"]
+    [made] = [line for line in left if "manifest create" in line]
+    assert made.endswith("@sha256:amd64 docker://REGISTRY/cachefleet@sha256:arm64")
+    one = release.steps("0.1.0", "c0ffee", {"cachefleet-0.1.0-linux-amd64.oci.tar": DIGEST})
+    assert [line.split()[0] for line in one if line.endswith(":0.1.0")] == ["skopeo"]
+
+
+def test_native_code_is_uploaded_before_what_needs_it() -> None:
+    uploads = [line for line in release.steps("0.1.0", "c0ffee", {}) if "twine" in line]
+    assert ["native" in line for line in uploads] == [True, False]
+
+
 def test_a_clone_with_changes_is_told() -> None:
     assert "NOT to be published" in release.steps("0.1.0", "c0ffee-dirty", {})[-1]
 
 
 def test_the_page_on_releasing_has_each_step_that_is_left() -> None:
     page = (ROOT / "docs" / "releasing.md").read_text()
-    left = release.steps("0.1.0", "c0ffee", {"cachefleet-0.1.0-linux-amd64.oci.tar": DIGEST})
+    archives = [f"cachefleet-0.1.0-linux-{arch}.oci.tar" for arch in ("amd64", "arm64")]
+    left = release.steps("0.1.0", "c0ffee", dict.fromkeys(archives, DIGEST))
     commands = {" ".join(line.split()[:2]) for line in left if line.startswith("  ") and not line.startswith("    ")}
     assert commands >= {"cosign sign", "helm push", "git tag"}
     assert [command for command in commands if command.replace("gpg --armor", "gpg --detach-sign") not in page] == []
