@@ -157,6 +157,17 @@ async def test_requests_are_let_go_with_their_pool() -> None:
         assert waits(gate, "timeout") == 0
 
 
+async def test_a_replica_that_stops_tells_those_that_it_holds_to_ask_again() -> None:
+    async with at_zero() as gate:
+        held = asking(gate)
+        await until(lambda: held_now(gate) == 1)
+        gate.gateway.end_answers()
+        status, headers, answer = await held
+        assert (status, held_now(gate)) == (503, 0)
+        assert "restart" in json.loads(answer)["error"]["message"].lower()
+        assert int(headers["retry-after"]) > 0
+
+
 async def test_while_an_engine_sleeps_nothing_is_held() -> None:
     """Somebody has to wake it, and more workers would not."""
     async with engine() as worker, front([worker], admission="{coldStartSeconds: 150}") as gate:
