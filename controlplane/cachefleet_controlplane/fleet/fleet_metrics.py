@@ -30,6 +30,7 @@ _INDEX_TOTALS: Final[Mapping[str, tuple[str, Callable[[IndexStatus], float]]]] =
     "index_shed_frames": ("Report frames not taken, the index being full", lambda index: index.shed_frames),
 }
 _POOL: Final[Mapping[str, tuple[str, Callable[[PoolFacts], float | None]]]] = {
+    "pool_replicas": ("Workers that there are to be, as spec.replicas says", lambda pool: pool.replicas),
     "pool_workers": ("Workers there are", lambda pool: pool.workers.total),
     "pool_ready_workers": ("Workers that can take requests", lambda pool: pool.workers.ready),
     "pool_fresh_workers": ("Workers whose blocks are known", lambda pool: pool.workers.fresh),

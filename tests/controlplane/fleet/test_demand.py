@@ -45,6 +45,8 @@ def test_demand_is_a_metric_by_pool_and_model_even_without_a_worker() -> None:
     fleet.update_pools([view(pool())])
     labels = {"pool": "default/demo", "model": MODEL}
     assert metrics.registry.get_sample_value("cachefleet_pool_unserved_requests", labels) == 0
+    assert value(metrics, "pool_replicas", pool="default/demo") == 1, "it is to have one, whose pod has no address yet"
+    assert value(metrics, "pool_workers", pool="default/demo") == 0
     demand = fleet.demands.of(FLEET)
     with demand.holding(), demand.queueing(7), demand.queueing(2):
         assert value(metrics, "pool_unserved_requests", **labels) == 1
