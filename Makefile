@@ -29,7 +29,7 @@ NO_HANGS := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 PROCESSOR ?= $(shell uname -m)
 TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 # They name no folder of the machine that makes them, and no time but that of the commit.
-OF_COMMIT = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo"
+OF_COMMIT = env $$(git log -1 --format=SOURCE_DATE_EPOCH=%ct 2>/dev/null) RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo"
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
