@@ -43,7 +43,7 @@ class ColdStarts:
     async def hold(self, request: Request) -> None:
         """Return once the model has a ready worker, its pools' coldStartSeconds are over, or it may not be held."""
         seconds = cold_start_seconds(request.model)
-        if not seconds or not self._fleet.lacks_workers(request.model.name):
+        if not seconds or request.cached_only or not self._fleet.lacks_workers(request.model.name):
             return
         began, trace = self._clock(), request.arrival.trace
         outcome = "gone"

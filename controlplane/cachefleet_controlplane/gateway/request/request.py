@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Protocol
 from cachefleet_native import Ask
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint, RequestInfo, wants_cached
 from cachefleet_controlplane.gateway.handles.sending import Sending
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.hit_thresholds import NO_THRESHOLDS, HitThresholds
@@ -134,6 +134,11 @@ class Request(Struct, frozen=True):
     def __repr__(self) -> str:
         """Without anything of its body or headers, which no log may hold."""
         return f"Request({self.info.endpoint}, model={self.model.name!r}, tenant={self.tenant.name!r})"
+
+    @property
+    def cached_only(self) -> bool:
+        """Whether its client prefers a refusal to an answer that has to be computed."""
+        return self.info.endpoint in GENERATING and wants_cached(self.headers)
 
     @property
     def fleet(self) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.api import Api
 from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
-from cachefleet_controlplane.gateway.apis.request_info import APPLIED, GENERATING, TRANSFER_FIELD, wants_cached
+from cachefleet_controlplane.gateway.apis.request_info import APPLIED, TRANSFER_FIELD
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
@@ -60,7 +60,7 @@ class Exchange(RetryLoop):
     async def run(self) -> None:
         """Answer the client; to be called once."""
         request = self._request
-        self._placement.cached_only = request.info.endpoint in GENERATING and wants_cached(request.headers)
+        self._placement.cached_only = request.cached_only
         del request  # no copy of the prompt is kept once a stream is open
         try:
             await self._follow()
@@ -216,7 +216,7 @@ class Exchange(RetryLoop):
         if lacking and self._trace.decision:
             self._trace.decision = replace(turned_away(self._trace.decision, reason), verdict=Verdict.REJECT)
         self._context.metrics.admission_refusal(reason)
-        if self._context.fleet.lacks_workers(self._request.model.name):
+        if not self._placement.cached_only and self._context.fleet.lacks_workers(self._request.model.name):
             self._context.fleet.demands.of(self._request.fleet).refused()
         await self._fail(error)
 

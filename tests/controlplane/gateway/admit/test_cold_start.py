@@ -157,6 +157,12 @@ async def test_requests_are_let_go_with_their_pool() -> None:
         assert waits(gate, "timeout") == 0
 
 
+async def test_what_is_asked_for_only_if_it_is_cached_neither_waits_nor_counts_as_demand() -> None:
+    async with at_zero() as gate:
+        assert (await asking(gate, prefer="if-available"))[0] == 503
+        assert (unserved(gate), waits(gate, "timeout")) == (0, 0)
+
+
 async def test_a_replica_that_stops_tells_those_that_it_holds_to_ask_again() -> None:
     async with at_zero() as gate:
         held = asking(gate)
