@@ -112,7 +112,7 @@ test-vllm-matrix: setup ## The plugin on every version of vLLM that it supports
 	@$(BIN)/pytest -q --timeout 1200 e2e/engine/test_versions.py e2e/engine/test_plugin_keys.py e2e/engine/test_python_of_newest.py
 
 test-kubernetes-matrix: setup ## The operator on the API server of every older Kubernetes that it supports (ten minutes to build each, once)
-	@for version in $$($(BIN)/python -c 'from e2e.cluster.binaries import OLDER; print(*OLDER)'); do \
+	@versions=$$($(BIN)/python -c 'from e2e.cluster.binaries import OLDER; print(*OLDER)') && for version in $$versions; do \
 	  echo "Kubernetes $$version"; \
 	  CACHEFLEET_KUBERNETES=$$version $(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup -m "cluster and not slow" e2e/cluster || exit 1; \
 	done
