@@ -57,6 +57,15 @@ def test_demand_is_a_metric_by_pool_and_model_even_without_a_worker() -> None:
     assert metrics.registry.get_sample_value("cachefleet_pool_unserved_requests", labels) is None
 
 
+def test_demand_is_forgotten_with_the_pools_of_its_fleet() -> None:
+    fleet = LiveFleet()
+    fleet.update_pools([view(pool())])
+    fleet.demands.of(FLEET).refused()
+    fleet.update_pools([])
+    fleet.update_pools([view(pool())])
+    assert fleet.pool().unserved_requests == 0
+
+
 def test_waiting_work_in_tokens_and_at_the_rate_of_its_pool() -> None:
     fleet = fleet_of("demo-0", "demo-1", "demo-2")
     fleet.report("demo-0", prefill_tokens_per_second=1000.0)
