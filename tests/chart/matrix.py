@@ -44,7 +44,13 @@ MATRIX: Final[dict[str, Values]] = {
             },
         }
     },
-    "picker": {"controlPlane": {"picker": {"enabled": True}}, "tls": {"enabled": False}},
+    "picker": {
+        "controlPlane": {"picker": {"enabled": True}},
+        "networkPolicy": {
+            "pickerFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}]
+        },
+        "tls": {"enabled": False},
+    },
     "open": {"networkPolicy": {"enabled": False}, "podDisruptionBudgets": {"enabled": False}},
     "workers open": {"networkPolicy": {"workers": False}},
     "unwatched": {"networkPolicy": {"prometheusFrom": []}},

@@ -111,8 +111,17 @@ def test_ways(values: str, way: str) -> None:
 
 
 @pytest.mark.parametrize(("values", "wanted"), [("defaults", False), ("picker", True)])
-def test_envoys_reach_the_picker_where_it_is_there(values: str, *, wanted: bool) -> None:
-    assert reaches(template(MATRIX[values]), CLIENT, CONTROL_PLANE, 9002) is wanted
+def test_envoys_alone_reach_the_picker_where_it_is_there(values: str, *, wanted: bool) -> None:
+    objects = template(MATRIX[values])
+
+    assert reaches(objects, INGRESS, CONTROL_PLANE, 9002) is wanted
+    assert not any(reaches(objects, pod, CONTROL_PLANE, 9002) for pod in (CLIENT, WORKER, NEIGHBOUR))
+
+
+def test_nobody_reaches_the_picker_before_envoys_are_named() -> None:
+    objects = template({"controlPlane": {"picker": {"enabled": True}}})
+
+    assert not any(reaches(objects, pod, CONTROL_PLANE, 9002) for pod in (CLIENT, INGRESS, NEIGHBOUR))
 
 
 def test_in_listed_namespaces_only_workers_there_report() -> None:
