@@ -87,8 +87,8 @@ def layers(parts: GatewayParts) -> Layers:
     know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
     picks = partial(_pick, converse, know(partial(picked_exchange, replace(context, max_attempts=1))))
-    hold = ColdStartLayer(_cold_starts(parts), converse)
-    answer = AccountLayer(account, admit(parser_of, partial(_by_sender, hold, picks), counts=True), traced=True)
+    hold = ColdStartLayer(_cold_starts(parts), partial(_by_sender, converse, picks))
+    answer = AccountLayer(account, admit(parser_of, hold, counts=True), traced=True)
 
     route = RouteLayer(context, parts.lookup, converse.whole)
     return Layers(

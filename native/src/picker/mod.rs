@@ -284,11 +284,15 @@ impl StreamingService<ProcessingRequest> for Process {
 
     fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
         let (to, told) = mpsc::channel(WAITING);
-        let stream = stream::Stream { from: request.into_inner(), to };
+        let stream = stream::Stream { from: request.into_inner(), to: to.clone() };
         let (shared, ends, secure) = (Arc::clone(&self.0.shared), Arc::clone(&self.0.ends), self.0.secure);
         tokio::spawn(async move {
-            // Dropped in any case, it ends the stream; a panic costs its request.
-            let _ = shared.panics.caught(stream::follow(&shared, ends, secure, stream)).await;
+            let told = match shared.panics.caught(stream::follow(&shared, ends, secure, stream)).await {
+                Some(Ok(())) => return, // the stream ends
+                Some(Err(gone)) => gone.told(),
+                None => Err(Status::internal("a panic")),
+            };
+            let _ = to.send(told).await;
         });
         Box::pin(async move { Ok(tonic::Response::new(ReceiverStream::new(told))) })
     }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::Shared;
 use super::heads::{changed, fields, metadata, request_head, served, subset, value};
@@ -74,8 +74,24 @@ impl Pick {
     }
 }
 
-/// Envoy has ended the stream.
-pub struct Gone;
+/// A request was neither answered nor sent to a worker; nobody waits for that where Envoy has ended the stream.
+pub struct Gone(Status);
+
+impl Gone {
+    /// What Envoy is told: of a stream that just ends it would send the request on as the client made it.
+    pub fn told(self) -> Result<ProcessingResponse, Status> {
+        if self.0.code() != Code::OutOfRange {
+            return Err(self.0);
+        }
+        let status = Some(HttpStatus { code: i32::from(StatusCode::PAYLOAD_TOO_LARGE.as_u16()) });
+        let body = Bytes::from_static(b"The request body is too long.");
+        Ok(Told::Immediate(ImmediateResponse { status, headers: None, body }).into())
+    }
+}
+
+fn gone() -> Gone {
+    Gone(Status::aborted("the request was not decided on"))
+}
 
 /// A request under way; the application is told where it ends before its answer has.
 struct Presence<'a> {
@@ -100,17 +116,17 @@ pub struct Stream {
 
 impl Stream {
     async fn next(&mut self) -> Result<ProcessingRequest, Gone> {
-        self.from.message().await.ok().flatten().ok_or(Gone)
+        self.from.message().await.map_err(Gone)?.ok_or_else(gone)
     }
 
     async fn send(&self, response: impl Into<ProcessingResponse>) -> Result<(), Gone> {
-        self.to.send(Ok(response.into())).await.map_err(|_| Gone)
+        self.to.send(Ok(response.into())).await.map_err(|_| gone())
     }
 
     async fn answer(&self, answer: Answer) -> Result<(), Gone> {
         let body = match answer.body {
             AnswerKind::Whole(body) => body,
-            AnswerKind::Stream(body) => body.collect().await.map_err(|_| Gone)?.to_bytes(),
+            AnswerKind::Stream(body) => body.collect().await.map_err(|_| gone())?.to_bytes(),
         };
         let mut headers = HeaderMutation::default();
         for (name, value) in &answer.headers {
@@ -141,7 +157,7 @@ struct Rest {
 /// Has one request answered or routed, and follows its answer.
 ///
 /// # Errors
-/// Envoy has ended the stream before its end.
+/// It was neither; Envoy is to be told.
 pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: Stream) -> Result<(), Gone> {
     let Some(request) = begin(&mut stream).await? else { return Ok(()) };
     let Some(head) = request_head(&request.headers) else {
@@ -171,8 +187,8 @@ pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: 
                 Ok(route) => break route,
                 Err(_) => open = false,
             },
-            () = feed(&mut rest, &mut stream, shared) => return Err(Gone),
-            () = pace.was_cut() => return Err(Gone),
+            gone = feed(&mut rest, &mut stream, shared) => return Err(gone),
+            () = pace.was_cut() => return Err(gone()),
         }
     };
     let (number, filter) = (route.number, route.filter.clone());
@@ -180,20 +196,22 @@ pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: 
     let watching = watched(&mut stream, &pick, filter, answer_headers, &path, request.answer_duplex, || {
         shared.app.told(number, Event::Began);
     });
-    tokio::select! {
+    let ended = tokio::select! {
         biased;
-        watched = watching => watched?,
-        () = pace.was_cut() => return Err(Gone),
+        watched = watching => watched.is_ok(),
+        () = pace.was_cut() => false, // what is left of it goes on without us
+    };
+    if ended {
+        presence.settled.store(true, Ordering::Relaxed);
+        shared.app.told(number, Event::Ended);
     }
-    presence.settled.store(true, Ordering::Relaxed);
-    shared.app.told(number, Event::Ended);
     Ok(())
 }
 
 /// Reads the head of a request; None where Envoy is set so that nothing could be decided.
 async fn begin(stream: &mut Stream) -> Result<Option<Request>, Gone> {
     let ProcessingRequest { metadata_context, protocol_config, request } = stream.next().await?;
-    let Some(Message::RequestHeaders(told)) = request else { return Err(Gone) };
+    let Some(Message::RequestHeaders(told)) = request else { return Err(gone()) };
     let modes = protocol_config.unwrap_or_default();
     let known = protocol_config.is_some();
     let asked = if known { modes.request_body_mode } else { mode::FULL_DUPLEX_STREAMED };
@@ -241,24 +259,31 @@ async fn piece(stream: &mut Stream) -> Result<HttpBody, Gone> {
     match stream.next().await?.request {
         Some(Message::RequestBody(body)) => Ok(body),
         Some(Message::RequestTrailers(_)) => Ok(HttpBody { body: Bytes::new(), end_of_stream: true }),
-        _ => Err(Gone),
+        _ => Err(gone()),
     }
 }
 
-/// Tells pieces of a body when they are asked for; returns once Envoy has ended the stream.
-async fn feed(rest: &mut Option<Rest>, stream: &mut Stream, shared: &Shared) {
+/// Tells pieces of a body when they are asked for; returns why no more comes.
+async fn feed(rest: &mut Option<Rest>, stream: &mut Stream, shared: &Shared) -> Gone {
     while let Some(feeding) = rest {
         let Some(number) = feeding.wanted.recv().await else { return pending().await };
         let begun = std::mem::take(&mut feeding.begun);
         let piece =
             if begun.is_empty() { piece(stream).await } else { Ok(HttpBody { body: begun, end_of_stream: false }) };
-        let Ok(HttpBody { body, end_of_stream: last }) = piece else { return shared.app.piece(number, Piece::Broken) };
+        let HttpBody { body, end_of_stream: last } = match piece {
+            Ok(piece) => piece,
+            Err(gone) => {
+                shared.app.piece(number, Piece::Broken);
+                return gone;
+            }
+        };
         if last {
             *rest = None;
         }
         shared.app.piece(number, Piece::Data { data: body, last });
     }
     while stream.next().await.is_ok() {} // trailers
+    gone()
 }
 
 /// Sends a request on its way; the headers of its answer.
@@ -316,7 +341,7 @@ async fn watched(
     loop {
         // Where no bodies are sent the stream ends after the head.
         let Ok(ProcessingRequest { metadata_context, request, .. }) = stream.next().await else {
-            return if pick.known().status == 0 || begun { Err(Gone) } else { Ok(()) };
+            return if pick.known().status == 0 || begun { Err(gone()) } else { Ok(()) };
         };
         let ended = match request {
             Some(Message::ResponseHeaders(told)) => {

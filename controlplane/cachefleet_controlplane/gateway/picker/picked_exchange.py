@@ -34,6 +34,8 @@ TEST_SELECTION: Final = b"test-epp-endpoint-selection"
 """Header of the conformance tests: endpoints to choose among, of trusted tenants only."""
 FALLBACKS: Final = 2
 """Workers after the chosen one that Envoy may try."""
+TRIES: Final = 4
+"""Decisions to find these: a model's pools have keys of their own."""
 
 
 class PickedExchange(Exchange):
@@ -93,13 +95,15 @@ class PickedExchange(Exchange):
     def _fallbacks(self, chosen: Decision, key: str) -> list[Decision]:
         """Where else Envoy may send it: to workers that take the same key, since its headers are the same."""
         excluded, fallbacks = self._progress.excluded | {chosen.full_name}, list[Decision]()
-        while len(fallbacks) < FALLBACKS and len(fallbacks) + 1 < chosen.candidates:
+        for _ in range(min(TRIES, chosen.candidates - 1)):
             decision = decide(self._context.fleet, self._request, exclude=excluded)
             if decision.verdict is not Verdict.ROUTE:
                 break
             excluded |= {decision.full_name}
             if self._context.credentials.of(decision.url) == key:
                 fallbacks.append(decision)
+            if len(fallbacks) == FALLBACKS:
+                break
         return fallbacks
 
     def _answering(self) -> None:

@@ -176,6 +176,10 @@ class Asking:
                 return bytes(got)
             return piece if kind is None else bytes(mutation.body)
 
+    async def done(self) -> None:
+        """Nothing more comes."""
+        await self._call.done_writing()
+
     def leave(self) -> None:
         """The client is gone, or the worker: Envoy ends the stream."""
         self._call.cancel()

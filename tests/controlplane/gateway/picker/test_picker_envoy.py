@@ -33,7 +33,7 @@ KEY: dict[str, Any] = {"api_key": "none"}
 
 @asynccontextmanager
 async def _fleet(
-    mode: BodyMode, folder: Path, *, workers: int = 2, fail_open: bool = False
+    mode: BodyMode, folder: Path, *, workers: int = 2, fail_open: bool = False, body_bytes: int = 32 << 20
 ) -> AsyncIterator[tuple[Front, str, list[FakeEngine]]]:
     """A gateway whose picker an Envoy asks, the Envoy's URL, and its engines."""
     engines = [engine(num_blocks=2_000) for _ in range(workers)]
@@ -43,7 +43,7 @@ async def _fleet(
         async with front(engines, bounds=BOUNDS, max_model_len=1 << 22, texts=True) as made:
             addresses = [one.url.removeprefix("http://") for one in engines]
             async with (
-                picker(made, body_bytes=32 << 20) as stub,
+                picker(made, body_bytes=body_bytes) as stub,
                 envoy_before(stub.address, addresses, folder, mode=mode, fail_open=fail_open) as url,
             ):
                 yield made, url, engines
@@ -93,6 +93,14 @@ async def test_long_bodies_come_whole_to_the_worker(mode: BodyMode, size: int, t
         await _over(made, 1)
     seen = [json.loads(seen.body) for one in engines for seen in one.requests if seen.path == CHATS]
     assert [body["messages"][0]["content"] == text for body in seen] == [True], status
+
+
+async def test_a_body_that_the_picker_cannot_read_never_comes_to_a_worker(mode: BodyMode, tmp_path: Path) -> None:
+    async with _fleet(mode, tmp_path, body_bytes=1 << 16) as (_, url, engines), aiohttp.ClientSession() as http:
+        key = {"authorization": f"Bearer {engines[0].options.api_key}"}
+        async with http.post(url + CHATS, json=chat("word " * 120_000), headers=key) as answer:
+            assert answer.status == 413
+        assert not [seen for one in engines for seen in one.requests if seen.path == CHATS]
 
 
 async def test_a_dead_worker_costs_nothing_but_its_place_and_with_all_dead_the_answer_is_503(

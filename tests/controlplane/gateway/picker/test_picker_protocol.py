@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
+import grpc
 import pytest
 
+from cachefleet_controlplane.gateway.picker import picked_exchange
+from cachefleet_controlplane.gateway.picker.picked_exchange import TRIES
+from cachefleet_controlplane.gateway.place.placement_decision import decide
+from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.tenancy import DEFAULT_TENANT
-from tests.controlplane.gateway.harness import MODEL, SALT, WORKER_KEY, Front, Known, chat, engine, front
+from tests.controlplane.gateway import harness
+from tests.controlplane.gateway.harness import MODEL, SALT, WORKER_KEY, Front, Known, chat, engine, front, pool
 from tests.controlplane.gateway.picker.envoy_stub import BUFFERED, DUPLEX, ENDPOINT, hint, picker
+from tests.controlplane.gateway.roles import nixl, split
 from tests.controlplane.gateway.tenancies import directory
+from tests.controlplane.waiting import until
 
 MODES = pytest.mark.parametrize("mode", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
 WHOLE = json.dumps({"usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}}).encode()
@@ -88,6 +98,70 @@ async def test_a_body_that_is_too_long_is_refused(mode: int) -> None:
     async with engine() as worker, front([worker]) as made, picker(made, body_bytes=2 << 20) as envoy:
         _, picked = await envoy.ask(chat("x" * (1 << 20)), mode=mode)
     assert (picked.status, json.loads(picked.body)["error"]["type"]) == (413, "invalid_request_error")
+
+
+@MODES
+async def test_a_message_that_is_too_long_to_be_read_is_refused(mode: int) -> None:
+    async with engine() as worker, front([worker]) as made, picker(made, body_bytes=1 << 16) as envoy:
+        asking = envoy.asking(mode)
+        await asking.head()
+        await asking.body(json.dumps(chat("x" * (1 << 20))).encode())
+        picked = await asking.picked()
+    assert picked.status == 413
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["a body without a head", "nothing"])
+async def test_a_stream_of_a_request_that_is_not_decided_on_ends_with_an_error(*, ended: bool) -> None:
+    """After any other end Envoy sends the request on as the client made it."""
+    async with engine() as worker, front([worker]) as made, picker(made) as envoy:
+        asking = envoy.asking()
+        await (asking.done() if ended else asking.body(b"{}"))
+        with pytest.raises(grpc.aio.AioRpcError, match="was not decided on"):
+            await asking.read()
+
+
+@MODES
+async def test_a_prefill_worker_computes_the_prompt_first(mode: int) -> None:
+    async with nixl() as one, nixl() as two, split([one], [two]) as fleet, picker(fleet.gate) as envoy:
+        asking, picked = await envoy.ask(chat("x"), mode=mode)
+        await asking.answered(WHOLE)
+        assert picked.endpoints == [two.url.removeprefix("http://")]
+        assert picked.members()["kv_transfer_params"]["do_remote_prefill"] is True
+        assert [seen["max_tokens"] for seen in fleet.sent("prefill-0")] == [1]
+        await until(lambda: bool(fleet.gate.records))
+        assert fleet.attempts == [("prefill-0", "prefill", "answered"), ("decode-0", "answer", "answered")]
+
+
+@MODES
+async def test_a_request_is_held_until_its_model_has_a_worker(mode: int) -> None:
+    admission = "{coldStartSeconds: 150}"
+    async with engine() as worker, front([worker], admission=admission) as made, picker(made) as envoy:
+        made.fleet.update_pools([PoolView(pool(admission=admission), ())])
+        held = asyncio.create_task(envoy.ask(chat("x"), mode=mode))
+        await until(lambda: made.fleet.view().pools[0].unserved_requests == 1)
+        assert not held.done()
+        made.fleet.update_pools([PoolView(pool(admission=admission), made.endpoints())])
+        asking, picked = await held
+        await asking.answered(WHOLE)
+        assert picked.endpoints == addresses(made)
+
+
+async def test_few_decisions_look_for_fallbacks_though_each_worker_has_a_key_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decisions = list[Decision]()
+
+    def counted(*args: Any, **options: Any) -> Decision:
+        decisions.append(decide(*args, **options))
+        return decisions[-1]
+
+    monkeypatch.setattr(picked_exchange, "decide", counted)
+    monkeypatch.setattr(harness._OneKey, "of", lambda _, url: url)
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(engine()) for _ in range(TRIES + 2)]
+        async with front(workers) as made, picker(made) as envoy:
+            _, picked = await envoy.ask(chat("x"))
+    assert (len(picked.endpoints), len(decisions)) == (1, TRIES)
 
 
 @MODES
