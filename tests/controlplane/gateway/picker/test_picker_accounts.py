@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
@@ -95,6 +96,18 @@ async def test_events_are_found_wherever_envoy_cuts_a_stream() -> None:
             got, _ = await asking.answered(*pieces, b"", content_type=SSE)
             assert got == stream
             assert (await _record(made)).completion_tokens == 3
+
+
+async def test_a_prompt_is_not_waited_for_once_its_stream_has_begun() -> None:
+    async with _two() as (made, envoy, _):
+        asking, _ = await envoy.ask(chat("word " * 200, stream=True))
+        await asking.begun(content_type=SSE)
+        assert sum(worker.inflight_tokens for worker in made.fleet.view().workers) > 200
+        await asking.piece(_token("a"))
+        async with asyncio.timeout(5):  # it is taken for computed after some 30, too
+            await until(lambda: sum(worker.inflight_tokens for worker in made.fleet.view().workers) == 0)
+        asking.leave()
+        await _settled(made)
 
 
 async def test_a_stream_that_breaks_off_is_accounted_as_far_as_it_came() -> None:

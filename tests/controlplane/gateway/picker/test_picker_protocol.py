@@ -20,7 +20,7 @@ from cachefleet_core.tenancy import DEFAULT_TENANT
 from tests.controlplane.gateway import harness
 from tests.controlplane.gateway.harness import MODEL, SALT, WORKER_KEY, Front, Known, chat, engine, front, pool
 from tests.controlplane.gateway.picker.envoy_stub import BUFFERED, DUPLEX, ENDPOINT, hint, picker
-from tests.controlplane.gateway.roles import nixl, split
+from tests.controlplane.gateway.roles import FIELD, nixl, split
 from tests.controlplane.gateway.tenancies import directory
 from tests.controlplane.waiting import until
 
@@ -130,6 +130,16 @@ async def test_a_prefill_worker_computes_the_prompt_first(mode: int) -> None:
         assert [seen["max_tokens"] for seen in fleet.sent("prefill-0")] == [1]
         await until(lambda: bool(fleet.gate.records))
         assert fleet.attempts == [("prefill-0", "prefill", "answered"), ("decode-0", "answer", "answered")]
+
+
+async def test_no_worker_is_asked_to_refuse_what_is_not_cached_there() -> None:
+    async with nixl() as one, nixl() as two, split([one], [two], threshold=0.5) as fleet, picker(fleet.gate) as envoy:
+        text = "the beginning is cached " * 20
+        await fleet.gate.settled_chat(text)
+        fleet.report()
+        asking, picked = await envoy.ask(chat(text))
+        await asking.answered(WHOLE)
+        assert (len(fleet.sent("prefill-0")), picked.members()[FIELD]) == (1, 0)
 
 
 @MODES
