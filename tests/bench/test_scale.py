@@ -63,10 +63,9 @@ async def test_a_small_fleet_is_measured_and_nothing_is_wrong(tmp_path: Path) ->
     row = await Scale(work, tmp_path).run()
     assert row.problems == []
     assert row.frames > 3 * 5
-    assert row.busy > 0
     assert row.memory > 50
     assert 0 < row.busy_ms[0] <= row.busy_ms[1]
-    assert 0 < row.decision_ms[0] <= row.decision_ms[1] < row.busy_ms[1]
+    assert 0 < row.decision_ms[0] <= row.decision_ms[1]
     assert row.join > 0
     assert row.resyncs == 0
 
