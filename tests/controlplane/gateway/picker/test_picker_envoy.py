@@ -140,8 +140,9 @@ async def test_clients_and_workers_that_go_leave_nothing(mode: BodyMode, tmp_pat
         for one in engines:
             one.cut_next_stream(2)
         async with http.post(url + CHATS, json=chat("x", stream=True, max_tokens=2_000)) as answer:
-            with pytest.raises(aiohttp.ClientError):
-                await answer.read()
+            if answer.status != 502:  # which it is where the worker goes before Envoy has sent the answer's head
+                with pytest.raises(aiohttp.ClientError):
+                    await answer.read()
         await until(lambda: made.fleet.view().inflight_requests == 0 and made.gateway.under_way == 0)
 
 
