@@ -14,7 +14,7 @@ import cachefleet_native
 from cachefleet_native import Candidates, Index
 
 KEYS = pack_keys(list(range(1, 21)))
-BYTES = 6 * 1024 * 1024
+BYTES = 5_600 * 1024
 
 
 def depths(index: Index, candidates: Candidates) -> list[int]:
