@@ -120,7 +120,7 @@ def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> 
     assert {one["type"] for one in status["conditions"]} == {
         *("Ready", "ConfigValid", "BudgetAdmitted", "WorkersAvailable", "ContractConsistent"),
         *("EngineAsAsked", "IndexFresh", "IndexBlind", "HitRateMet", "KeysBroken", "ModelNameConflict"),
-        *("Progressing", "Degraded"),
+        *("Progressing", "Degraded", "Stalled"),
     }
     explained = site.kubectl("explain", "pcp.spec.prefixCache")
     assert "budgetMiB" in explained
