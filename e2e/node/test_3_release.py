@@ -22,9 +22,13 @@ SELDOM: Final = {
     "apps/replicasets": {"list"},
     "apps/replicasets/scale": {"patch"},
     "autoscaling/horizontalpodautoscalers": {"list"},
+    "resource.k8s.io/deviceclasses": {"get"},
+    "resource.k8s.io/resourceclaims": {"list"},
+    "resource.k8s.io/resourceclaimtemplates": {"create", "delete", "get", "list", "patch"},
+    "resource.k8s.io/resourceslices": {"list"},
 }
-"""Used where a volume is not there, or somebody else writes a Deployment: test_rights_granted_are_rights_used of
-e2e/cluster has all of them."""
+"""Used where a volume is not there, somebody else writes a Deployment, or devices are claimed:
+test_rights_granted_are_rights_used of e2e/cluster has all of them."""
 
 
 @pytest.mark.parametrize("part", ["operator", "controlplane"])
