@@ -154,6 +154,7 @@ async def _ask(http: aiohttp.ClientSession, running: Running, number: int) -> in
         return answer.status
 
 
+@pytest.mark.slow
 async def test_from_zero_to_two_and_back_under_traffic_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,8 +107,9 @@ async def test_the_hour_says_since_when_and_legends_have_the_latest_values(page:
     await plane.chat("something for the legends", stream=True)
 
     async def known() -> bool:
-        label = "figure[data-chart=latency] .plot[aria-label]"
-        return await _drawn(page) and bool(re.search(r"token \d", str(await page.get_attribute(label, "aria-label"))))
+        label = "figure[data-chart={}] .plot[aria-label]"
+        told = [str(await page.get_attribute(label.format(kind), "aria-label")) for kind in ("ratio", "latency")]
+        return await _drawn(page) and all(re.search(r"(ratio|token) \d", text) for text in told)
 
     await until(known)
     since = r"^since \d\d:\d\d:\d\d: nothing is known of before$"
