@@ -15,8 +15,8 @@ from charts.dashboards.promql import (
     increase,
     quantile,
     rate,
-    ratio,
     series,
+    share_of_rates,
     summed,
 )
 
@@ -39,7 +39,7 @@ FLEET: Final = Dashboard(
                     "Share of prompt tokens that workers served from cache.",
                     "percentunit",
                     Query(
-                        ratio(
+                        share_of_rates(
                             summed(rate("cachefleet_cached_tokens_total", JOB, MODEL)),
                             summed(rate("cachefleet_prompt_tokens_total", JOB, MODEL)),
                         )
@@ -73,7 +73,7 @@ FLEET: Final = Dashboard(
                     "Share of answers with a status of 500 and above.",
                     "percentunit",
                     Query(
-                        ratio(
+                        share_of_rates(
                             f"({summed(rate('cachefleet_requests_total', JOB, MODEL, _FAILED))} or vector(0))",
                             summed(rate("cachefleet_requests_total", JOB, MODEL)),
                         )
@@ -199,7 +199,7 @@ FLEET: Final = Dashboard(
                     "Share of each tenant's prompt tokens that was served from cache.",
                     "percentunit",
                     Query(
-                        ratio(
+                        share_of_rates(
                             summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
                             summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"),
                         ),

@@ -35,6 +35,11 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / {whole}"
 
 
+def share_of_rates(part: str, whole: str) -> str:
+    """One rate as a share of another, 1 at most: Prometheus extrapolates each to its range for itself."""
+    return f"clamp_max({ratio(part, whole)}, 1)"
+
+
 def difference(expression: str, less: str) -> str:
     """What is left of one expression without another."""
     return f"{expression} - {less}"

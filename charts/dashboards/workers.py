@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, graph, rates_by
-from charts.dashboards.promql import AGENTS, JOB, POOL, WORKER, highest, increase, lowest, rate, ratio, series, summed
+from charts.dashboards.promql import (
+    AGENTS,
+    JOB,
+    POOL,
+    WORKER,
+    highest,
+    increase,
+    lowest,
+    rate,
+    ratio,
+    series,
+    share_of_rates,
+    summed,
+)
 
 RANK: Final = (JOB, POOL, WORKER)
 
@@ -33,7 +46,7 @@ WORKERS: Final = Dashboard(
                     "Share of the prompt tokens looked up that the engine itself found in its cache.",
                     "percentunit",
                     Query(
-                        ratio(
+                        share_of_rates(
                             each_rank(rate("cachefleet_worker_prefix_hit_tokens_total", *RANK)),
                             each_rank(rate("cachefleet_worker_prefix_queried_tokens_total", *RANK)),
                         ),
