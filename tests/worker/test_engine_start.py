@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -140,7 +141,21 @@ def test_an_engine_presents_the_certificate_of_the_moment(tmp_path: Path) -> Non
 def test_an_engine_whose_image_of_weights_is_empty_says_so(tmp_path: Path) -> None:
     """As containerd mounts an artifact."""
     arguments = ["--model", str(tmp_path), "--served-model-name", "tiny"]
-    assert "build an image of the model's files" in without_weights(arguments, tmp_path)
+    assert "build an image of its files" in without_weights(arguments, tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert without_weights(arguments, tmp_path) == ""
     assert without_weights(["--model", "org/tiny"], tmp_path / "missing") == ""
+
+
+def test_an_engine_whose_image_of_an_adapter_is_empty_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "1f3a"
+    folder.mkdir()
+    modules = [json.dumps({"name": name, "path": path}) for name, path in (("far", "a/b@c"), ("sql", str(folder)))]
+    arguments = ["--model", "org/tiny", "--enable-lora", "--lora-modules", "odd", "{", *modules, "--port", "1"]
+    words = without_weights(arguments, adapters=tmp_path)
+    assert words.startswith(f"{folder} is empty: what the source of adapter sql in spec.model.adapters names")
+    assert without_weights(arguments, adapters=tmp_path / "elsewhere") == "", "a folder that is no image's"
+    (folder / "adapter_config.json").write_text("{}")
+    assert without_weights(arguments, adapters=tmp_path) == ""
+    folder.rename(tmp_path / "gone")
+    assert without_weights(arguments, adapters=tmp_path) == ""

@@ -7,8 +7,9 @@ becomes the folder that was fetched, whose name has the commit: so blocks of dif
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from cachefleet_core.pool.adapter_options import ADAPTERS, PATH_STARTS, REVISION
@@ -29,11 +30,32 @@ def fetch(source: str, revision: str) -> str:
 
 def with_fetched(arguments: Sequence[str], fetch: Fetch = fetch) -> list[str]:
     """The arguments with folders in place of hub ids at revisions. AdapterError."""
-    out, inside = [], False
-    for word in arguments:
+    modules = set(_modules(arguments))
+    return [_fetched(word, fetch) if place in modules else word for place, word in enumerate(arguments)]
+
+
+def adapter_folders(arguments: Sequence[str]) -> dict[str, Path]:
+    """The adapters among the arguments that are loaded from folders, by name."""
+    read = (_read(arguments[place]) for place in _modules(arguments))
+    return {str(one.get("name")): Path(one["path"]) for one in read if one and one["path"].startswith(PATH_STARTS)}
+
+
+def _modules(arguments: Sequence[str]) -> Iterator[int]:
+    """Places of the arguments that may each describe an adapter in JSON."""
+    inside = False
+    for place, word in enumerate(arguments):
         inside = word == ADAPTERS or (inside and not word.startswith("-"))
-        out.append(_fetched(word, fetch) if inside and word.startswith("{") else word)
-    return out
+        if inside and word.startswith("{"):
+            yield place
+
+
+def _read(word: str) -> dict[str, Any] | None:
+    """An adapter of a pool; None for what is not, of which vLLM says what is wrong with it."""
+    try:
+        module = json.loads(word)
+        return {**module, "path": str(module["path"])}
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def folder_of(path: str, fetch: Fetch = fetch) -> str:
@@ -49,15 +71,11 @@ def folder_of(path: str, fetch: Fetch = fetch) -> str:
 
 
 def _fetched(word: str, fetch: Fetch) -> str:
-    try:
-        module = json.loads(word)
-        path = str(module["path"])
-    except (ValueError, TypeError, KeyError):
-        return word  # not of a pool: vLLM says what is wrong with it
-    if REVISION not in path:
+    module = _read(word)
+    if module is None or REVISION not in module["path"]:
         return word
     try:
-        folder = folder_of(path, fetch)
+        folder = folder_of(module["path"], fetch)
     except AdapterError as error:
         raise AdapterError(f"adapter {module.get('name')}: {error}") from error
-    return word if folder == path else json.dumps({**module, "path": folder})
+    return word if folder == module["path"] else json.dumps({**module, "path": folder})

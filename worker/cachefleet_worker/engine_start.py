@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cachefleet_core.pool.adapter_options import MODEL_FOLDER
+from cachefleet_core.pool.adapter_options import ADAPTERS_FOLDER, MODEL_FOLDER
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
 from cachefleet_runtime.tls import follow, settled
-from cachefleet_worker.adapter_weights import AdapterError, with_fetched
+from cachefleet_worker.adapter_weights import AdapterError, adapter_folders, with_fetched
 from cachefleet_worker.drain_first import SECONDS, URL, drain_first
 
 SERVER: Final = "vllm.entrypoints.openai.api_server"
@@ -68,16 +68,29 @@ def on_this_machine(arguments: list[str], *, both_families: bool) -> list[str]:
     return [*arguments[:host], "0.0.0.0", *arguments[host + 1 :]]  # noqa: S104  # the pod's own
 
 
-def without_weights(arguments: Sequence[str], folder: Path = Path(MODEL_FOLDER)) -> str:
-    """Why the model's image cannot be loaded, "" where it can, or where the model comes from elsewhere.
+def without_weights(
+    arguments: Sequence[str], folder: Path = Path(MODEL_FOLDER), adapters: Path = Path(ADAPTERS_FOLDER)
+) -> str:
+    """Why the image of the model or of an adapter cannot be loaded, "" where all can, or where they come from
+    elsewhere.
 
     containerd takes an OCI artifact for an image of no layers, and mounts an empty folder.
     """
-    if str(folder) not in arguments or any(folder.iterdir()):
-        return ""
+    mounted = {folder: "spec.model.source"} if str(folder) in arguments else {}
+    for name, path in adapter_folders(arguments).items():
+        if path.is_relative_to(adapters):
+            mounted[path] = f"the source of adapter {name} in spec.model.adapters"
+    return next((_empty_words(path, named) for path, named in mounted.items() if _is_empty(path)), "")
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _empty_words(folder: Path, named: str) -> str:
     return (
-        f"{folder} is empty: what spec.model.source names has no files there. containerd mounts images alone, no other "
-        "OCI artifacts: build an image of the model's files"
+        f"{folder} is empty: what {named} names has no files there. containerd mounts images alone, no other OCI "
+        "artifacts: build an image of its files"
     )
 
 

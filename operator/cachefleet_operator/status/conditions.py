@@ -8,6 +8,7 @@ from typing import Final
 from cachefleet_core.budget import BudgetReason
 from cachefleet_core.fleet_status.pool_facts import AdapterConflict
 from cachefleet_core.index_contract import Difference
+from cachefleet_core.pool.adapter_options import ADAPTERS_FOLDER
 from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     blind,
@@ -24,6 +25,8 @@ from cachefleet_operator.status.pool_assessment import NOTHING, Observations, Ve
 
 APART: Final = 0.05
 """How far what was served may be from the engines' own counters without a word."""
+_NO_FILES: Final = f"No adapter found for {ADAPTERS_FOLDER}/"
+"""vLLM's words about the folder where an image of an adapter is mounted."""
 _KEY_REASONS: Final = frozenset({Reason.FLEET_KEY_BROKEN, Reason.FLEET_KEY_CHANGED, Reason.KEYS_REWRITTEN})
 """Reasons for which a spec cannot be used that are about keys."""
 
@@ -136,6 +139,8 @@ def _as_asked(facts: Facts) -> Finding:
         worker, problem = found
         words = f"worker {worker}: adapter {problem.name} is not as the pool has it, and gets no requests there"
         help_words = "correct its source or the variable named, or take it out; it is tried again"
+        if _NO_FILES in problem.detail:
+            help_words = f"its image has no adapter there, as an OCI artifact has none for containerd; {help_words}"
         return Finding(kind, "False", Reason.ADAPTER_NOT_LOADED, f"{words}: {problem.detail}; {help_words}")
     if not any(member.ready for member in facts.pool.members):
         return Finding(kind, "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")

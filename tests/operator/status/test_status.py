@@ -272,6 +272,13 @@ def test_an_adapter_that_is_not_loaded_is_told_with_the_engines_words_and_what_t
     )
 
 
+def test_an_adapter_whose_image_has_none_is_told_of_images() -> None:
+    problem = AdapterProblem(name="sql", detail="Loading lora sql failed: No adapter found for /mnt/adapters/1f3a")
+    known = facts(member(), member("demo-b", adapters=AdapterReport(problems=(problem,))))
+    (found,) = [each for each in made(observations(known=known))["conditions"] if each["type"] == "EngineAsAsked"]
+    assert "/mnt/adapters/1f3a; its image has no adapter there, as an OCI artifact has none" in found["message"]
+
+
 @pytest.mark.parametrize(
     ("conflict", "message"),
     [
