@@ -39,9 +39,13 @@ class SelectorError(ValueError):
     """An expression that cannot be evaluated here."""
 
 
+class NoConditionError(SelectorError):
+    """An expression that gives something else than true or false, which Kubernetes refuses."""
+
+
 def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) -> bool:
     """Whether a device of a ResourceSlice fulfils all of them. One that asks for what a device does not have is not
-    fulfilled. SelectorError for one that cannot be evaluated here.
+    fulfilled. SelectorError for one that cannot be evaluated here, or is no condition.
     """
     described: dict[str, Any] = {"driver": driver, "attributes": {}, "capacity": {}}
     for part, read in (("attributes", _attribute), ("capacity", capacity_bytes)):
@@ -77,7 +81,7 @@ def _holds(expression: str, described: dict[str, Any]) -> bool:
     if len(_MACRO.findall(expression)) > 1:
         raise SelectorError(f"{expression!r} has more than the one macro (all, exists, map...) that is evaluated here")
     try:
-        return bool(_program(expression).evaluate({"device": json_to_cel(described)}))
+        given = _program(expression).evaluate({"device": json_to_cel(described)})
     except CELParseError as error:
         raise SelectorError(f"{expression!r} cannot be read here") from error
     except RecursionError as error:
@@ -86,6 +90,14 @@ def _holds(expression: str, described: dict[str, Any]) -> bool:
         if "undeclared reference" in str(error):
             raise SelectorError(f"{expression!r} has a function that is not known here") from error
         return False
+    if not isinstance(given, BoolType | bool):
+        raise NoConditionError(f"{expression!r} gives {_named(given)}, and must give true or false")
+    return bool(given)
+
+
+def _named(value: Any) -> str:
+    """CEL's name of a value's type."""
+    return "null" if value is None else type(value).__name__.removesuffix("Type").lower()
 
 
 @lru_cache(maxsize=256)

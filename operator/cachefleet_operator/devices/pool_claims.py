@@ -14,7 +14,7 @@ from cachefleet_core.budget import MIB
 from cachefleet_core.pool.admitted import known_memory
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator import names
-from cachefleet_operator.devices.cel_selectors import SelectorError, capacity_bytes
+from cachefleet_operator.devices.cel_selectors import NoConditionError, SelectorError, capacity_bytes
 from cachefleet_operator.devices.published_devices import ClaimApi, PublishedDevices, published_devices, requests_of
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests.claim_template import claim_template_spec
@@ -107,6 +107,8 @@ def _least(asked: Sequence[Object], published: PublishedDevices) -> DeviceMemory
         name = request.get("deviceClassName")
         try:
             matching = published.matching(request)
+        except NoConditionError as error:  # the memory of devices is of no use to a claim that is never allocated
+            return DeviceMemory(problem=f"selector {error}; correct it in device.claims or in DeviceClass {name}")
         except SelectorError as error:
             return DeviceMemory(problem=f"selector {error}; {_SET}")
         if matching is None:

@@ -11,7 +11,7 @@ import pytest
 from cachefleet_core.pool.admitted import in_force, known_memory
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.devices import published_devices
-from cachefleet_operator.devices.cel_selectors import SelectorError, fulfils, quantity
+from cachefleet_operator.devices.cel_selectors import NoConditionError, SelectorError, fulfils, quantity
 from cachefleet_operator.devices.pool_claims import DeviceMemory, device_memory
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.reconciler import Outcome
@@ -57,6 +57,24 @@ def test_expressions_are_evaluated_as_kubernetes_does(expression: str, held: boo
 def test_what_cannot_be_evaluated_here_is_said_and_not_guessed(expression: str) -> None:
     with pytest.raises(SelectorError):
         fulfils([expression], DRIVER, GPU)
+
+
+@pytest.mark.parametrize(
+    ("expression", "given"),
+    [
+        ("device.driver", "string"),
+        (f"device.attributes['{DRIVER}'].model", "string"),
+        ("0", "int"),
+        ("1", "int"),
+        ("null", "null"),
+        ("[true]", "list"),
+        ("device", "map"),
+    ],
+)
+def test_an_expression_that_is_no_condition_is_refused(expression: str, given: str) -> None:
+    with pytest.raises(NoConditionError, match=f"gives {given}, and must give true or false"):
+        fulfils([expression], DRIVER, GPU)
+    assert not fulfils(["false", expression], DRIVER, GPU), "as in Kubernetes: the first that does not hold decides"
 
 
 TEN = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
@@ -184,8 +202,12 @@ async def test_a_template_s_alternatives_all_count() -> None:
             "no device of DeviceClass gpu that is asked for tells its memory",
         ),
         ((device_class("gpu", "unknown(device)"), resource_slice("a", "1Gi")), "function that is not known here"),
+        (
+            (device_class("gpu", "device.driver"), resource_slice("a", "1Gi")),
+            "gives string, and must give true or false; correct it in device.claims or in DeviceClass gpu",
+        ),
     ],
-    ids=["no class", "no device", "no memory", "odd function"],
+    ids=["no class", "no device", "no memory", "odd function", "no condition"],
 )
 async def test_what_is_not_told_is_not_guessed(there: tuple[Object, ...], words: str) -> None:
     found = await read(Store(*there), pool(claiming()))
