@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cachefleet_core.budget import MIB
@@ -42,11 +42,32 @@ class ClaimTemplates:
 NO_TEMPLATES: Final = ClaimTemplates()
 
 
-async def claim_templates(api: ClaimApi, pool: Object) -> ClaimTemplates:
-    """Those of a pool as the API server has it; nothing is asked where it claims no devices."""
-    namespace, name = pool["metadata"]["namespace"], pool["metadata"]["name"]
-    if not claims_devices(pool):
-        return NO_TEMPLATES
+class ClaimReader:
+    """Reads pools' templates. A pool without claims is asked about once: one of a former spec may be left over."""
+
+    def __init__(self, api: ClaimApi) -> None:
+        self._api = api
+        self._without: set[tuple[str, str]] = set()
+
+    async def templates(self, pool: Object) -> ClaimTemplates:
+        """Those of a pool as the API server has it; no problem where it claims no devices."""
+        key = pool["metadata"]["namespace"], pool["metadata"]["name"]
+        if claims_devices(pool):
+            self._without.discard(key)
+            return await _templates(self._api, *key)
+        if key in self._without:
+            return NO_TEMPLATES
+        found = replace(await _templates(self._api, *key), problem="")
+        if not found.templates:
+            self._without.add(key)
+        return found
+
+    def forget(self, namespace: str, name: str) -> None:
+        """A pool is gone: another of its name is asked about anew."""
+        self._without.discard((namespace, name))
+
+
+async def _templates(api: ClaimApi, namespace: str, name: str) -> ClaimTemplates:
     try:
         found = await api.list(KIND, namespace, page=LIST_PAGE, selector=names.selector(name))
     except RefusedError as error:

@@ -16,7 +16,7 @@ from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
 from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
-from cachefleet_operator.devices.pool_claims import ClaimsError, claim_templates, device_memory
+from cachefleet_operator.devices.pool_claims import ClaimReader, ClaimsError, device_memory
 from cachefleet_operator.devices.waiting_claims import claim_failures
 from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
@@ -121,6 +121,7 @@ class Reconciler:
         self._reporter = reporter
         self._certificates = certificates
         self._later = later
+        self._claims = ClaimReader(api)
         self._futile = FutileApplies()
         self._conflicts = FieldConflicts()
 
@@ -160,7 +161,7 @@ class Reconciler:
             ),
         )
         children = {ref: child for ref, child in zip(refs, found, strict=True) if isinstance(child, dict)}
-        claims = await claim_templates(self._api, pool)
+        claims = await self._claims.templates(pool)
         children |= claims.templates
         labelled, unlabelled = (each if isinstance(each, list) else () for each in (with_label, without))
         pods = (*labelled, *unlabelled)
@@ -356,6 +357,7 @@ class Reconciler:
     def _forget(self, key: PoolKey) -> None:
         namespace, name = key.split("/")
         self._facts_cache.drop(key)
+        self._claims.forget(namespace, name)
         refs = manifests.refs(namespace, name)
         self._futile.forget(refs)
         self._conflicts.forget(refs)

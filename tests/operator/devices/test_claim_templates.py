@@ -143,9 +143,58 @@ async def test_rights_that_lack_are_said() -> None:
     assert condition(store, "ConfigValid")["message"].endswith("ResourceClaimTemplates cannot be read: may not list")
 
 
-async def test_nothing_is_asked_of_claims_for_a_pool_without() -> None:
-    asked = []
+async def test_of_a_pool_without_claims_templates_are_asked_about_once() -> None:
+    asked: list[str] = []
     store = Store(document())
     store.before = lambda _, ref: asked.append(ref.kind)
+    one = reconciler(store)
+    await one.reconcile(KEY)
+    await one.reconcile(KEY)
+    assert [kind for kind in asked if kind.startswith(("Resource", "Device"))] == ["ResourceClaimTemplate"]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"resource": "nvidia.com/gpu"},
+        {"claims": {"resourceClaimName": "theirs"}},
+        {"claims": {"resourceClaimTemplateName": "theirs"}},
+    ],
+    ids=["no claims", "a claim", "a template"],
+)
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "a new operator each time"])
+async def test_the_last_template_goes_with_the_last_pod_that_is_made_of_it(
+    after: Any,
+    restarted: bool,  # noqa: FBT001  # a case
+) -> None:
+    store = Store(document(claiming(className="gpu")))
+    lasting = reconciler(store)
+
+    async def look() -> Outcome:
+        return await (reconciler(store) if restarted else lasting).reconcile(KEY)
+
+    await look()
+    store.settle()
+    store.objects[POOL]["spec"]["device"] = {"memoryMiB": 8192, **after}
+    store.objects[POOL]["metadata"]["generation"] = 2
+    await look()
+    await look()
+    assert len(templates(store)) == 1, "a pod of the old ReplicaSet may be made again"
+    store.settle()
+    await look()
+    assert templates(store) == []
+    assert await look() is Outcome.DONE
+
+
+@pytest.mark.parametrize("how", ["not served", "not allowed"])
+async def test_a_pool_without_claims_needs_no_claims(how: str) -> None:
+    def refuse(_: str, ref: Ref) -> None:
+        if ref.kind == "ResourceClaimTemplate":
+            raise RefusedError(403, "Forbidden", "may not list")
+
+    store = Store(document())
+    store.unserved = {"ResourceClaimTemplate"}
+    if how == "not allowed":
+        store.before = refuse
     await reconciler(store).reconcile(KEY)
-    assert not {kind for kind in asked if kind.startswith(("Resource", "Device"))}
+    assert condition(store, "ConfigValid")["status"] == "True"
