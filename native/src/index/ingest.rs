@@ -1,11 +1,13 @@
 //! Checks capacity for many operations at once, and slices operations so that readers do not wait long.
 
 use super::{Full, Index, Operation};
+use crate::digest::Tier;
 use std::borrow::Cow;
 
 impl Index {
     /// Makes sure that operations of one worker fit, in any order; where `replaces`, they replace all that it holds.
-    /// Their removals are not counted: a bound may be reported a little early, never late.
+    /// Their removals are not counted: a bound may be reported a little early, never late. What is replaced is, as far
+    /// as no other worker holds it too; it may be gone then.
     ///
     /// # Errors
     /// They do not fit; nothing has changed.
@@ -17,59 +19,96 @@ impl Index {
             return Err(Full::Workers { known, limit: self.limits.workers });
         }
         let keys: usize = operations.iter().map(|operation| operation.keys().len()).sum();
-        let all = Wanted { keys: keys as u64, chains: operations.len() };
-        if self.fits(all, 0) {
+        let all = Wanted { holdings: keys as u64, keys: keys as u64, chains: operations.len() };
+        if self.fits(all, None) {
             return Ok(());
         }
-        let lacking = |operation: &&Operation| match operation {
-            Operation::Stored { keys, tier, .. } => self.tiers[*tier as usize].lacking(&self.sets, slot, keys),
-            Operation::Removed { .. } | Operation::Cleared => 0,
-        };
-        let wanted = Wanted { keys: operations.iter().map(lacking).sum(), ..all };
-        if wanted.keys == 0 {
+        let replaced = if replaces { self.slot(worker) } else { None };
+        let wanted = if replaces { self.anew(operations, replaced) } else { self.more(operations, slot) };
+        if wanted.holdings == 0 {
             return Ok(());
         }
-        let own_slot = if replaces { self.slot(worker) } else { None };
-        let own = own_slot.map_or(0, |slot| self.workers.holdings(slot).blocks);
-        if !self.sweep_until(|index| index.fits(wanted, own)) {
-            return Err(self.full(wanted, own));
+        if !self.sweep_until(|index| index.fits(wanted, replaced)) {
+            return Err(self.full(wanted, replaced));
         }
-        if !self.fits(wanted, 0) {
+        if !self.fits(wanted, None) {
             self.forget(worker);
-            self.sweep_until(|index| index.fits(wanted, 0));
+            self.sweep_until(|index| index.fits(wanted, None));
         }
         Ok(())
     }
 
-    /// Whether so much more fits where `own` holdings go. What these free is not known before: they may be shared.
-    fn fits(&self, wanted: Wanted, own: u64) -> bool {
-        self.held + wanted.keys <= self.limits.held + own && self.used() + wanted.bytes() <= self.limits.bytes
+    /// What operations of a worker that keeps what it holds may need.
+    fn more(&self, operations: &[&Operation], slot: Option<u32>) -> Wanted {
+        let lacking = |(keys, tier): (&[u64], Tier)| self.tiers[tier as usize].lacking(&self.sets, slot, keys);
+        let keys = operations.iter().map(|operation| lacking(stored(operation))).sum();
+        Wanted { holdings: keys, keys, chains: operations.len() }
     }
 
-    fn full(&self, wanted: Wanted, own: u64) -> Full {
-        if self.held + wanted.keys > self.limits.held + own {
-            return Full::Blocks { held: self.held, limit: self.limits.held };
+    /// What operations that replace all of a worker's may need: keys that others hold stay where they are, and so does
+    /// a chain of which each key is held.
+    fn anew(&self, operations: &[&Operation], replaced: Option<u32>) -> Wanted {
+        let (all, others) = (self.workers.live(), self.workers.live_but(replaced));
+        let mut wanted = Wanted { holdings: 0, keys: 0, chains: 0 };
+        for (keys, tier) in operations.iter().map(|operation| stored(operation)) {
+            let tier = &self.tiers[tier as usize];
+            wanted.holdings += keys.len() as u64;
+            wanted.keys += tier.unheld(&self.sets, &others, keys);
+            wanted.chains += usize::from(tier.unheld(&self.sets, all, keys) > 0);
         }
-        Full::Memory { bytes: self.used(), limit: self.limits.bytes }
+        wanted
+    }
+
+    /// Whether so much more fits where the worker of the slot `replaced` goes: with what it alone holds goes its memory.
+    fn fits(&self, wanted: Wanted, replaced: Option<u32>) -> bool {
+        let alone = replaced.map_or(0, |slot| self.sets.alone(slot));
+        let bytes = wanted.bytes().saturating_sub(bytes(alone));
+        self.fits_held(wanted, replaced) && (bytes == 0 || self.used().saturating_add(bytes) <= self.limits.bytes)
+    }
+
+    fn fits_held(&self, wanted: Wanted, replaced: Option<u32>) -> bool {
+        let own = replaced.map_or(0, |slot| self.workers.holdings(slot).blocks);
+        self.held + wanted.holdings <= self.limits.held + own
+    }
+
+    fn full(&self, wanted: Wanted, replaced: Option<u32>) -> Full {
+        if self.fits_held(wanted, replaced) {
+            return Full::Memory { bytes: self.used(), limit: self.limits.bytes };
+        }
+        Full::Blocks { held: self.held, limit: self.limits.held }
     }
 }
 
 /// What operations may need at most.
 #[derive(Clone, Copy)]
 struct Wanted {
+    /// (key, tier) that the worker does not hold, or not once its present ones are gone.
+    holdings: u64,
+    /// Of these, what takes memory.
     keys: u64,
     chains: usize,
 }
 
 impl Wanted {
-    /// Of a key in a long run: itself, pages to come, and a slot of the table that is just more than half full.
-    const KEY_BYTES: usize = 40;
     /// Of a run of its own: head, run, first pages, list of holders.
     const CHAIN_BYTES: usize = 512;
 
     fn bytes(self) -> usize {
-        let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
-        keys.saturating_mul(Self::KEY_BYTES) + self.chains * Self::CHAIN_BYTES
+        bytes(self.keys).saturating_add(self.chains.saturating_mul(Self::CHAIN_BYTES))
+    }
+}
+
+/// Memory of keys in long runs: themselves, pages to come, and slots of a table that is just more than half full.
+fn bytes(keys: u64) -> usize {
+    const KEY_BYTES: usize = 40;
+    usize::try_from(keys).unwrap_or(usize::MAX).saturating_mul(KEY_BYTES)
+}
+
+/// The keys that an operation adds, and where.
+fn stored<'a>(operation: &'a Operation) -> (&'a [u64], Tier) {
+    match operation {
+        Operation::Stored { keys, tier, .. } => (keys, *tier),
+        Operation::Removed { .. } | Operation::Cleared => (&[], Tier::Device),
     }
 }
 
@@ -92,9 +131,9 @@ pub fn slices<'a>(operation: &'a Operation<'_>, most: usize) -> Vec<Operation<'a
 
 #[cfg(test)]
 mod tests {
-    use super::{Cow, Full, Index, Operation};
-    use crate::digest::Tier;
+    use super::{Cow, Full, Index, Operation, Tier};
     use crate::index::Limits;
+    use std::ops::Range;
 
     fn stored(key: u64) -> Operation<'static> {
         Operation::Stored { parent: 0, keys: Cow::Owned(vec![key]), tier: Tier::Device }
@@ -115,5 +154,58 @@ mod tests {
             .apply("steady", &Operation::Removed { keys: Cow::Owned(vec![1 << 40]), tier: Tier::Device })
             .expect("removals need nothing");
         assert_eq!(index.digest("steady"), before);
+    }
+
+    fn chain(keys: Range<u64>) -> Operation<'static> {
+        Operation::Stored { parent: 0, keys: Cow::Owned(keys.collect()), tier: Tier::Device }
+    }
+
+    /// An index whose memory is used up but for one chain's, of workers that hold 20,000 keys each.
+    fn at_the_bound(holdings: &[(&str, Range<u64>)]) -> Index {
+        let mut index = Index::new(Limits { workers: 8, held: 1 << 20, bytes: Limits::MOST_BYTES });
+        for (worker, keys) in holdings {
+            index.apply(worker, &chain(keys.clone())).expect("there is room");
+        }
+        index.limits.bytes = index.used() + 512;
+        index
+    }
+
+    fn replace(index: &mut Index, worker: &str, keys: Range<u64>) -> Result<(), Full> {
+        let operation = chain(keys);
+        index.room_for(worker, &[&operation], true)?;
+        index.forget(worker);
+        index.apply_all(worker, &[&operation])
+    }
+
+    #[test]
+    fn what_replaces_as_much_fits_at_the_bound() {
+        let mut index = at_the_bound(&[("steady", 1..20_001), ("replaced", 20_001..40_001)]);
+        for (first, last) in [(20_001, 40_001), (30_001, 50_001), (60_001, 80_001)] {
+            replace(&mut index, "replaced", first..last).expect("as much goes as comes");
+            assert_eq!((index.held("steady"), index.held("replaced")), (20_000, 20_000));
+            assert!(index.used() <= index.limits.bytes + (64 << 10), "{} of {}", index.used(), index.limits.bytes);
+        }
+        let refused = replace(&mut index, "replaced", 100_001..121_001);
+        assert!(matches!(refused, Err(Full::Memory { .. })));
+        assert_eq!(index.held("replaced"), 20_000);
+    }
+
+    #[test]
+    fn what_is_held_already_fits_whoever_holds_it_and_however_far_beyond_the_bound() {
+        let mut index = at_the_bound(&[("steady", 1..20_001), ("shares", 1..20_001), ("alone", 20_001..40_001)]);
+        index.limits.bytes = 1 << 16;
+        for (worker, keys) in [("shares", 1..20_001), ("alone", 20_001..40_001), ("new", 5_001..15_001)] {
+            let held = keys.end - keys.start;
+            replace(&mut index, worker, keys).expect("it takes no key more");
+            assert_eq!(index.held(worker), held);
+        }
+    }
+
+    #[test]
+    fn what_others_hold_too_is_not_freed_by_its_replacement() {
+        let mut index = at_the_bound(&[("steady", 1..20_001), ("shares", 1..20_001)]);
+        let refused = replace(&mut index, "shares", 20_001..40_001);
+        assert!(matches!(refused, Err(Full::Memory { .. })));
+        assert_eq!(index.held("shares"), 20_000);
     }
 }

@@ -175,6 +175,12 @@ impl Sets {
         }
     }
 
+    /// How many blocks one worker alone holds.
+    #[must_use]
+    pub fn alone(&self, slot: u32) -> u64 {
+        self.solo.get(slot as usize).copied().unwrap_or(0)
+    }
+
     /// By slot, the sum over a worker's blocks of 1 / number of their holders; `live` masks the workers that count.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an estimate, of counts far below 2**52")]

@@ -155,12 +155,22 @@ impl Tier {
         let Some(slot) = slot else {
             return keys.len() as u64;
         };
+        self.count_unless(keys, |set| sets.has(set, slot))
+    }
+
+    /// How many of `keys` no worker of a mask holds.
+    pub fn unheld(&self, sets: &Sets, mask: &[u64], keys: &[u64]) -> u64 {
+        self.count_unless(keys, |set| sets.count_in(set, mask) > 0)
+    }
+
+    /// How many of `keys` have no holders, or a set of them that is not `as_asked`.
+    fn count_unless(&self, keys: &[u64], as_asked: impl Fn(SetId) -> bool) -> u64 {
         let holds = |key: u64| {
             let Some(place) = self.find(key) else {
                 return false;
             };
             let mut here = pieces(self.runs[place.run].spans(), place.offset, place.offset + 1);
-            here.any(|piece| sets.has(piece.set, slot))
+            here.any(|piece| as_asked(piece.set))
         };
         keys.iter().filter(|key| !holds(**key)).count() as u64
     }

@@ -46,6 +46,15 @@ impl Workers {
         &self.live
     }
 
+    /// The mask of live workers without one.
+    pub fn live_but(&self, slot: Option<u32>) -> Vec<u64> {
+        let mut mask = self.live.clone();
+        if let Some(slot) = slot {
+            mask[slot as usize / 64] &= !(1 << (slot % 64));
+        }
+        mask
+    }
+
     pub fn slot(&self, name: &str) -> Option<u32> {
         self.slots.get(name).copied()
     }
