@@ -104,9 +104,12 @@ class LiveFleet(Fleet):
         """With the scores of all candidates."""
         return super().route(model, prompt, every=every, **options)
 
-    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
+    def receive(
+        self, connection: Connection, frame: Report | Snapshot | Delta, place: tuple[int, int] | None = None
+    ) -> list[StreamEvent]:
         """Also of a frame that was never bytes: it is made some, as every frame is."""
-        return super().receive(connection, sent(frame) if isinstance(frame, Snapshot | Delta | State) else frame)
+        made = sent(frame) if isinstance(frame, Snapshot | Delta | State) else frame
+        return super().receive(connection, made, place)
 
     def report(self, worker: str = "demo-0", holds: Iterable[int] = (), **changes: Any) -> FakeLink:
         """Connect an agent that holds ``holds`` and says so; its link."""

@@ -249,11 +249,13 @@ class ModelledFleet(LiveFleet):
                 super().hear(connection, Loads((load,)))
                 modelled.last_used = worker.row.last_used if heard.begun else modelled.last_used
 
-    def receive(self, connection: Connection, frame: Report | Snapshot | Delta) -> list[StreamEvent]:
+    def receive(
+        self, connection: Connection, frame: Report | Snapshot | Delta, place: tuple[int, int] | None = None
+    ) -> list[StreamEvent]:
         """A State that is taken over counts in both."""
         worker = connection.ranks.get(frame.rank)
         before = worker.load if worker else None
-        events = super().receive(connection, frame)
+        events = super().receive(connection, frame, place)
         if worker is not None and worker.load is not None and worker.load is not before:
             self.loads(worker).accept(worker.load.state, self.now)
         return events

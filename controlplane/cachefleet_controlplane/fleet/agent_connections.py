@@ -107,8 +107,10 @@ class AgentConnections:
             connection.link.send(pool.warm)
         return events
 
-    def receive(self, connection: Connection, frame: Report, now: float) -> list[StreamEvent]:
-        """Process a frame of a stream; its events.
+    def receive(
+        self, connection: Connection, frame: Report, now: float, place: tuple[int, int] | None = None
+    ) -> list[StreamEvent]:
+        """Process a frame of a stream; its events. ``place``: where native code found a State that it has kept.
 
         RefusedError: no Hello announced its rank; nothing has changed. FrameError: its blocks are malformed and nothing
         has changed, or those of a Delta held back before are, and the stream awaits its next snapshot.
@@ -117,7 +119,6 @@ class AgentConnections:
         if worker is None:
             raise RefusedError("unannounced", f"rank {frame.rank} sent no hello on this connection")
         event = Received(connection.number, frame)
-        place = connection.tap and connection.tap.place()
         if place and worker.live and worker.live.followed:
             return self._checked(worker, event, place, now)
         return self._step(worker, event, now)
@@ -211,7 +212,7 @@ class AgentConnections:
             self._hand_over(worker, now)
 
     def _checked(self, worker: Worker, event: Received, place: tuple[int, int], now: float) -> list[StreamEvent]:
-        """A State: native code noted number and digest where it came, and goes on with what followed it."""
+        """A State: native code has noted number and digest where it came, and goes on with what followed it."""
         sequence, digest = place
         worker.follow(replace(worker.stream, sequence=sequence))
         events = self._stepped(worker, event, now, digest)

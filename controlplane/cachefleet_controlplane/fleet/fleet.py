@@ -304,10 +304,13 @@ class Fleet:
         self._changed()
         return events
 
-    def receive(self, connection: Connection, frame: Report) -> list[StreamEvent]:
-        """Process a frame of a stream; its events. RefusedError: no Hello came before it. FrameError: malformed."""
+    def receive(self, connection: Connection, frame: Report, place: tuple[int, int] | None = None) -> list[StreamEvent]:
+        """Process a frame of a stream, of a State with its place where native code kept it; its events.
+
+        RefusedError: no Hello came before it. FrameError: malformed.
+        """
         now = self._clock()
-        events = self._agents.receive(connection, frame, now)
+        events = self._agents.receive(connection, frame, now, place)
         if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).row.open:
             worker.history.note(frame.data, now)
         if isinstance(frame, State):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,6 +112,9 @@ class ReportSession:
         self._reporter = Reporter()
         self._left_out: set[int] = set()
         """Ranks of which nothing is taken, because the pool does not declare them."""
+        self._connection: Connection | None = None
+        self._heard_at = 0.0
+        """When the last frame came, on the event loop's clock."""
 
     async def run(self) -> None:
         """Serve the connection to its end; sends the farewell, if there is one."""
@@ -145,14 +149,31 @@ class ReportSession:
             except (RuntimeError, OSError):
                 return  # the connection is gone; the reader ends as well
 
+    def take_states(self) -> None:
+        """Deal with the States that native code has kept; one that is wrong ends the connection."""
+        if self._connection is not None:
+            with self._farewell():
+                self._take_kept(self._connection)
+
     async def _read(self) -> None:
         """Every end of this sets a farewell, except that the agent has disconnected."""
-        connection: Connection | None = None
+        with self._farewell():
+            try:
+                first = await self._first()
+                if first is not None:
+                    self._connection = self._fleet.connect(self._outbox, pod=self._reporter.pod, tap=self._agent.tap)
+                    await self._follow(self._connection, first)
+            finally:
+                if self._connection is not None:
+                    self._fleet.disconnect(self._connection)
+                    self._count_taken()
+                    self._connection = None
+
+    @contextmanager
+    def _farewell(self) -> Iterator[None]:
+        """Close the connection with the code of what fails within."""
         try:
-            first = await self._first()
-            if first is not None:
-                connection = self._fleet.connect(self._outbox, pod=self._reporter.pod, tap=self._agent.tap)
-                await self._follow(connection, first)
+            yield
         except RefusedError as error:
             self._outbox.close(error.code, str(error))
         except FrameError as error:
@@ -164,10 +185,6 @@ class ReportSession:
             self._metrics.task_error("reports")
             logger.exception("agent's connection failed", extra={"worker": self._who})
             self._outbox.close("internal", "internal error")
-        finally:
-            if connection is not None:
-                self._fleet.disconnect(connection)
-                self._processed()
 
     async def _first(self) -> Hello | None:
         """The Hello that opens the connection, authorized; None where the agent has disconnected."""
@@ -207,15 +224,37 @@ class ReportSession:
         self._announced(connection, first)
         self._processed()
         while True:
-            async with asyncio.timeout(self._limits.idle_seconds):
-                data = await self._frame(self._limits.frame_bytes)
+            data = await self._next()
             if data is None:
                 if _is_listed(connection):
                     logger.info("agent disconnected", extra={"worker": self._who})
                 return
+            self._take_kept(connection)
             self._take(connection, data)
             self._processed()
             await asyncio.sleep(0)
+
+    async def _next(self) -> bytes | None:
+        """The next frame that native code does not take; TimeoutError where nothing at all is heard for too long."""
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        while True:
+            until = self._heard_at + self._limits.idle_seconds
+            try:
+                async with asyncio.timeout_at(until):
+                    return await self._frame(self._limits.frame_bytes)
+            except TimeoutError:
+                if self._heard_at + self._limits.idle_seconds <= loop.time():
+                    raise
+
+    def _take_kept(self, connection: Connection) -> None:
+        """Deal with the States that native code has kept, all of which came before what is still to be read."""
+        if self._agent.tap is None:
+            return
+        for data, place in self._agent.tap.states():
+            self._take(connection, data, place)
+            self._heard_at = asyncio.get_running_loop().time()
+        self._count_taken()
 
     def _announced(self, connection: Connection, first: Hello) -> None:
         extra = {"worker": self._who, "epoch": first.epoch}
@@ -224,7 +263,7 @@ class ReportSession:
         elif (omitted := self._log.omitted(self._agent.address, "unlisted")) is not None:
             logger.info("agent connected whose worker no pool lists", extra=extra | {"omitted": omitted})
 
-    def _take(self, connection: Connection, data: bytes) -> None:
+    def _take(self, connection: Connection, data: bytes, place: tuple[int, int] | None = None) -> None:
         frame = read(data)
         events: list[StreamEvent] = []
         if isinstance(frame, Hello):
@@ -234,15 +273,21 @@ class ReportSession:
         elif frame.rank in self._left_out:
             return
         else:
-            events = self._fleet.receive(connection, frame)
+            events = self._fleet.receive(connection, frame, place)
             if isinstance(frame, State):
                 self._warm(connection, frame)
         self._metrics.frame(kind(frame), len(data))
         self._count(events)
 
     def _processed(self) -> None:
-        """A message is dealt with; count the Deltas that native code took out of the connection meanwhile."""
-        if self._agent.tap is not None and (taken := self._agent.tap.processed())[0]:
+        """A message is dealt with: native code may take what comes next."""
+        if self._agent.tap is not None:
+            self._agent.tap.processed()
+            self._count_taken()
+
+    def _count_taken(self) -> None:
+        """Count the Deltas that native code has taken out of the connection."""
+        if self._agent.tap is not None and (taken := self._agent.tap.taken())[0]:
             self._metrics.frame("delta", taken[1], frames=taken[0])
 
     def _hello(self, connection: Connection, hello: Hello) -> list[StreamEvent]:

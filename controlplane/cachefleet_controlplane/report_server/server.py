@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,6 +22,7 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Authorization, Reporter, bearer
 from cachefleet_controlplane.report_server.connection import AgentSocket, ReportSession
+from cachefleet_controlplane.report_server.kept_states import KeptStates
 from cachefleet_controlplane.report_server.peer_log import PeerLog
 from cachefleet_controlplane.report_server.report_limits import ReportLimits, ReportMetrics
 from cachefleet_core.report_frames import SUBPROTOCOL, Hello
@@ -77,6 +79,7 @@ class ReportsServer:
         self._metrics = metrics
         self._limits = limits or ReportLimits()
         self._log = PeerLog()
+        self._kept_states = KeptStates(fleet.taps)
         self.connections = 0
         self.handshakes = 0
         """Connections whose bearer is being checked."""
@@ -101,7 +104,7 @@ class ReportsServer:
         address = (scope.get("client") or ("",))[0]
         number = _header(scope["headers"], b"x-cachefleet-tap")  # set by the native server
         tap = self._fleet.taps.get(int(number)) if number else None
-        await self._serve(AgentSocket(token, address, receive, send, tap))
+        await self._serve(AgentSocket(token, address, receive, send, tap), int(number or 0))
 
     async def _checked(self, token: str) -> _Denial | None:
         """Why the bearer of a token is not let in; None where it is. Nothing is asked about no token."""
@@ -120,7 +123,7 @@ class ReportsServer:
             self.handshakes -= 1
         return _DENIALS.get(access)
 
-    async def _serve(self, agent: AgentSocket) -> None:
+    async def _serve(self, agent: AgentSocket, number: int) -> None:
         session = ReportSession(
             self._fleet,
             self._authorizer.reports,
@@ -133,7 +136,8 @@ class ReportsServer:
         self.connections += 1
         self._metrics.reports_connected()
         try:
-            await session.run()
+            with self._kept_states.followed(number, session) if agent.tap else nullcontext():
+                await session.run()
         finally:
             self.connections -= 1
             self._metrics.reports_disconnected()

@@ -1,10 +1,12 @@
-//! Delta frames applied on the transport's threads: Python is not asked about those that are the next of their stream.
+//! Frames of live streams, taken out of their connections: Deltas are applied on the transport's threads, and Python is
+//! given the States of all connections at once.
 //!
 //! Python follows a stream (`report_streams`) until it is live, then hands it over by `resume`; from then on each Delta
-//! with the next number is taken out of the connection and applied. All other frames, and all that follow one until
-//! Python has dealt with it, go to Python, which takes the stream back by `pause` for as long as it does something with
-//! it. So what is said on a connection is done in its order. A State alone does not hold up what follows: where it came
-//! in its stream, and the digest there, is noted for Python, which is late where it has much to do.
+//! with the next number is taken out of the connection and applied. A State is kept for Python, with where it came in
+//! its stream and the digest there, since Python may be late and what follows is not held up; the next State of its rank
+//! takes its place. All other frames, and all that follow one until Python has dealt with it, go to Python, which deals
+//! with States that are kept first, and takes the stream back by `pause` for as long as it does something with it. So
+//! what is said on a connection is done in its order.
 
 use super::errors::guard;
 use super::index::Index;
@@ -13,12 +15,19 @@ use super::state::{Locked, State};
 use crate::frame::{Frame, Kind};
 use crate::index::{Operation, Removals, Seen};
 use crate::reader::Key;
+use crate::transport::completions::Completions;
 use crate::transport::server::{Tap, Taps};
 use pyo3::prelude::*;
-use std::collections::{HashMap, VecDeque};
+use pyo3::types::PyBytes;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
+
+/// Bytes of a State that is kept; larger ones are Python's to refuse or to read.
+const MOST_OF_A_STATE: usize = 1 << 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -65,14 +74,27 @@ pub struct ReportTaps {
     index: Arc<Locked>,
     opened: Arc<Mutex<HashMap<u64, Weak<Connection>>>>,
     numbers: Arc<AtomicU64>,
+    /// Connections that keep States, each once until Python has taken them.
+    waiting: Arc<Completions<u64>>,
 }
 
 #[pymethods]
 impl ReportTaps {
     /// Frames are applied to this index.
     #[new]
-    fn new(index: &Index) -> Self {
-        Self { index: Arc::clone(&index.0), opened: Arc::default(), numbers: Arc::default() }
+    fn new(index: &Index) -> io::Result<Self> {
+        let waiting = Arc::new(Completions::new()?);
+        Ok(Self { index: Arc::clone(&index.0), opened: Arc::default(), numbers: Arc::default(), waiting })
+    }
+
+    /// Readable while any connection keeps States.
+    fn fileno(&self) -> RawFd {
+        self.waiting.descriptor()
+    }
+
+    /// Numbers of the connections that have begun to keep States since the last call.
+    fn waiting(&self) -> Vec<u64> {
+        self.waiting.take()
     }
 
     /// The tap of an open connection; None where there is none of this number.
@@ -100,7 +122,8 @@ impl Taps for ReportTaps {
             number,
             taps: self.clone(),
             streams: Mutex::default(),
-            order: Mutex::default(),
+            processed: AtomicU64::default(),
+            states: Mutex::default(),
             taken: Mutex::default(),
         });
         lock(&self.opened).insert(number, Arc::downgrade(&connection));
@@ -113,37 +136,18 @@ struct Connection {
     number: u64,
     taps: ReportTaps,
     streams: Mutex<HashMap<u64, Arc<Stream>>>,
-    order: Mutex<Order>,
-    /// Frames and bytes taken out since Python asked.
+    /// Messages passed on to Python that it has dealt with.
+    processed: AtomicU64,
+    states: Mutex<Vec<KeptState>>,
+    /// Frames and bytes of Deltas taken out since Python asked.
     taken: Mutex<(u64, u64)>,
 }
 
-/// What was passed on to Python.
-#[derive(Default)]
-struct Order {
-    /// Messages that it has dealt with.
-    processed: u64,
-    /// States that it has yet to deal with: their numbers among the messages, and their places.
-    states: VecDeque<(u64, Place)>,
-}
-
-impl Order {
-    /// Whether nothing of so many messages is left to be dealt with but States with places.
-    fn is_done(&self, passed: u64) -> bool {
-        self.processed + self.states.len() as u64 == passed
-    }
-
-    /// The place of the State that is dealt with now.
-    fn place(&self) -> Option<Place> {
-        self.states.front().filter(|(number, _)| *number == self.processed).map(|(_, place)| *place)
-    }
-
-    fn advance(&mut self) {
-        if self.place().is_some() {
-            self.states.pop_front();
-        }
-        self.processed += 1;
-    }
+/// A State that Python has not asked for yet; one of each rank at most.
+struct KeptState {
+    rank: u64,
+    frame: Vec<u8>,
+    place: Place,
 }
 
 /// Where a State came in its stream: the number of the last Delta before it, and the digest of what was held.
@@ -157,15 +161,12 @@ impl Drop for Connection {
 
 impl Tap for Connection {
     fn takes(&self, message: &[u8], passed: u64) -> bool {
-        if !lock(&self.order).is_done(passed) {
+        if self.processed.load(Ordering::Acquire) != passed {
             return false; // what came before it has to be dealt with first
         }
         // Who has the turn may be applying a snapshot, and other connections of this thread must not wait for that.
         let Some(mut turn) = self.taps.index.writer_at_once() else { return false };
-        let Ok(frame) = Frame::decode(message, &mut turn) else {
-            self.note_state(message, passed);
-            return false;
-        };
+        let Ok(frame) = Frame::decode(message, &mut turn) else { return self.keeps(message) };
         let Some(stream) = self.stream(frame.rank) else { return false };
         let operations: Vec<&Operation> = frame.operations.iter().collect();
         let apply = |worker: &str| self.taps.applied(&turn, worker, &operations);
@@ -183,12 +184,23 @@ impl Connection {
         lock(&self.streams).get(&rank).cloned()
     }
 
-    /// Notes the place of a message that is a State of a stream that is followed here.
-    fn note_state(&self, message: &[u8], passed: u64) {
-        let stream = Frame::state_rank(message).and_then(|rank| self.stream(rank));
+    /// Keeps a message that is a State of a stream that is followed here; false where it is none.
+    fn keeps(&self, message: &[u8]) -> bool {
+        let Some(rank) = Frame::state_rank(message).filter(|_| message.len() <= MOST_OF_A_STATE) else { return false };
         let digest = |worker: &str| self.taps.index.with(|state| state.index.digest(worker)).ok();
-        if let Some(place) = stream.and_then(|stream| stream.place(digest)) {
-            lock(&self.order).states.push_back((passed, place));
+        let Some(place) = self.stream(rank).and_then(|stream| stream.place(digest)) else { return false };
+        self.keep(KeptState { rank, frame: message.to_vec(), place });
+        true
+    }
+
+    fn keep(&self, state: KeptState) {
+        let mut states = lock(&self.states);
+        let is_first = states.is_empty();
+        states.retain(|other| other.rank != state.rank);
+        states.push(state);
+        drop(states);
+        if is_first {
+            self.taps.waiting.push(self.number);
         }
     }
 }
@@ -207,15 +219,20 @@ impl ReportTap {
         LiveStream(stream)
     }
 
-    /// Of the message that is dealt with now, where it is a State of a stream that native code followed when it came:
-    /// the number of the last Delta before it, and the digest of what was held.
-    fn place(&self) -> Option<Place> {
-        lock(&self.0.order).place()
+    /// Takes the States that are kept: each with the number of the last Delta before it, and the digest of what was
+    /// held there.
+    fn states<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Place)> {
+        let states = std::mem::take(&mut *lock(&self.0.states));
+        states.into_iter().map(|state| (PyBytes::new(py, &state.frame), state.place)).collect()
     }
 
-    /// Another message has been dealt with; how many Delta frames were taken out since the last call, and their bytes.
-    fn processed(&self) -> (u64, u64) {
-        lock(&self.0.order).advance();
+    /// Another message that was passed on has been dealt with.
+    fn processed(&self) {
+        self.0.processed.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many Delta frames were taken out since the last call, and their bytes.
+    fn taken(&self) -> (u64, u64) {
         std::mem::take(&mut lock(&self.0.taken))
     }
 }

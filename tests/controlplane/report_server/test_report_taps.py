@@ -11,9 +11,10 @@ import pytest
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.index.frame_ingest import DeltaFrame
+from cachefleet_controlplane.report_server.report_limits import CLOSE_CODES
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
 from cachefleet_core.block_keys import BlockKey, Tier, pack_keys
-from cachefleet_core.report_frames import Cleared, Delta, Operation, Removed, Resync, State, Stored, decode_down
+from cachefleet_core.report_frames import Cleared, Delta, Operation, Removed, Resync, State, Stored, decode_down, encode
 from tests.controlplane.chains import chain, digest_of, removed, stored
 from tests.controlplane.fleets import fleet_of, wid
 from tests.controlplane.frames import delta, hello, snapshot, state
@@ -35,10 +36,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
     receive = Fleet.receive
 
-    def noting(self: Fleet, connection: Any, frame: Any) -> Any:
+    def noting(self: Fleet, connection: Any, frame: Any, *place: Any) -> Any:
         if isinstance(frame, DeltaFrame):
             numbers.append(frame.sequence)
-        return receive(self, connection, frame)
+        return receive(self, connection, frame, *place)
 
     monkeypatch.setattr(Fleet, "receive", noting)
     return numbers
@@ -114,6 +115,32 @@ async def test_a_state_that_differs_where_it_came_asks_for_a_snapshot_whatever_f
         await agent.say(snapshot(2, KEYS[:8]), delta(3, removed(KEYS[7:8])))
         await until(lambda: holds(endpoint, KEYS[:7]))
     assert value(endpoint.metrics, "report_divergence_total") == 1
+
+
+async def test_of_states_that_wait_for_python_the_last_of_each_rank_counts(endpoint: Endpoint) -> None:
+    async with endpoint.agent() as agent:
+        await live(endpoint, agent, KEYS[:10])
+        await agent.say(*(state(0, [(key, 0) for key in KEYS[:10]], running=running) for running in range(40)))
+        await until(lambda: endpoint.fleet.worker().load.running == 39)  # type: ignore[union-attr]
+
+
+async def test_a_malformed_state_ends_the_connection(endpoint: Endpoint) -> None:
+    async with endpoint.agent() as agent:
+        await live(endpoint, agent, KEYS[:10])
+        frame = encode(state(0, [(key, 0) for key in KEYS[:10]]))
+        await agent.ws.send_bytes(frame.replace(b"running", b"runninG"))
+        assert await agent.end() == 4400
+    assert value(endpoint.metrics, "report_frames_malformed_total", reason="frame") == 1
+
+
+async def test_who_sends_states_alone_is_not_silent() -> None:
+    async with reports_endpoint(idle_seconds=2) as endpoint, endpoint.agent() as agent:
+        await live(endpoint, agent, KEYS[:10])
+        for running in range(25):
+            await agent.say(state(0, [(key, 0) for key in KEYS[:10]], running=running))
+            await asyncio.sleep(0.1)
+        assert endpoint.fleet.worker().load.running == 24  # type: ignore[union-attr]
+        assert await agent.end() == CLOSE_CODES["silent"]
 
 
 async def test_a_gap_is_noticed_and_healed(endpoint: Endpoint, seen: list[int]) -> None:
