@@ -28,6 +28,8 @@ _PATHS: Final[Mapping[str, str]] = {
     "EndpointSlice": "apis/discovery.k8s.io/v1/{}endpointslices",
     "Event": "api/v1/{}events",
     "HorizontalPodAutoscaler": "apis/autoscaling/v2/{}horizontalpodautoscalers",
+    "InferenceObjective": "apis/inference.networking.x-k8s.io/v1alpha2/{}inferenceobjectives",
+    "InferencePool": "apis/inference.networking.k8s.io/v1/{}inferencepools",
     "Job": "apis/batch/v1/{}jobs",
     "Lease": "apis/coordination.k8s.io/v1/{}leases",
     "Namespace": "api/v1/namespaces",

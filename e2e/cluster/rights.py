@@ -31,6 +31,10 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("resource.k8s.io", "resourceslices"): frozenset({"list"}),
     ("coordination.k8s.io", "leases"): frozenset({"create", "get", "update"}),
 }
+OF_INFERENCE_POOLS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
+    ("inference.networking.k8s.io", "inferencepools"): frozenset({"create", "delete", "list", "patch"}),
+}
+"""What it needs besides where it makes InferencePools."""
 
 
 def define(kube: Kube) -> None:
@@ -44,6 +48,15 @@ def grant_role(kube: Kube, identity: Identity, namespace: str) -> None:
     kube.create(_role("Role", metadata))
     kube.create(_binding("RoleBinding", metadata, "Role", identity))
     wait_for_right(kube, identity.name, "cachefleet.io", "prefixcachepools", "list", namespace=namespace)
+
+
+def let_make_inference_pools(kube: Kube, identity: Identity) -> None:
+    """Give a user the further rights, in all namespaces."""
+    metadata = {"name": f"{identity.name}-inference"}
+    kube.create(_role("ClusterRole", metadata, OF_INFERENCE_POOLS))
+    kube.create(_binding("ClusterRoleBinding", metadata, "ClusterRole", identity, metadata["name"]))
+    (key,) = OF_INFERENCE_POOLS
+    wait_for_right(kube, identity.name, *key, "patch")
 
 
 def grant(kube: Kube, identity: Identity, namespace: str = "") -> None:
@@ -77,20 +90,20 @@ def wait_for_right(kube: Kube, user: str, group: str, resource: str, verb: str, 
     until(partial(allowed, kube, user, group, resource, verb, namespace=namespace))
 
 
-def _role(kind: str, metadata: Object) -> Object:
+def _role(kind: str, metadata: Object, rights: Mapping[tuple[str, str], frozenset[str]] = RIGHTS) -> Object:
     rules = [
         {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
-        for (group, resource), verbs in RIGHTS.items()
+        for (group, resource), verbs in rights.items()
     ]
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules}
 
 
-def _binding(kind: str, metadata: Object, role: str, identity: Identity) -> Object:
+def _binding(kind: str, metadata: Object, role: str, identity: Identity, name: str = ROLE) -> Object:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
         "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": ROLE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": name},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identity.name}],
     }
 

@@ -36,6 +36,8 @@ class OperatorTimes:
     """How long a pod may be without a node before that is told."""
     chat_template_seconds: float = 15
     """How often the ConfigMap of a chat template is read again."""
+    inference_pool_seconds: float = 15
+    """How often InferencePools are read again, and what gateways say of them: they may not be there to be watched."""
 
     def __post_init__(self) -> None:
         if self.renew_seconds + self.stop_seconds > self.lease_seconds:

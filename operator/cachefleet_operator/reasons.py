@@ -72,6 +72,15 @@ class Reason(StrEnum):
     KEYS_HELD = "KeysHeld"
     KEYS_REFUSED = "KeysRefused"
     KEYS_REWRITTEN = "KeysRewritten"
+    # InferencePoolAccepted
+    ACCEPTED_BY_GATEWAYS = "AcceptedByGateways"
+    NO_GATEWAY = "NoGateway"
+    GATEWAY_PENDING = "GatewayPending"
+    REFUSED_BY_GATEWAY = "RefusedByGateway"
+    INFERENCE_POOLS_NOT_SERVED = "InferencePoolsNotServed"
+    NO_PICKER = "NoPicker"
+    PICKER_SERVICE_MISSING = "PickerServiceMissing"
+    WORKERS_NOT_SELECTED = "WorkersNotSelected"
     # Progressing
     HELD = "Held"
     STALLED = "Stalled"

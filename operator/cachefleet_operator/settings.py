@@ -13,6 +13,7 @@ from cachefleet_core.pool.model_names import NameRules, parse_rules
 from cachefleet_core.pool.section import ObjectName
 
 PREFIX = "CACHEFLEET_"
+MAX_PORT = 65_535
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
@@ -105,6 +106,11 @@ class Settings(BaseSettings):
     admin_token_file: Path | None = None
     """The projected service-account token, audience cachefleet; read again for every question. Set by the chart."""
 
+    # Gateway API.
+    picker_service: str = Field(default="", max_length=69, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?:[1-9][0-9]{0,4})?$")
+    """NAME:PORT of the endpoint picker's Service, in pools' namespaces, to which InferencePools refer; where empty,
+    none are made. Set by the chart from `controlPlane.picker.inferencePools`."""
+
     # TLS between agents, operator, control plane and workers.
     tls: Literal["off", "issued", "existing"] = "off"
     """Whose certificates are used: this operator's own, or those in Secrets that somebody else writes. Set by the
@@ -123,7 +129,7 @@ class Settings(BaseSettings):
     # Probes and metrics.
     http_host: str = "::"
     """Address of probes and metrics, :: for all of both families. Set it to 127.0.0.1 outside of a cluster."""
-    http_port: int = Field(default=8080, ge=0, le=65_535)
+    http_port: int = Field(default=8080, ge=0, le=MAX_PORT)
     """Port of probes and metrics; 0 takes a free one. Set by the chart."""
 
     # Logs.
@@ -141,6 +147,12 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _sound_picker(self) -> Self:
+        if self.picker and self.picker[1] > MAX_PORT:
+            raise ValueError(f"{PREFIX}PICKER_SERVICE: a port is from 1 to {MAX_PORT}")
+        return self
+
+    @model_validator(mode="after")
     def _authority_outlives(self) -> Self:
         if self.tls_authority_days < 5 * self.tls_certificate_days:
             raise ValueError(
@@ -153,6 +165,12 @@ class Settings(BaseSettings):
     def serves_tls(self) -> bool:
         """Whether workers and the control plane serve TLS."""
         return self.tls != "off"
+
+    @property
+    def picker(self) -> tuple[str, int] | None:
+        """Name and port of the endpoint picker's Service; None where no InferencePools are made."""
+        name, _, port = self.picker_service.partition(":")
+        return (name, int(port)) if name else None
 
     @property
     def name_rules(self) -> NameRules:

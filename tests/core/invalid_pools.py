@@ -313,6 +313,44 @@ INVALID: Final[tuple[Invalid, ...]] = (
         rollout={"maxSurge": 0},
     ),
     _spec(
+        "failure mode of another spelling",
+        'spec.inferencePool.failureMode: "failOpen": must be one of FailOpen, FailClose',
+        'spec.inferencePool.failureMode: Unsupported value: "failOpen": supported values: "FailOpen", "FailClose"',
+        inferencePool={"failureMode": "failOpen"},
+    ),
+    _spec(
+        "an InferencePool that prefills",
+        "spec.inferencePool.enabled: true: must be false when role is Prefill",
+        "must be false when role is Prefill: gateways send whole requests",
+        inferencePool={"enabled": True},
+        role="Prefill",
+        engine={"kvTransfer": {"kv_connector": "NixlConnector"}},
+    ),
+    _spec(
+        "label twice",
+        "spec.inferencePool.labels: a list of 2: must not name a label twice",
+        "spec.inferencePool.labels[1]: Duplicate value",
+        inferencePool={"labels": [{"name": "app", "value": "a"}, {"name": "app", "value": "b"}]},
+    ),
+    _spec(
+        "label of two prefixes",
+        'spec.inferencePool.labels[0].name: "a/b/c": must be text of 1 to 317 characters: a label of Kubernetes',
+        "spec.inferencePool.labels[0].name",
+        inferencePool={"labels": [{"name": "a/b/c"}]},
+    ),
+    _spec(
+        "label with a space",
+        "spec.inferencePool.labels[0].value: text of 3 characters: must be text of 0 to 63 characters",
+        "spec.inferencePool.labels[0].value",
+        inferencePool={"labels": [{"name": "app", "value": "a b"}]},
+    ),
+    _spec(
+        "labels without end",
+        "spec.inferencePool.labels: a list of 9: must be a list of 0 to 8 entries",
+        "spec.inferencePool.labels: Too many",
+        inferencePool={"labels": [{"name": f"a{number}"} for number in range(9)]},
+    ),
+    _spec(
         "variable twice",
         "spec.engine.env: a list of 2: must not name a variable twice",
         'spec.engine.env[1]: Duplicate value: {"name":"A"}',
@@ -470,6 +508,10 @@ VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
                 "engine": {"tensorParallelSize": 4},
             }
         },
+    ),
+    (
+        "an InferencePool of its workers and others",
+        {"spec": {"inferencePool": {"enabled": True, "failureMode": "FailOpen", "labels": [{"name": "x.y/z"}]}}},
     ),
     ("an identity of the cluster's choice", {"spec": {"podIdentity": "Cluster"}}),
     ("memory that is read", {"spec": {"device": {"memoryMiB": None, "claims": {"className": "gpu"}}}}),

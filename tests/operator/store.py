@@ -45,7 +45,7 @@ class Store:
         self.before("list", Ref(kind, namespace, ""))
         if kind in self.unserved:
             return None
-        uid = fields.partition("involvedObject.uid=")[2]
+        uid, name = (fields.partition(f"{field}=")[2] for field in ("involvedObject.uid", "metadata.name"))
         parts = selector.split(",") if selector else []
         wanted = dict(part.split("=") for part in parts if not part.startswith("!"))
         absent = {part[1:] for part in parts if part.startswith("!")}
@@ -53,7 +53,8 @@ class Store:
             deepcopy(each)
             for ref, each in self.objects.items()
             if (ref.kind, ref.namespace) == (kind, namespace)
-            and (not fields or each["involvedObject"]["uid"] == uid)
+            and (not uid or each["involvedObject"]["uid"] == uid)
+            and (not name or ref.name == name)
             and wanted.items() <= (each["metadata"].get("labels") or {}).items()
             and not absent & (each["metadata"].get("labels") or {}).keys()
         ]

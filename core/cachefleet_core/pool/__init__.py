@@ -7,7 +7,7 @@ crd                  CustomResourceDefinition made from the models
 managed_arguments    arguments and variables of the engine that a pool may not set, in any spelling
 manifest             YAML to plain values
 model_names          which namespace a model name belongs to
-policy               sections on caches: budget, hits, preemption, admission, tenants, rollout
+policy               sections on caches and requests: budget, hits, admission, tenants, InferencePool
 validation_problems  problems of a pool file as text
 crd_schema           pydantic models as a Kubernetes structural schema
 section              base class of sections, rules across fields, bounded types

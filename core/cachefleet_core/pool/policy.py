@@ -1,4 +1,6 @@
-"""Sections of a pool's spec on its caches: budget, hits, preemption, admission, tenants, rollout."""
+"""Sections of a pool's spec on its caches and requests: budget, hits, preemption, admission, tenants, rollout,
+InferencePool.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,26 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from cachefleet_core.pool.section import BY_NAME, Label, MiB, Ratio, Rule, Section, Tenant, unique_names
+from cachefleet_core.pool.section import (
+    BY_NAME,
+    LABEL_NAME,
+    LABEL_VALUE,
+    Label,
+    MiB,
+    Ratio,
+    Rule,
+    Section,
+    Tenant,
+    unique_names,
+)
 
 MAX_MESSAGES: Final = 1_000_000
 """Characters of a warm prefix."""
 MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
 """Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
 MAX_TENANT_SHARES: Final = 256
+MAX_LABELS: Final = 8
+"""Labels by which an InferencePool selects workers."""
 
 
 class MessageRole(StrEnum):
@@ -38,6 +53,13 @@ class Isolation(StrEnum):
 
     PER_TENANT = "PerTenant"
     SHARED = "Shared"
+
+
+class FailureMode(StrEnum):
+    """What a gateway does with requests while the endpoint picker does not answer."""
+
+    FAIL_OPEN = "FailOpen"
+    FAIL_CLOSE = "FailClose"
 
 
 class Message(Section):
@@ -227,3 +249,26 @@ class RolloutSpec(Section):
     """Workers below replicas during a rollout."""
     warm_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
     """Longest time a new worker takes to cache the warm prefixes before it takes traffic all the same, in seconds."""
+
+
+class PodLabel(Section):
+    """One label of pods."""
+
+    name: Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_NAME)]
+    """Name of the label, with its prefix."""
+    value: Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)] = ""
+    """Its value."""
+
+
+class InferencePoolSpec(Section):
+    """The pool as an InferencePool (Gateway API Inference Extension), whose endpoint picker is the control plane."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (unique_names("labels", "a label"),)
+
+    enabled: bool = False
+    """Whether the operator makes an InferencePool of the pool's name, and deletes it where this becomes false."""
+    failure_mode: Annotated[FailureMode, Field(strict=False)] = FailureMode.FAIL_CLOSE
+    """While no picker answers a gateway refuses requests (FailClose), or sends them to any worker (FailOpen)."""
+    labels: Annotated[tuple[PodLabel, ...], Field(strict=False, max_length=MAX_LABELS, json_schema_extra=BY_NAME)] = ()
+    """Labels of the workers to select, of several pools of a fleet say; podTemplate has to give them. Default: the
+    pool's own workers."""

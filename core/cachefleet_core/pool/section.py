@@ -33,6 +33,8 @@ VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 OBJECT_NAME: Final = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 OBJECT_KEY: Final = "^[-._a-zA-Z0-9]+$"
 HOST: Final = r"^(\*|[a-z0-9]([-.a-z0-9]*[a-z0-9])?)$"
+LABEL_NAME: Final = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE: Final = "^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
 TENANT: Final = "^[A-Za-z0-9]([A-Za-z0-9._:@-]*[A-Za-z0-9])?$"
 
 PATTERN_WORDS: Final = {
@@ -49,6 +51,8 @@ PATTERN_WORDS: Final = {
     OBJECT_NAME: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     OBJECT_KEY: "letters, digits, '-', '_' and '.'",
     HOST: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit, or * for any host",
+    LABEL_NAME: "a label of Kubernetes such as app or example.com/fleet",
+    LABEL_VALUE: "letters, digits and any of . _ -, beginning and ending with a letter or digit",
     TENANT: "letters, digits and any of . _ : @ -, beginning and ending with a letter or digit",
 }
 """Each pattern in words, for messages."""

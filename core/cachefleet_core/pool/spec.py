@@ -11,6 +11,7 @@ from cachefleet_core.pool.policy import (
     AdmissionSpec,
     ContinuationSpec,
     HitSpec,
+    InferencePoolSpec,
     Isolation,
     PreemptionSpec,
     PrefixCacheSpec,
@@ -86,6 +87,12 @@ class PoolSpec(Section):
             ),
         ),
         Rule(
+            field="inferencePool.enabled",
+            cel="self.role != 'Prefill' || !self.inferencePool.enabled",
+            message="must be false when role is Prefill: gateways send whole requests",
+            holds=lambda spec: spec.role != Role.PREFILL or not spec.inference_pool.enabled,
+        ),
+        Rule(
             field="prefixCache.warmPrefixes",
             cel="self.tenancy.isolation != 'PerTenant' || self.prefixCache.warmPrefixes.all(p, size(p.tenants) > 0)",
             message="must each name tenants when tenancy.isolation is PerTenant",
@@ -120,6 +127,8 @@ class PoolSpec(Section):
     """How later turns of a conversation find the blocks of earlier ones."""
     rollout: RolloutSpec = RolloutSpec()
     """How workers are replaced."""
+    inference_pool: InferencePoolSpec = InferencePoolSpec()
+    """The pool in a cluster with an inference gateway."""
     pod_identity: Annotated[PodIdentity, Field(strict=False)] | None = None
     """Who chooses user, group, fsGroup and seccomp profile of its pods: Fixed (65532, RuntimeDefault) or Cluster, which
     fills them in as OpenShift does. Default: what the operator takes for its cluster."""

@@ -30,6 +30,8 @@ _FILLED_IN: Final[Mapping[str, Any]] = {
     "ipFamilyPolicy": _ANY,
     "sessionAffinity": "None",
     "type": "ClusterIP",
+    # InferencePool
+    "appProtocol": "http",
     # Pod template
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",

@@ -19,6 +19,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "DeviceClass": ("resource.k8s.io/v1", "deviceclasses"),
     "Event": ("v1", "events"),
     "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
+    "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("v1", "pods"),

@@ -79,6 +79,26 @@ def children(
     return tuple(map(stamped, made))
 
 
+def inference_pool(pool: PrefixCachePool, service: str, port: int) -> Manifest:
+    """InferencePool of a pool's name, with the endpoint picker at a Service of its namespace.
+
+    A worker has one port, whatever its ranks.
+    """
+    picker = {"group": "", "kind": "Service", "name": service, "port": {"number": port}}
+    spec = {
+        "selector": {"matchLabels": selected_labels(pool)},
+        "targetPorts": [{"number": ENGINE_PORT}],
+        "endpointPickerRef": {**picker, "failureMode": pool.spec.inference_pool.failure_mode.value},
+    }
+    return stamped({**_begin(pool, "InferencePool", pool.metadata.name), "spec": spec})
+
+
+def selected_labels(pool: PrefixCachePool) -> dict[str, str]:
+    """Labels by which a pool's InferencePool selects workers."""
+    given = {label.name: label.value for label in pool.spec.inference_pool.labels}
+    return given or {names.POOL_LABEL: pool.metadata.name}
+
+
 def refs(namespace: str, name: str, *, issued: bool = False) -> tuple[Ref, ...]:
     """References of every object that a pool of this name may own, whatever its spec says.
 

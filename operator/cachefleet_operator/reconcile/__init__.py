@@ -7,6 +7,7 @@ deletion_cost        pod deletion costs from the value of each worker's cache
 field_conflicts      others that write the same fields again and again
 fleet_key            the fleet key, read from its Secret
 futile_applies       applied manifests that changed nothing
+inference_pools      a pool's InferencePool, made, mended and deleted
 plan                 from desired and observed state to actions
 reconciler           one pass over one pool
 released_pods        pods that lost their ReplicaSet with a label

@@ -316,7 +316,7 @@ def _children(desired: Desired, observed: Observed, clock: Clock) -> list[Action
         action
         for manifest, edit, wait in _drifted(desired, observed, clock)
         if not wait
-        for action in _repairs(manifest, observed.children.get(Ref.of(manifest)), edit)
+        for action in repairs(manifest, observed.children.get(Ref.of(manifest)), edit)
     ]
     return [*_renewals(desired, observed), *made, *changed]
 
@@ -350,7 +350,7 @@ def is_as_applied(manifest: Manifest, live: Manifest) -> bool:
     return holds(manifest, live) and next(additions(manifest, live), None) is None
 
 
-def _repairs(manifest: Manifest, live: Manifest | None, edit: Edit | None) -> list[Action]:
+def repairs(manifest: Manifest, live: Manifest | None, edit: Edit | None) -> list[Action]:
     """An apply leaves alone what others manage, and is refused where that contradicts it: it is taken away before."""
     if live is None or (parts := without_additions(manifest, live)) is None:
         return [Apply(manifest, edit)]

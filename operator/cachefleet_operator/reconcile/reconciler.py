@@ -30,6 +30,7 @@ from cachefleet_operator.reconcile.chat_template import ChatTemplateError, templ
 from cachefleet_operator.reconcile.field_conflicts import FieldConflicts, autoscaler_of
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
+from cachefleet_operator.reconcile.inference_pools import InferencePools
 from cachefleet_operator.reconcile.plan import (
     Clock,
     Desired,
@@ -50,6 +51,7 @@ from cachefleet_operator.reconcile.volume_events import volume_failures
 from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
+from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pods import ended, owned, pods_of
 from cachefleet_operator.status.pods import foreign as foreign_pods
 from cachefleet_operator.status.pool_assessment import (
@@ -122,6 +124,7 @@ class Reconciler:
         self._certificates = certificates
         self._later = later
         self._claims = ClaimReader(api)
+        self._inference_pools = InferencePools(api, applier, settings.picker)
         self._futile = FutileApplies()
         self._conflicts = FieldConflicts()
 
@@ -258,8 +261,16 @@ class Reconciler:
             facts=facts,
             disagreement=self._facts_cache.disagreement(key),
             name_conflict=self._facts_cache.name_conflict(key),
+            inference_pool=await self._inference_pool(key, pool, desired.verdict),
         )
         return desired, replace(observed, observations=observations)
+
+    async def _inference_pool(self, key: PoolKey, pool: PrefixCachePool, verdict: Verdict) -> Finding | None:
+        """What became of its InferencePool, which is not watched."""
+        found = await self._inference_pools.keep(pool, admitted=verdict.admitted)
+        if found is not None:
+            self._later(key, self._times.inference_pool_seconds)
+        return found
 
     async def _with_memory(
         self, pool: PrefixCachePool, verdict: Verdict, observed: Observed
@@ -358,6 +369,7 @@ class Reconciler:
         namespace, name = key.split("/")
         self._facts_cache.drop(key)
         self._claims.forget(namespace, name)
+        self._inference_pools.forget(key)
         refs = manifests.refs(namespace, name)
         self._futile.forget(refs)
         self._conflicts.forget(refs)

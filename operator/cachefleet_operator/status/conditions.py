@@ -57,6 +57,7 @@ def findings(verdict: Verdict, workers: Workers, observations: Observations = NO
         _hit_rate(verdict, observations.facts),
         _name(verdict, observations),
         keys,
+        *((observations.inference_pool,) if observations.inference_pool else ()),
         progressing,
         _stalled(config, budget, progressing),
         degraded(workers, observations),

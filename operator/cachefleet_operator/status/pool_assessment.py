@@ -12,6 +12,7 @@ from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_operator.controlplane_client.pool_facts import UNASKED, Facts
 from cachefleet_operator.reasons import Reason
+from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pods import Pod, differing_images, worst
 from cachefleet_operator.status.troubles import Trouble
 
@@ -71,6 +72,8 @@ class Observations:
     """Who else writes its objects again and again, "" where nobody does."""
     ended: str = ""
     """How a pod failed recently, "" where none did; it may have been replaced."""
+    inference_pool: Finding | None = None
+    """What became of its InferencePool, None where none is wanted."""
 
     @property
     def trouble(self) -> Trouble | None:

@@ -154,11 +154,13 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
         ("CacheShareSpec", "tenants"),
         ("EngineSpec", "env"),
         ("EngineSpec", "extraArgs"),
+        ("InferencePoolSpec", "labels"),
         ("ModelSpec", "adapters"),
         ("PrefixCacheSpec", "warmPrefixes"),
         ("WarmPrefix", "tenants"),
     }
     assert NODES[".spec.model.adapters"]["x-kubernetes-list-map-keys"] == ["name"]
+    assert NODES[".spec.inferencePool.labels"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.engine.env"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.tenancy.cacheShare.tenants"]["x-kubernetes-list-map-keys"] == ["name"]

@@ -60,6 +60,7 @@ spec:
   tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
   rollout: {maxSurge: 1, maxUnavailable: 0, warmTimeoutSeconds: 600}
+  inferencePool: {enabled: false, failureMode: FailClose, labels: [{name: example.com/fleet, value: qwen}]}
   podTemplate: {}
 """
 
@@ -115,6 +116,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []
     whole["tenancy"]["cacheShare"]["tenants"] = []
+    whole["inferencePool"]["labels"] = []
 
     assert least == whole
 
