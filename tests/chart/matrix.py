@@ -51,6 +51,10 @@ MATRIX: Final[dict[str, Values]] = {
         },
         "tls": {"enabled": False},
     },
+    "inference pools": {
+        "controlPlane": {"picker": {"enabled": True, "inferencePools": True}},
+        "admissionPolicy": {"enabled": True},
+    },
     "open": {"networkPolicy": {"enabled": False}, "podDisruptionBudgets": {"enabled": False}},
     "workers open": {"networkPolicy": {"workers": False}},
     "unwatched": {"networkPolicy": {"prometheusFrom": []}},

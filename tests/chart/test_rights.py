@@ -10,7 +10,7 @@ import pytest
 from cachefleet_controlplane.internal_auth.admin_rights import AUDIT, FLUSH, ROUTING
 from cachefleet_controlplane.internal_auth.admin_rights import RIGHTS as ADMIN_RIGHTS
 from cachefleet_operator.names import FLEET_KEY_SECRET
-from e2e.cluster.rights import RIGHTS
+from e2e.cluster.rights import OF_INFERENCE_POOLS, RIGHTS
 from tests.chart.helm import NAMESPACE, Object, Rendered, template
 from tests.chart.matrix import MATRIX
 
@@ -74,6 +74,13 @@ def test_the_operator_has_the_rights_it_was_seen_to_use() -> None:
     assert have.keys() == {"", NAMESPACE}
     assert merged(*have.values()) == RIGHTS
     assert have[NAMESPACE].keys() == HOME
+
+
+def test_rights_for_inference_pools_are_given_where_they_are_made_alone() -> None:
+    have = granted(template(MATRIX["inference pools"]), "cachefleet-operator")
+    assert merged(*have.values()) == {**RIGHTS, **OF_INFERENCE_POOLS}
+    without = granted(template({"controlPlane": {"picker": {"inferencePools": True}}}), "cachefleet-operator")
+    assert merged(*without.values()) == RIGHTS, "no picker, no InferencePools"
 
 
 def test_of_its_own_namespace_s_secrets_it_reads_by_name_alone() -> None:

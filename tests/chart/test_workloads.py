@@ -304,3 +304,13 @@ def test_the_picker_is_a_port_of_the_control_plane_and_its_service(*, tls: bool,
     assert ports["picker"]["appProtocol"] == protocol
     plain = template().container("controlplane")
     assert "picker" not in {port["name"] for port in plain["ports"]}
+
+
+def test_the_operator_is_told_of_the_picker_where_it_makes_inference_pools() -> None:
+    objects = template(MATRIX["inference pools"])
+    told = {"name": "CACHEFLEET_PICKER_SERVICE", "value": "cachefleet-controlplane:9002"}
+    assert told in objects.container("operator")["env"]
+    service = objects.one("Service", "-controlplane")
+    assert (service["metadata"]["name"], 9002) == ("cachefleet-controlplane", service["spec"]["ports"][-1]["port"])
+    plain = template(MATRIX["picker"]).container("operator")["env"]
+    assert "CACHEFLEET_PICKER_SERVICE" not in {each["name"] for each in plain}

@@ -104,3 +104,9 @@ tlsConfig:
     {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Whether InferencePools are made and InferenceObjectives read; "" where they are not. */}}
+{{- define "cachefleet.inferencePools" -}}
+{{- $picker := .Values.controlPlane.picker -}}
+{{- if and $picker.enabled $picker.inferencePools }}true{{ end -}}
+{{- end }}

@@ -54,6 +54,11 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaimtemplates]
   verbs: [create, delete, get, list, patch]
+{{- if include "cachefleet.inferencePools" . }}
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [create, delete, list, patch]
+{{- end }}
 {{- if not .Values.namespaces }}
 # Of the whole cluster: the memory of claimed devices.
 - apiGroups: [resource.k8s.io]
