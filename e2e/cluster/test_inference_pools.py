@@ -25,7 +25,7 @@ CONDITION: Final = "InferencePoolAccepted"
 
 
 def served(bench: Bench) -> bool:
-    with suppress(Refused):
+    with suppress(Refused, ValueError):  # what is not served is answered in plain text
         bench.kube.list(KIND, bench.namespace)
         return True
     return False
