@@ -79,6 +79,11 @@ def children(
     return tuple(map(stamped, made))
 
 
+def held(pool: PrefixCachePool) -> tuple[Manifest, ...]:
+    """Manifests to apply for the spec of a pool that is in force, while its present one is not admitted."""
+    return (stamped(policy(pool)),)
+
+
 def inference_pool(pool: PrefixCachePool, service: str, port: int) -> Manifest:
     """InferencePool of a pool's name, with the endpoint picker at a Service of its namespace.
 

@@ -7,7 +7,7 @@ condition of its own and holds nothing else up, and it is read again from time t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -46,10 +46,14 @@ class InferenceApi(Protocol):
 class InferencePools:
     """Those of all pools; ``picker`` is name and port of the endpoint picker's Service, None where none are made.
 
-    A pool that wants none is asked about once: there may be one of a former spec.
+    ``later`` is called with the key of a pool that is to be looked at again. A pool that wants none is asked about
+    once: there may be one of a former spec.
     """
 
-    def __init__(self, api: InferenceApi, applier: Applier, picker: tuple[str, int] | None) -> None:
+    def __init__(
+        self, api: InferenceApi, applier: Applier, picker: tuple[str, int] | None, *, later: Callable[[str], None]
+    ) -> None:
+        self._later = later
         self._api = api
         self._applier = applier
         self._picker = picker
@@ -61,6 +65,8 @@ class InferencePools:
         Nothing is written where the pool's spec is not ``admitted``.
         """
         wanted = pool.spec.inference_pool.enabled
+        if wanted:
+            self._later(pool.key)
         if self._picker is None:
             return Finding(CONDITION, "False", Reason.NO_PICKER, _NO_PICKER) if wanted else None
         if wanted:

@@ -18,7 +18,6 @@ from cachefleet_operator.certificates.certificate import CertificateError
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, no_facts
 from cachefleet_operator.devices.pool_claims import ClaimReader, ClaimsError, device_memory
 from cachefleet_operator.devices.waiting_claims import claim_failures
-from cachefleet_operator.kube.drift import stamped
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.manifests import child_objects as manifests
 from cachefleet_operator.manifests.pod import TemplateError
@@ -51,7 +50,6 @@ from cachefleet_operator.reconcile.volume_events import volume_failures
 from cachefleet_operator.reconcile.worker_keys import KeysChangedError, KeysPlan, KeysRewrittenError, keys_plan
 from cachefleet_operator.settings import Settings
 from cachefleet_operator.status.admission import pool_in_force, with_known_size
-from cachefleet_operator.status.finding import Finding
 from cachefleet_operator.status.pods import ended, owned, pods_of
 from cachefleet_operator.status.pods import foreign as foreign_pods
 from cachefleet_operator.status.pool_assessment import (
@@ -124,7 +122,10 @@ class Reconciler:
         self._certificates = certificates
         self._later = later
         self._claims = ClaimReader(api)
-        self._inference_pools = InferencePools(api, applier, settings.picker)
+        again = self._times.inference_pool_seconds
+        self._inference_pools = InferencePools(
+            api, applier, settings.picker, later=lambda key: later(PoolKey(key), again)
+        )
         self._futile = FutileApplies()
         self._conflicts = FieldConflicts()
 
@@ -231,7 +232,7 @@ class Reconciler:
         pool, renewed = pool_in_force(observed.pool), self._renewed(key, observed)
         if pool is None:
             return Desired(verdict, renewed=renewed)
-        policy = (stamped(manifests.policy(pool)),)
+        policy = manifests.held(pool)
         try:
             keys, made = await self._keys(pool, observed), self._made(pool, observed)
         except (FleetKeyError, KeysChangedError, KeysRewrittenError, CertificateError):
@@ -261,16 +262,9 @@ class Reconciler:
             facts=facts,
             disagreement=self._facts_cache.disagreement(key),
             name_conflict=self._facts_cache.name_conflict(key),
-            inference_pool=await self._inference_pool(key, pool, desired.verdict),
+            inference_pool=await self._inference_pools.keep(pool, admitted=desired.verdict.admitted),
         )
         return desired, replace(observed, observations=observations)
-
-    async def _inference_pool(self, key: PoolKey, pool: PrefixCachePool, verdict: Verdict) -> Finding | None:
-        """What became of its InferencePool, which is not watched."""
-        found = await self._inference_pools.keep(pool, admitted=verdict.admitted)
-        if found is not None:
-            self._later(key, self._times.inference_pool_seconds)
-        return found
 
     async def _with_memory(
         self, pool: PrefixCachePool, verdict: Verdict, observed: Observed
