@@ -117,8 +117,9 @@ class Agent:
 
     async def drained(self) -> None:
         """Wait until the engine is gone or idle for the settle time, or the drain's time is over."""
-        while not self.controller.drained():  # noqa: ASYNC110 (time alone may end it)
-            await asyncio.sleep(0.05)
+        while not self.controller.drained():
+            await self.controller.drain_begun.wait()
+            await asyncio.sleep(0.05)  # time alone may end it
 
     async def _idle(self) -> None:
         """As ``drained``; also returns where an engine restart cancels the drain."""

@@ -68,6 +68,8 @@ class WorkerController:
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = self._flushed_blocks = 0
         self.draining = Draining(settings.drain_settle_seconds)
+        self.drain_begun = asyncio.Event()
+        """Set while there is a drain."""
         self._conversations = ConversationEnding(engine.policies)
         self._handed_back = AnswersHandedBack(engine.policies)
         self._warm_up = self._warming(engine)
@@ -181,6 +183,7 @@ class WorkerController:
         self._drain(seconds, self._epoch)
 
     def _drain(self, seconds: float, epoch: str | None) -> None:
+        self.drain_begun.set()
         if self.draining.begin(self._clock(), seconds, epoch=epoch):
             log.info("draining", extra={"seconds": seconds})
             self._warm_up.rest()
@@ -232,6 +235,7 @@ class WorkerController:
         self._began = self._epoch_began if self._began is None else self._began
         self._adapters.begin(facts.adapters)
         if self.draining.lives(session.epoch):
+            self.drain_begun.clear()
             log.info("the engine was started anew, work is taken again")
         self._health, self._clears, self._flushed_blocks = Health(), 0, 0
         self._handed_back.begin(able=facts.mode("preemption") != OFF)
