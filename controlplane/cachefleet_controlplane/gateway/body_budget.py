@@ -7,17 +7,15 @@ one alone at most half of the budget, n greedy ones 1/(n+1) each, and whoever co
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from cachefleet_controlplane.wire.errors import ApiError
-
-RETRY_AFTER_SECONDS: Final = 2
+from cachefleet_controlplane.wire.http_exchange import NO_ROOM, no_room
 
 
 class BodyBudget:
     """Counts what is held by tenant against a ``limit`` over all; ``over`` says of what there is too much."""
 
-    def __init__(self, limit: int, *, over: str = "Too many bytes of request bodies are under way.") -> None:
+    def __init__(self, limit: int, *, over: str = NO_ROOM) -> None:
         self._limit = limit
         self._over = over
         self._by_tenant: dict[str, int] = {}
@@ -27,8 +25,7 @@ class BodyBudget:
         """Count ``size`` bytes more. ApiError 503 where the tenant would then hold more than is free."""
         held = self._by_tenant.get(tenant, 0) + size
         if held > self._limit - self.held - size:
-            retry = {"retry-after": str(RETRY_AFTER_SECONDS), "connection": "close"}
-            raise ApiError(503, self._over, headers=retry)
+            raise no_room(self._over)
         self._by_tenant[tenant] = held
         self.held += size
 

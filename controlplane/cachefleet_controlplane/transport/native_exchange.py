@@ -15,6 +15,7 @@ from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import (
     DEPARTURE,
     WHOLE_BODY,
+    BodyRefusedError,
     ClientGoneError,
     Departure,
     Message,
@@ -29,6 +30,8 @@ EXCHANGE: Final = "cachefleet.exchange"
 
 Piece = tuple[bytes, bool]
 """A piece of a body, and whether it is the last."""
+Told = Piece | int | None
+"""What comes of a body: a piece, the status of one that is not taken, or None where the client is gone."""
 
 
 class ClientRequest(Protocol):
@@ -127,7 +130,7 @@ class _Body:
         self._exchange = exchange
         self._number = 0
         self._asked, self._over = False, over
-        self._piece: Piece | None = None
+        self._piece: Piece | int | None = None
         self._waiting: asyncio.Future[None] | None = None
 
     async def receive(self) -> Message:
@@ -145,7 +148,10 @@ class _Body:
         return {"type": "http.disconnect"}
 
     async def _next(self) -> Piece | None:
-        """None where the client is gone. A piece that nobody waited for any more is there for the next who asks."""
+        """None where the client is gone. A piece that nobody waited for any more is there for the next who asks.
+
+        BodyRefusedError.
+        """
         if not self._number:
             self._number = self._exchange.completions.expect(self._receive_piece)
         if not self._asked:
@@ -159,9 +165,11 @@ class _Body:
                 return None
             await self._change()
         self._asked, piece, self._piece = False, self._piece, None
+        if isinstance(piece, int):
+            raise BodyRefusedError(piece)
         return piece
 
-    def _receive_piece(self, piece: Piece | None) -> None:
+    def _receive_piece(self, piece: Told) -> None:
         self._piece = piece
         if piece is None:
             self._exchange.left()

@@ -234,18 +234,32 @@ class NativeServer:
 class PickerServer(NativeServer):
     """A server for Envoys (``ext_proc`` over gRPC), whose clients' requests are answered or sent to a worker.
 
-    Only a body of at most ``body_bytes`` may come in one message.
+    Only a body of at most ``body_bytes`` may come in one message, and all messages that are put together at once have
+    at most ``buffer_bytes``.
     """
 
     def __init__(
-        self, app: Any, completions: Completions, *, host: str, port: int, bounds: ServerBounds, body_bytes: int
+        self,
+        app: Any,
+        completions: Completions,
+        *,
+        host: str,
+        port: int,
+        bounds: ServerBounds,
+        body_bytes: int,
+        buffer_bytes: int,
     ) -> None:
         super().__init__(app, completions, host=host, port=port, bounds=bounds)
-        self._body_bytes = body_bytes
+        self._body_bytes, self._buffer_bytes = body_bytes, buffer_bytes
 
     def _made(self, requests: int, departures: int, websockets: Path | None) -> Any:  # noqa: ARG002 # none come here
-        return cachefleet_native.Picker(
-            self._completions.native, requests=requests, departures=departures, body_bytes=self._body_bytes
+        return cachefleet_native.Server.picker(
+            self._completions.native,
+            requests=requests,
+            departures=departures,
+            head_seconds=self._bounds.head_seconds,
+            body_bytes=self._body_bytes,
+            buffer_bytes=self._buffer_bytes,
         )
 
 

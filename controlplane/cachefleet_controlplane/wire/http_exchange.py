@@ -25,11 +25,22 @@ CLIENT_GONE_STATUS: Final = 499
 STALL_SECONDS: Final = 10.0
 """How long a client may send nothing of a body that has begun."""
 _CLOSE: Final = {"connection": "close"}
+NO_ROOM: Final = "Too many bytes of request bodies are under way."
+NO_ROOM_SECONDS: Final = 2
+"""When there may be room again."""
 _STALLED: Final = "Nothing of the body arrived for {:g} s."
 
 
 class ClientGoneError(Exception):
     """The client disconnected before its answer ended."""
+
+
+class BodyRefusedError(Exception):
+    """The server does not take the body: it is too long (``status`` 413), or there is no room for it (503)."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class Numbered(Protocol):
@@ -158,8 +169,8 @@ async def read_body(
 ) -> bytes:
     """The whole body; ``take`` is told of each piece's size and may refuse it with an ApiError.
 
-    ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``;
-    ClientGoneError.
+    ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``,
+    503 where the server has no room for it; ClientGoneError.
     """
     whole: WholeBody | None = scope.get(WHOLE_BODY)
     if whole is not None and (body := whole.take()) is not None:
@@ -173,6 +184,8 @@ async def read_body(
         late = clock() >= end
         message = f"The body did not arrive within {seconds:g} s." if late else _STALLED.format(stall_seconds)
         raise ApiError(408, message, headers=_CLOSE) from error
+    except BodyRefusedError as error:
+        raise (no_room() if error.status == 503 else _too_large(limit)) from error  # noqa: PLR2004 - a status
 
 
 class Departure:
@@ -304,6 +317,11 @@ def _check_length(scope: Scope, limit: int) -> None:
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
+
+
+def no_room(message: str = NO_ROOM) -> ApiError:
+    """The error of a body for which there is no room now."""
+    return ApiError(503, message, headers={"retry-after": str(NO_ROOM_SECONDS)} | _CLOSE)
 
 
 def _too_large(limit: int) -> ApiError:

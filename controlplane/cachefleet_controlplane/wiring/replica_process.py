@@ -159,8 +159,15 @@ def picker_servers(plane: ControlPlane, settings: Settings) -> dict[str, NativeS
         drain_seconds=settings.drain_seconds + ENDING_SECONDS,
         tls=plane.tls.internal,
     )
-    host, port, bytes_ = settings.gateway_host, settings.picker_port, settings.request_max_bytes
-    server = PickerServer(plane.gateway, plane.completions, host=host, port=port, bounds=bounds, body_bytes=bytes_)
+    server = PickerServer(
+        plane.gateway,
+        plane.completions,
+        host=settings.gateway_host,
+        port=settings.picker_port,
+        bounds=bounds,
+        body_bytes=settings.request_max_bytes,
+        buffer_bytes=settings.buffer_bytes,
+    )
     return {"picker": server}
 
 

@@ -3,7 +3,9 @@
 use super::tape::Tape;
 use bytes::{Bytes, BytesMut};
 use cachefleet_native::transport::panics::Panics;
-use cachefleet_native::transport::server::{Answer, AnswerKind, App, Asked, Bounds, Ends, Piece, RequestBody, Server};
+use cachefleet_native::transport::server::{
+    Answer, AnswerKind, App, Asked, Bounds, Ends, Http, HttpApp, Piece, RequestBody, Server, serve,
+};
 use hyper::{Method, StatusCode};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -102,11 +104,12 @@ async fn exchange(mut sent: &[u8], cuts: &[usize]) -> Vec<u8> {
     let bounds = Bounds { head: long, idle: long, send: long, settle: long, linger: long };
     let state = Arc::new(State::default());
     let panics = Arc::new(Panics::default());
-    let app = Box::new(Echo(Arc::clone(&state)));
-    let server = Server::new(app, bounds, None, Arc::clone(&panics), &[Handle::current()]);
+    let app: Arc<dyn HttpApp> = Arc::new(Echo(Arc::clone(&state)));
+    let http = Arc::new(Http { app: Arc::clone(&app), bounds, websockets: None });
+    let server = Server::new(app, Arc::<Http>::clone(&http), Arc::clone(&panics), &[Handle::current()]);
     let (mut client, io) = duplex(PIPE);
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let serving = tokio::spawn(server.serve(io, Ends::new(nowhere, nowhere)));
+    let serving = tokio::spawn(serve(io, Ends::new(nowhere, nowhere), server.count(), http));
     let mut told = Vec::new();
     for cut in cuts {
         let piece;
@@ -177,7 +180,7 @@ impl State {
     }
 }
 
-impl App for Echo {
+impl HttpApp for Echo {
     fn asked(&self, asked: Asked) {
         let Asked { head, body, answer, event_loop, .. } = asked;
         let state = Arc::clone(&self.0);
@@ -191,7 +194,9 @@ impl App for Echo {
             }
         });
     }
+}
 
+impl App for Echo {
     fn piece(&self, number: u64, piece: Piece) {
         let wanted = self.0.lock().wanted.remove(&number).expect("asked for");
         let _gone = wanted.send(piece);

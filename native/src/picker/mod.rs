@@ -1,7 +1,8 @@
 //! An endpoint picker for Envoy: `ext_proc` over gRPC. Who answers a request, and what a worker is sent, a `PickerApp` says.
 //!
-//! `stream` is one request, `heads` what is read and changed of heads, `watch` what is learnt of an answer.
+//! `assembly` bounds messages, `stream` is one request, `heads` what is read and changed of heads, `watch` what is learnt of an answer.
 
+mod assembly;
 mod heads;
 pub mod messages;
 mod stream;
@@ -9,11 +10,9 @@ mod watch;
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::io;
-use std::net::TcpListener;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -23,9 +22,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch as channel};
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
@@ -33,12 +31,12 @@ use tonic::server::{Grpc, StreamingService, UnaryService};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use self::assembly::{Held, Messages, Room};
 use self::messages::{HealthCheckRequest, HealthCheckResponse, ProcessingRequest, ProcessingResponse};
+use self::stream::Stream;
 pub use self::stream::{Event, Pick, Route};
 pub use self::watch::Known;
-use crate::transport::panics::Panics;
-use crate::transport::server::{Asked, Ends, Piece};
-use crate::transport::tls::{Presented, Unusable};
+use crate::transport::server::{App, Asked, Counted, Ends, Protocol, Serving, Shared, Stage};
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -52,172 +50,56 @@ const WAITING: usize = 8;
 const HEAD_BYTES: usize = 256 * 1024;
 /// A silent Envoy is asked whether it is there; it has as long to answer.
 const PING: Duration = Duration::from_secs(20);
-/// Pause after a connection that could not be taken, and the longest handshake.
-const PAUSE: Duration = Duration::from_millis(100);
-const HANDSHAKE: Duration = Duration::from_secs(10);
-
 /// What decides; its methods are called by the transport's threads, and must not block.
-pub trait PickerApp: Send + Sync + 'static {
+pub trait PickerApp: App {
     /// A request is there: it is answered, or routed by `pick`.
     fn asked(&self, asked: Asked, pick: Arc<Pick>);
-    /// A piece of a body, which was asked for under this number.
-    fn piece(&self, number: u64, piece: Piece);
     /// Something comes of an answer, which is told under this number.
     fn told(&self, number: u64, event: Event);
-    /// Envoy has ended this request before its end.
-    fn left(&self, key: u64);
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Stage {
-    Open,
-    Leaving,
-    Stopping,
-    Cut,
-}
-
-/// What the connections of a picker share.
-pub(crate) struct Shared {
-    app: Box<dyn PickerApp>,
-    body_bytes: usize,
-    panics: Arc<Panics>,
-    presented: Presented,
-    stage: channel::Sender<Stage>,
-    keys: AtomicU64,
-    connections: AtomicUsize,
-}
-
-impl Shared {
-    fn key(&self) -> u64 {
-        self.keys.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-/// A server for Envoys; dropping it cuts their connections.
+/// `ext_proc`, as a server's protocol.
 pub struct Picker {
-    shared: Arc<Shared>,
-    event_loops: Arc<[Handle]>,
-    listening: Mutex<Vec<AbortHandle>>,
+    app: Arc<dyn PickerApp>,
+    /// Of a message: the longest body that comes in one, and what else it has.
+    message_bytes: usize,
+    room: Arc<Room>,
+    /// How long the first request of a connection, and the head of each, may take.
+    head: Duration,
 }
 
 impl Picker {
-    /// Makes a server that listens nowhere yet; `body_bytes` bounds a body that comes in one message.
-    pub fn new(app: Box<dyn PickerApp>, body_bytes: usize, panics: Arc<Panics>, event_loops: &[Handle]) -> Self {
-        let (stage, _) = channel::channel(Stage::Open);
-        let (presented, keys, connections) = (Presented::default(), AtomicU64::new(0), AtomicUsize::new(0));
-        let shared = Shared { app, body_bytes, panics, presented, stage, keys, connections };
-        Self { shared: Arc::new(shared), event_loops: event_loops.into(), listening: Mutex::default() }
+    /// A body that comes in one message has at most `body_bytes`, all messages under way `buffer_bytes`.
+    pub fn new(app: Arc<dyn PickerApp>, body_bytes: usize, buffer_bytes: usize, head: Duration) -> Self {
+        Self { app, message_bytes: body_bytes + HEAD_BYTES, room: Room::new(buffer_bytes), head }
     }
+}
 
-    /// Serves connections that come from now on by TLS, with this certificate and private key (PEM).
-    ///
-    /// # Errors
-    /// They cannot be used; what was presented before stays.
-    pub fn present(&self, certificate: &[u8], key: &[u8]) -> Result<(), Unusable> {
-        self.shared.presented.present(certificate, key)
-    }
-
-    /// Takes connections from a socket that listens; connections go to the event loops by turns.
-    ///
-    /// # Errors
-    /// The socket cannot be polled.
-    pub fn listen(&self, socket: TcpListener) -> io::Result<()> {
-        socket.set_nonblocking(true)?;
-        let first = &self.event_loops[0];
-        let _entered = first.enter();
-        let socket = tokio::net::TcpListener::from_std(socket)?;
-        let accepting = first.spawn(accept(socket, Arc::clone(&self.shared), Arc::clone(&self.event_loops)));
-        self.listening.lock().unwrap_or_else(PoisonError::into_inner).push(accepting.abort_handle());
-        Ok(())
-    }
-
-    /// From now on it says that it does not serve.
-    pub fn leave(&self) {
-        self.advance(Stage::Leaving);
-    }
-
-    /// Takes no more connections, and asks Envoys for nothing more on theirs.
-    pub fn stop(&self) {
-        for accepting in self.listening.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            accepting.abort();
-        }
-        self.advance(Stage::Stopping);
-    }
-
-    /// Cuts all connections.
-    pub fn cut(&self) {
-        self.stop();
-        self.advance(Stage::Cut);
-    }
-
-    fn advance(&self, to: Stage) {
-        self.shared.stage.send_if_modified(|stage| {
-            let later = to > *stage;
-            if later {
-                *stage = to;
+impl Protocol for Picker {
+    fn connected(self: Arc<Self>, stream: TcpStream, ends: Ends, counted: Counted) -> Serving {
+        Box::pin(async move {
+            match counted.shared().presented.now() {
+                None => serve(stream, ends, false, self, &counted).await,
+                Some(config) => {
+                    let handshake = timeout(self.head, TlsAcceptor::from(config).accept(stream)).await;
+                    if let Ok(Ok(stream)) = handshake {
+                        serve(stream, ends, true, self, &counted).await;
+                    }
+                }
             }
-            later
-        });
-    }
-
-    /// Open connections.
-    pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::Relaxed)
+        })
     }
 }
 
-impl Drop for Picker {
-    fn drop(&mut self) {
-        self.cut();
-    }
-}
-
-/// One connection among those that a shutdown waits for, until it is dropped.
-struct Counted(Arc<Shared>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Takes connections until it is aborted.
-async fn accept(socket: tokio::net::TcpListener, shared: Arc<Shared>, event_loops: Arc<[Handle]>) {
-    for turn in 0.. {
-        let Ok((stream, client)) = socket.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let (Ok(()), Ok(server)) = (stream.set_nodelay(true), stream.local_addr()) else { continue };
-        let Ok(stream) = stream.into_std() else { continue };
-        let (ends, shared) = (Arc::new(Ends::new(client, server)), Arc::clone(&shared));
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(shared);
-        event_loops[turn % event_loops.len()].spawn(async move {
-            if let Ok(stream) = TcpStream::from_std(stream) {
-                connected(stream, ends, &counted.0).await;
-            }
-        });
-    }
-}
-
-async fn connected(stream: TcpStream, ends: Arc<Ends>, shared: &Arc<Shared>) {
-    match shared.presented.now() {
-        None => serve(stream, ends, false, shared).await,
-        Some(config) => {
-            let handshake = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await;
-            if let Ok(Ok(stream)) = handshake {
-                serve(stream, ends, true, shared).await;
-            }
-        }
-    }
-}
-
-async fn serve<IO>(io: IO, ends: Arc<Ends>, secure: bool, shared: &Arc<Shared>)
+/// Serves a connection; it is cut where nothing is asked on it for too long at its beginning.
+async fn serve<IO>(io: IO, ends: Ends, secure: bool, picker: Arc<Picker>, counted: &Counted)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let own = Arc::clone(shared);
+    let (first, mut stage) = (tokio::time::sleep(picker.head), counted.shared().stages());
+    let begun = Arc::new(AtomicBool::new(false));
+    let own = Call { picker, shared: Arc::clone(counted.shared()), ends: Arc::new(ends), secure, begun };
+    let begun = Arc::clone(&own.begun);
     let serving = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
@@ -228,43 +110,56 @@ where
         .serve_connection(
             TokioIo::new(io),
             service_fn(move |request| {
-                let call = Call { shared: Arc::clone(&own), ends: Arc::clone(&ends), secure };
+                let call = own.clone();
                 async move { Ok::<_, Infallible>(call.answer(request).await) }
             }),
         );
-    let (mut serving, mut stage) = (std::pin::pin!(serving), shared.stage.subscribe());
+    let (mut serving, mut first, mut waits) = (std::pin::pin!(serving), std::pin::pin!(first), true);
     loop {
         match *stage.borrow_and_update() {
             Stage::Open | Stage::Leaving => {}
-            Stage::Stopping => serving.as_mut().graceful_shutdown(),
+            Stage::Stopping(_) => serving.as_mut().graceful_shutdown(),
             Stage::Cut => return,
         }
         tokio::select! {
             biased;
             _ = serving.as_mut() => return,
             changed = stage.changed() => if changed.is_err() { return },
+            () = first.as_mut(), if waits => {
+                if !begun.load(Ordering::Relaxed) {
+                    return;
+                }
+                waits = false;
+            }
         }
     }
 }
 
 /// One call of gRPC.
+#[derive(Clone)]
 struct Call {
+    picker: Arc<Picker>,
     shared: Arc<Shared>,
     ends: Arc<Ends>,
     secure: bool,
+    /// Something was asked on the connection.
+    begun: Arc<AtomicBool>,
 }
 
 impl Call {
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
+        self.begun.store(true, Ordering::Relaxed);
         match request.uri().path() {
             PROCESS => {
-                let bytes = self.shared.body_bytes + HEAD_BYTES;
+                let bytes = self.picker.message_bytes;
+                let held = Held::new(&self.picker.room);
+                let request = request.map(|body| Messages::new(body, Arc::clone(&held), bytes));
                 let codec = ProstCodec::<ProcessingResponse, ProcessingRequest>::default();
-                Grpc::new(codec).max_decoding_message_size(bytes).streaming(Process(self), request).await
+                Grpc::new(codec).max_decoding_message_size(bytes).streaming(Process(self, held), request).await
             }
             HEALTH => {
                 let codec = ProstCodec::<HealthCheckResponse, HealthCheckRequest>::default();
-                let serves = *self.shared.stage.borrow() == Stage::Open;
+                let serves = self.shared.stage() == Stage::Open;
                 Grpc::new(codec).unary(Health(serves), request).await
             }
             _ => Status::unimplemented("").into_http(),
@@ -275,7 +170,7 @@ impl Call {
 type Answered<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send>>;
 
 /// `ExternalProcessor.Process`.
-struct Process(Call);
+struct Process(Call, Arc<Held>);
 
 impl StreamingService<ProcessingRequest> for Process {
     type Response = ProcessingResponse;
@@ -284,15 +179,15 @@ impl StreamingService<ProcessingRequest> for Process {
 
     fn call(&mut self, request: tonic::Request<Streaming<ProcessingRequest>>) -> Self::Future {
         let (to, told) = mpsc::channel(WAITING);
-        let stream = stream::Stream { from: request.into_inner(), to: to.clone() };
-        let (shared, ends, secure) = (Arc::clone(&self.0.shared), Arc::clone(&self.0.ends), self.0.secure);
+        let stream = Stream::new(request.into_inner(), to.clone(), Arc::clone(&self.1));
+        let call = self.0.clone();
         tokio::spawn(async move {
-            let told = match shared.panics.caught(stream::follow(&shared, ends, secure, stream)).await {
+            let failed = match call.shared.panics.caught(stream::follow(&call, stream)).await {
                 Some(Ok(())) => return, // the stream ends
-                Some(Err(gone)) => gone.told(),
-                None => Err(Status::internal("a panic")),
+                Some(Err(gone)) => gone.0,
+                None => Status::internal("a panic"),
             };
-            let _ = to.send(told).await;
+            let _ = to.send(Err(failed)).await;
         });
         Box::pin(async move { Ok(tonic::Response::new(ReceiverStream::new(told))) })
     }

@@ -1,7 +1,6 @@
 //! One request as Envoy tells it, on a stream of its own: its head and body, then its answer.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,15 +13,16 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 
-use super::Shared;
+use super::assembly::Held;
 use super::heads::{changed, fields, metadata, request_head, served, subset, value};
 use super::messages::{
     Asked as Message, CommonResponse, HeaderMutation, HeaderValue, HttpBody, HttpHeaders, HttpStatus,
     ImmediateResponse, Metadata, Mutation, Nothing, ProcessingRequest, ProcessingResponse, Response, Told, mode,
 };
 use super::watch::{Known, Watch};
+use super::{Call, PickerApp};
 use crate::transport::relay::SharedFilter;
-use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Ends, Pace, Piece, RequestBody};
+use crate::transport::server::{Answer, AnswerKind, Asked, Cut, Pace, Piece, Presence, RequestBody};
 
 /// A longer body is told piece by piece, as it is asked for; one as short that is not there so soon, too.
 const SMALL: usize = 64 * 1024;
@@ -74,18 +74,18 @@ impl Pick {
     }
 }
 
-/// A request was neither answered nor sent to a worker; nobody waits for that where Envoy has ended the stream.
-pub struct Gone(Status);
+/// A request was neither answered nor sent to a worker: what Envoy is told, where it has not ended the stream itself. Of
+/// one that just ends it would send the request on as the client made it.
+pub struct Gone(pub Status);
 
 impl Gone {
-    /// What Envoy is told: of a stream that just ends it would send the request on as the client made it.
-    pub fn told(self) -> Result<ProcessingResponse, Status> {
-        if self.0.code() != Code::OutOfRange {
-            return Err(self.0);
+    /// The status of an answer that says which message is not taken; None where the stream has another end.
+    fn refusal(&self) -> Option<StatusCode> {
+        match self.0.code() {
+            Code::OutOfRange => Some(StatusCode::PAYLOAD_TOO_LARGE),
+            Code::ResourceExhausted => Some(StatusCode::SERVICE_UNAVAILABLE),
+            _ => None,
         }
-        let status = Some(HttpStatus { code: i32::from(StatusCode::PAYLOAD_TOO_LARGE.as_u16()) });
-        let body = Bytes::from_static(b"The request body is too long.");
-        Ok(Told::Immediate(ImmediateResponse { status, headers: None, body }).into())
     }
 }
 
@@ -93,34 +93,41 @@ fn gone() -> Gone {
     Gone(Status::aborted("the request was not decided on"))
 }
 
-/// A request under way; the application is told where it ends before its answer has.
-struct Presence<'a> {
-    shared: &'a Shared,
-    key: u64,
-    settled: AtomicBool,
-}
-
-impl Drop for Presence<'_> {
-    fn drop(&mut self) {
-        if !*self.settled.get_mut() {
-            self.shared.app.left(self.key);
-        }
-    }
-}
-
 /// The two directions of a stream.
 pub struct Stream {
-    pub from: Streaming<ProcessingRequest>,
-    pub to: Sender<Result<ProcessingResponse, Status>>,
+    from: Streaming<ProcessingRequest>,
+    to: Sender<Result<ProcessingResponse, Status>>,
+    held: Arc<Held>,
+    /// Envoy waits for an answer to the request's trailers.
+    trailers: bool,
 }
 
 impl Stream {
+    #[must_use]
+    pub fn new(
+        from: Streaming<ProcessingRequest>,
+        to: Sender<Result<ProcessingResponse, Status>>,
+        held: Arc<Held>,
+    ) -> Self {
+        Self { from, to, held, trailers: false }
+    }
+
     async fn next(&mut self) -> Result<ProcessingRequest, Gone> {
-        self.from.message().await.map_err(Gone)?.ok_or_else(gone)
+        let message = self.from.message().await.map_err(Gone)?.ok_or_else(gone)?;
+        self.trailers |= matches!(message.request, Some(Message::RequestTrailers(_)));
+        Ok(message)
     }
 
     async fn send(&self, response: impl Into<ProcessingResponse>) -> Result<(), Gone> {
         self.to.send(Ok(response.into())).await.map_err(|_| gone())
+    }
+
+    /// Passes the request's trailers on as they are, where they have come; last of all of the request.
+    async fn send_trailers(&mut self) -> Result<(), Gone> {
+        if std::mem::take(&mut self.trailers) {
+            self.send(Told::RequestTrailers(Nothing {})).await?;
+        }
+        Ok(())
     }
 
     async fn answer(&self, answer: Answer) -> Result<(), Gone> {
@@ -152,34 +159,39 @@ struct Request {
 struct Rest {
     begun: Bytes,
     wanted: UnboundedReceiver<u64>,
+    /// Nothing more of it is read.
+    refused: Option<StatusCode>,
+    /// It comes whole, once Envoy has an answer to the head.
+    whole: bool,
 }
 
 /// Has one request answered or routed, and follows its answer.
 ///
 /// # Errors
 /// It was neither; Envoy is to be told.
-pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: Stream) -> Result<(), Gone> {
-    let Some(request) = begin(&mut stream).await? else { return Ok(()) };
+pub async fn follow(call: &Call, mut stream: Stream) -> Result<(), Gone> {
+    let app = &*call.picker.app;
+    let late = |_| Gone(Status::deadline_exceeded("the head of the request did not come"));
+    let Some(request) = timeout(call.picker.head, begin(&mut stream)).await.map_err(late)?? else { return Ok(()) };
     let Some(head) = request_head(&request.headers) else {
         return stream.answer(Answer::text(StatusCode::BAD_REQUEST, "")).await;
     };
     let path = head.uri.path().to_owned();
-    let (body, mut rest) =
-        if request.bare { (RequestBody::Whole(Bytes::new()), None) } else { body(&mut stream).await? };
+    let (body, mut rest) = body(&mut stream, &request).await?;
     let (answer, mut answering) = oneshot::channel();
     let (route, mut routing) = oneshot::channel();
     let subset = subset(request.metadata.as_ref());
     let pick = Arc::new(Pick { subset, route: Mutex::new(Some(route)), known: Mutex::default() });
-    let (key, pace) = (shared.key(), Arc::<Pace>::default());
-    let presence = Presence { shared, key, settled: AtomicBool::new(false) };
+    let (presence, pace) = (Presence::new(Arc::clone(&call.shared)), Arc::<Pace>::default());
     let (event_loop, cut) = (Handle::current(), Cut::Stream(Arc::clone(&pace)));
-    shared.app.asked(Asked { key, head, body, ends, secure, event_loop, answer, cut }, Arc::clone(&pick));
+    let (key, ends, secure) = (presence.key, Arc::clone(&call.ends), call.secure);
+    app.asked(Asked { key, head, body, ends, secure, event_loop, answer, cut }, Arc::clone(&pick));
     let mut open = true;
     let route = loop {
         tokio::select! {
             biased;
             answer = &mut answering => {
-                presence.settled.store(true, Ordering::Relaxed);
+                presence.settle();
                 let failed = || Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error");
                 return stream.answer(answer.unwrap_or_else(|_| failed())).await;
             }
@@ -187,14 +199,15 @@ pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: 
                 Ok(route) => break route,
                 Err(_) => open = false,
             },
-            gone = feed(&mut rest, &mut stream, shared) => return Err(gone),
+            gone = feed(&mut rest, &mut stream, app) => return Err(gone),
             () = pace.was_cut() => return Err(gone()),
         }
     };
+    stream.held.release();
     let (number, filter) = (route.number, route.filter.clone());
-    let answer_headers = send(&stream, &request, route).await?;
+    let answer_headers = send(&mut stream, &request, route).await?;
     let watching = watched(&mut stream, &pick, filter, answer_headers, &path, request.answer_duplex, || {
-        shared.app.told(number, Event::Began);
+        app.told(number, Event::Began);
     });
     let ended = tokio::select! {
         biased;
@@ -202,8 +215,8 @@ pub async fn follow(shared: &Shared, ends: Arc<Ends>, secure: bool, mut stream: 
         () = pace.was_cut() => false, // what is left of it goes on without us
     };
     if ended {
-        presence.settled.store(true, Ordering::Relaxed);
-        shared.app.told(number, Event::Ended);
+        presence.settle();
+        app.told(number, Event::Ended);
     }
     Ok(())
 }
@@ -222,36 +235,41 @@ async fn begin(stream: &mut Stream) -> Result<Option<Request>, Gone> {
         return Ok(None);
     }
     let duplex = asked == mode::FULL_DUPLEX_STREAMED;
-    if !bare && !duplex {
-        stream.send(Told::RequestHeaders(Response::default())).await?; // else it sends no body
-    }
     let answer_duplex = !known || modes.response_body_mode == mode::FULL_DUPLEX_STREAMED;
     Ok(Some(Request { headers: fields(told), metadata: metadata_context, duplex, answer_duplex, bare }))
 }
 
-/// Reads a body that is short, or comes whole; of another what is to come.
-async fn body(stream: &mut Stream) -> Result<(RequestBody, Option<Rest>), Gone> {
-    let mut begun = BytesMut::new();
-    let reading = async {
-        while begun.len() <= SMALL {
-            let HttpBody { body, end_of_stream } = piece(stream).await?;
-            if begun.is_empty() && end_of_stream {
-                return Ok(Some(body));
-            }
-            begun.extend_from_slice(&body);
-            if end_of_stream {
-                return Ok(Some(std::mem::take(&mut begun).freeze()));
-            }
+/// A body that is short and comes unasked; of another what is to come, once the application has asked for it.
+async fn body(stream: &mut Stream, request: &Request) -> Result<(RequestBody, Option<Rest>), Gone> {
+    if request.bare {
+        return Ok((RequestBody::Whole(Bytes::new()), None));
+    }
+    let (mut begun, mut refused) = (BytesMut::new(), None);
+    if request.duplex {
+        match timeout(SOON, short(stream, &mut begun)).await {
+            Ok(Ok(Some(whole))) => return Ok((RequestBody::Whole(whole), None)),
+            Ok(Err(gone)) => refused = Some(gone.refusal().ok_or(gone)?),
+            Ok(Ok(None)) | Err(_) => {}
         }
-        Ok(None)
-    };
-    if let Ok(whole) = timeout(SOON, reading).await
-        && let Some(whole) = whole?
-    {
-        return Ok((RequestBody::Whole(whole), None));
     }
     let (wants, wanted) = unbounded_channel();
-    Ok((RequestBody::Pieces(wants), Some(Rest { begun: begun.freeze(), wanted })))
+    let rest = Rest { begun: begun.freeze(), wanted, refused, whole: !request.duplex };
+    Ok((RequestBody::Pieces(wants), Some(rest)))
+}
+
+/// The whole body; None where it is a longer one.
+async fn short(stream: &mut Stream, begun: &mut BytesMut) -> Result<Option<Bytes>, Gone> {
+    while begun.len() <= SMALL {
+        let HttpBody { body, end_of_stream } = piece(stream).await?;
+        if begun.is_empty() && end_of_stream {
+            return Ok(Some(body));
+        }
+        begun.extend_from_slice(&body);
+        if end_of_stream {
+            return Ok(Some(std::mem::take(begun).freeze()));
+        }
+    }
+    Ok(None)
 }
 
 /// The next piece of a request's body.
@@ -263,31 +281,48 @@ async fn piece(stream: &mut Stream) -> Result<HttpBody, Gone> {
     }
 }
 
+impl Rest {
+    async fn next(&mut self, stream: &mut Stream) -> Result<Piece, Gone> {
+        if !self.begun.is_empty() {
+            return Ok(Piece::Data { data: std::mem::take(&mut self.begun), last: false });
+        }
+        if self.whole && self.refused.is_none() {
+            stream.send(Told::RequestHeaders(Response::default())).await?;
+        }
+        if self.refused.is_none() {
+            match piece(stream).await {
+                Ok(HttpBody { body: data, end_of_stream }) => {
+                    return Ok(Piece::Data { data, last: end_of_stream || self.whole });
+                }
+                Err(gone) => self.refused = Some(gone.refusal().ok_or(gone)?),
+            }
+        }
+        Ok(self.refused.map_or(Piece::Broken, Piece::Refused))
+    }
+}
+
 /// Tells pieces of a body when they are asked for; returns why no more comes.
-async fn feed(rest: &mut Option<Rest>, stream: &mut Stream, shared: &Shared) -> Gone {
+async fn feed(rest: &mut Option<Rest>, stream: &mut Stream, app: &dyn PickerApp) -> Gone {
     while let Some(feeding) = rest {
         let Some(number) = feeding.wanted.recv().await else { return pending().await };
-        let begun = std::mem::take(&mut feeding.begun);
-        let piece =
-            if begun.is_empty() { piece(stream).await } else { Ok(HttpBody { body: begun, end_of_stream: false }) };
-        let HttpBody { body, end_of_stream: last } = match piece {
+        let piece = match feeding.next(stream).await {
             Ok(piece) => piece,
             Err(gone) => {
-                shared.app.piece(number, Piece::Broken);
+                app.piece(number, Piece::Broken);
                 return gone;
             }
         };
-        if last {
+        if matches!(piece, Piece::Data { last: true, .. }) {
             *rest = None;
         }
-        shared.app.piece(number, Piece::Data { data: body, last });
+        app.piece(number, piece);
     }
     while stream.next().await.is_ok() {} // trailers
     gone()
 }
 
 /// Sends a request on its way; the headers of its answer.
-async fn send(stream: &Stream, request: &Request, route: Route) -> Result<HeaderMutation, Gone> {
+async fn send(stream: &mut Stream, request: &Request, route: Route) -> Result<HeaderMutation, Gone> {
     let Route { endpoints, headers, body, answer_headers, .. } = route;
     let mut mutation = changed(&request.headers, &headers, &endpoints);
     let dynamic_metadata = Some(metadata(&endpoints));
@@ -300,7 +335,7 @@ async fn send(stream: &Stream, request: &Request, route: Route) -> Result<Header
         let response = Some(Told::RequestHeaders(Response::of(common)));
         stream.send(ProcessingResponse { dynamic_metadata, response }).await?;
         if !request.bare {
-            pieces(stream, body, true, Told::RequestBody).await?;
+            pieces(stream, body, !stream.trailers, Told::RequestBody).await?;
         }
     } else {
         let body_mutation = Some(Mutation::Whole(body).into());
@@ -308,6 +343,7 @@ async fn send(stream: &Stream, request: &Request, route: Route) -> Result<Header
         let response = Some(Told::RequestBody(Response::of(common)));
         stream.send(ProcessingResponse { dynamic_metadata, response }).await?;
     }
+    stream.send_trailers().await?;
     let mut mutation = HeaderMutation::default();
     for (name, value) in answer_headers {
         mutation.set(&name, value);
@@ -364,7 +400,10 @@ async fn watched(
                 stream.send(Told::ResponseTrailers(Nothing {})).await?;
                 true
             }
-            _ => false,
+            _ => {
+                stream.send_trailers().await?; // of a request whose body came whole
+                false
+            }
         };
         if ended {
             if let Some(watch) = &mut watch {

@@ -55,7 +55,6 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker_call::WorkerCall>()?;
     module.add_class::<worker_call::Trust>()?;
     module.add_class::<server::Server>()?;
-    module.add_class::<picker::Picker>()?;
     module.add_class::<picker::Pick>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_class::<stream_filter::StreamFilter>()?;

@@ -1,4 +1,4 @@
-//! `Server`: the public port's HTTP server.
+//! `Server`: of HTTP, or of Envoys that ask where requests go.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,12 +15,13 @@ use pyo3::types::PyBytes;
 use super::client_request::ClientRequest;
 use super::report_taps::ReportTaps;
 use super::transport::{Payload, Told, Transport};
-use crate::transport::server::{App, Asked, Bounds, Piece, Server as Native, Taps, Websockets};
+use crate::picker::{Event, Pick, Picker, PickerApp};
+use crate::transport::server::{App, Asked, Bounds, Http, HttpApp, Piece, Server as Native, Taps, Websockets};
 
 const SETTLE: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(2);
 
-/// An HTTP server; what it is asked, and which clients leave, is told to Python under two numbers.
+/// A server; what it is asked, and which clients leave, is told to Python under two numbers.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Server(Native);
 
@@ -48,7 +49,6 @@ impl Server {
         websockets: Option<PathBuf>,
         taps: Option<&ReportTaps>,
     ) -> PyResult<Self> {
-        let told = Arc::clone(&transport.told);
         let bounds = Bounds {
             head: seconds(head_seconds)?,
             idle: seconds(idle_seconds)?,
@@ -56,11 +56,28 @@ impl Server {
             settle: SETTLE,
             linger: LINGER,
         };
-        let app = Box::new(Telling { told, requests, departures });
-        let panics = Arc::clone(&transport.panics);
+        let app = Telling::new(transport, requests, departures);
         let taps = taps.map(|taps| Box::new(taps.clone()) as Box<dyn Taps>);
         let websockets = websockets.map(|path| Websockets { path, taps });
-        Ok(Self(Native::new(app, bounds, websockets, panics, transport.threads.all())))
+        let http = Http { app: Arc::<Telling>::clone(&app), bounds, websockets };
+        Ok(Self(Native::new(app, Arc::new(http), Arc::clone(&transport.panics), transport.threads.all())))
+    }
+
+    /// One of gRPC, for Envoys. A connection, and each request's head, may take `head_seconds` to begin; a body that
+    /// comes in one message has at most `body_bytes`, and all messages that are put together `buffer_bytes`.
+    #[staticmethod]
+    #[pyo3(signature = (transport, *, requests, departures, head_seconds, body_bytes, buffer_bytes))]
+    fn picker(
+        transport: &Transport,
+        requests: u64,
+        departures: u64,
+        head_seconds: f64,
+        body_bytes: usize,
+        buffer_bytes: usize,
+    ) -> PyResult<Self> {
+        let app = Telling::new(transport, requests, departures);
+        let picker = Picker::new(Arc::<Telling>::clone(&app), body_bytes, buffer_bytes, seconds(head_seconds)?);
+        Ok(Self(Native::new(app, Arc::new(picker), Arc::clone(&transport.panics), transport.threads.all())))
     }
 
     /// Takes connections from a socket that listens; `descriptor` is the caller's no more.
@@ -80,7 +97,7 @@ impl Server {
         self.0.present(certificate, key).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// From now on each answer that begins says `connection: close`.
+    /// From now on clients are told to go elsewhere.
     fn leave(&self) {
         self.0.leave();
     }
@@ -106,14 +123,26 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-impl App for Telling {
-    fn asked(&self, asked: Asked) {
-        let request = ClientRequest::new(asked, Arc::clone(&self.told), None);
-        self.told.push((self.requests, Box::new(|py| request.into_bound_py_any(py))));
+impl Telling {
+    fn new(transport: &Transport, requests: u64, departures: u64) -> Arc<Self> {
+        Arc::new(Self { told: Arc::clone(&transport.told), requests, departures })
     }
 
+    fn request(&self, asked: Asked, pick: Option<Arc<Pick>>) {
+        let request = ClientRequest::new(asked, Arc::clone(&self.told), pick);
+        self.told.push((self.requests, Box::new(|py| request.into_bound_py_any(py))));
+    }
+}
+
+impl App for Telling {
+    /// The bytes of a piece and whether it is the last one; a status where it is not taken, None where the client is gone.
     fn piece(&self, number: u64, piece: Piece) {
-        self.told.push(piece_told(number, piece));
+        let made: Payload = Box::new(|py| match piece {
+            Piece::Data { data, last } => (PyBytes::new(py, &data), last).into_bound_py_any(py),
+            Piece::Refused(status) => status.as_u16().into_bound_py_any(py),
+            Piece::Broken => Ok(py.None().into_bound(py)),
+        });
+        self.told.push((number, made));
     }
 
     fn left(&self, key: u64) {
@@ -121,11 +150,19 @@ impl App for Telling {
     }
 }
 
-/// What Python is told of a piece: its bytes and whether it is the last one; None where the client is gone.
-pub(super) fn piece_told(number: u64, piece: Piece) -> (u64, Payload) {
-    let made: Payload = Box::new(|py| match piece {
-        Piece::Data { data, last } => (PyBytes::new(py, &data), last).into_bound_py_any(py),
-        Piece::Broken => Ok(py.None().into_bound(py)),
-    });
-    (number, made)
+impl HttpApp for Telling {
+    fn asked(&self, asked: Asked) {
+        self.request(asked, None);
+    }
+}
+
+impl PickerApp for Telling {
+    fn asked(&self, asked: Asked, pick: Arc<Pick>) {
+        self.request(asked, Some(pick));
+    }
+
+    /// Whether the answer has ended.
+    fn told(&self, number: u64, event: Event) {
+        self.told.push((number, Box::new(move |py| (event == Event::Ended).into_bound_py_any(py))));
+    }
 }

@@ -11,8 +11,8 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 
+use super::Presence;
 use super::connection::Connection;
-use super::exchange::Presence;
 use crate::transport::reply_body::ReplyBody;
 
 /// An answer.

@@ -23,7 +23,7 @@ use super::line::{Line, Socket};
 use super::long_answer;
 use super::progress::{Due, Progress};
 use super::streams::Streams;
-use super::{Bounds, Counted, Shared, Stage};
+use super::{Bounds, Counted, Http, Shared, Stage};
 use crate::transport::tls::HTTP2;
 
 /// Bytes of a request's head; heads have at most 100 fields, which is hyper's own bound.
@@ -62,6 +62,7 @@ impl Ends {
 /// What the parts of one connection share.
 pub struct Connection {
     pub(super) shared: Arc<Shared>,
+    pub(super) http: Arc<Http>,
     pub(super) progress: Arc<Progress>,
     /// Of requests of HTTP/1.
     pub(super) heads: Arc<Heads>,
@@ -79,14 +80,19 @@ impl Connection {
 }
 
 /// Serves a connection: HTTP/1, or behind TLS what the client prefers of HTTP/2 and HTTP/1.
-pub(super) async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: IO, ends: Ends, counted: Counted) {
-    let shared = Arc::clone(&counted.0);
+pub async fn serve<IO: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    io: IO,
+    ends: Ends,
+    counted: Counted,
+    http: Arc<Http>,
+) {
+    let shared = Arc::clone(counted.shared());
     let progress = Arc::new(Progress::new(counted));
     let socket = Socket::new(io, Arc::clone(&progress));
     let tls = shared.presented.now();
     let (ends, secure) = (Arc::new(ends), tls.is_some());
     let heads = Arc::default();
-    let connection = Arc::new(Connection { shared, progress, heads, ends, secure, handed: Mutex::default() });
+    let connection = Arc::new(Connection { shared, http, progress, heads, ends, secure, handed: Mutex::default() });
     match tls {
         None => serve_http1(socket, &connection).await,
         // What only some connections come to is no part of all of them: here and below it has a place of its own.
@@ -162,7 +168,7 @@ where
     connection.progress.multiplexed();
     let (line, own) = (Line::new(io, Arc::clone(&connection.progress)), Arc::clone(connection));
     line.count_frames();
-    let serving = http2::Builder::new(Streams(connection.shared.bounds.send))
+    let serving = http2::Builder::new(Streams(connection.http.bounds.send))
         .timer(TokioTimer::new())
         .max_header_list_size(HEAD_BYTES)
         .max_concurrent_streams(STREAMS)
@@ -186,7 +192,7 @@ where
 async fn end<IO: AsyncRead + AsyncWrite + Unpin>(mut line: Line<IO>, connection: &Connection) {
     drop(connection.progress.handed_over()); // whoever holds on to one of its requests is not waited for
     if connection.progress.lingers() {
-        Box::pin(line.linger(connection.shared.bounds.linger)).await;
+        Box::pin(line.linger(connection.http.bounds.linger)).await;
     }
 }
 
@@ -198,8 +204,8 @@ async fn drive<F: Future>(
     leave: impl Fn(Pin<&mut F>),
     left: impl Fn(&mut Context<'_>) -> Poll<()>,
 ) -> Option<F::Output> {
-    let (progress, bounds) = (&connection.progress, &connection.shared.bounds);
-    let mut stage = connection.shared.stage.subscribe();
+    let (progress, bounds) = (&connection.progress, &connection.http.bounds);
+    let mut stage = connection.shared.stages();
     let mut timer = pin!(sleep_until(wake_at(progress, bounds, *stage.borrow_and_update()).into()));
     loop {
         tokio::select! {

@@ -2,7 +2,6 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
@@ -15,7 +14,7 @@ use super::answer::{Answer, AnswerBody, Over};
 use super::connection::{Connection, Ends};
 use super::request_body::{RequestBody, begin, feed};
 use super::streams::{Pace, StreamBody};
-use super::{Shared, Stage, long_answer, websocket};
+use super::{Presence, Stage, long_answer, websocket};
 
 /// Header fields of a request of HTTP/2; hyper bounds those of HTTP/1.
 const HEAD_FIELDS: usize = 100;
@@ -46,33 +45,6 @@ impl Cut {
         match self {
             Self::Connection(connection) => connection.progress.cut.notify_one(),
             Self::Stream(pace) => pace.cut(),
-        }
-    }
-}
-
-/// A client that waits for its answer; the application is told where it leaves before that has settled.
-pub struct Presence {
-    shared: Arc<Shared>,
-    key: u64,
-    settled: AtomicBool,
-}
-
-impl Presence {
-    fn new(shared: Arc<Shared>) -> Self {
-        let key = shared.key();
-        Self { shared, key, settled: AtomicBool::new(false) }
-    }
-
-    /// The answer is whole.
-    pub fn settle(&self) {
-        self.settled.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        if !*self.settled.get_mut() {
-            self.shared.app.left(self.key);
         }
     }
 }
@@ -143,7 +115,7 @@ async fn answered(
     if is_ambiguous(&request) {
         return Ok(Answer::text(StatusCode::BAD_REQUEST, "").response(over, None, true));
     }
-    if let Some(to) = shared.websockets.as_ref().filter(|_| websocket::is_asked_for(&request)) {
+    if let Some(to) = connection.http.websockets.as_ref().filter(|_| websocket::is_asked_for(&request)) {
         return Ok(websocket::pass(to, connection, request, over).await);
     }
     if request
@@ -160,7 +132,7 @@ async fn answered(
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
     let event_loop = Handle::current();
-    shared.app.asked(Asked {
+    connection.http.app.asked(Asked {
         key: presence.key,
         head,
         body,

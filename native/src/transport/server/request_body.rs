@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::HeaderMap;
 use hyper::body::Incoming;
 use hyper::header::EXPECT;
+use hyper::{HeaderMap, StatusCode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
@@ -25,6 +25,8 @@ pub enum Piece {
         data: Bytes,
         last: bool,
     },
+    /// It is not taken: it is too long (413), or there is no room for it (503).
+    Refused(StatusCode),
     /// The client is gone, or sent what is no body.
     Broken,
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use super::connection::serve;
-use super::{Answer, AnswerKind, App, Asked, Bounds, Counted, Ends, Piece, RequestBody, Server};
+use super::{Answer, AnswerKind, App, Asked, Bounds, Counted, Ends, Http, HttpApp, Piece, RequestBody, Server};
 use crate::transport::panics::Panics;
 use crate::transport::reply_body::reply_body;
 
@@ -25,7 +25,7 @@ struct Echo {
     held: Mutex<Vec<Asked>>,
 }
 
-impl App for Echo {
+impl HttpApp for Echo {
     fn asked(&self, asked: Asked) {
         match asked.head.uri.path() {
             "/panic" => panic!("on purpose"),
@@ -42,7 +42,9 @@ impl App for Echo {
             }
         }
     }
+}
 
+impl App for Echo {
     fn piece(&self, _: u64, _: Piece) {}
 
     fn left(&self, key: u64) {
@@ -56,6 +58,7 @@ fn answer(asked: Asked, body: AnswerKind) {
 
 struct Side {
     server: Server,
+    http: Arc<Http>,
     panics: Arc<Panics>,
     left: UnboundedReceiver<u64>,
 }
@@ -63,17 +66,18 @@ struct Side {
 impl Side {
     fn new(head: Duration) -> Self {
         let (left, hears) = unbounded_channel();
-        let app = Box::new(Echo { left, held: Mutex::default() });
+        let app: Arc<dyn HttpApp> = Arc::new(Echo { left, held: Mutex::default() });
         let bounds = Bounds { head, idle: head, send: LONG, settle: SHORT, linger: SHORT };
         let panics = Arc::new(Panics::default());
-        let server = Server::new(app, bounds, None, Arc::clone(&panics), &[Handle::current()]);
-        Self { server, panics, left: hears }
+        let http = Arc::new(Http { app: Arc::clone(&app), bounds, websockets: None });
+        let server = Server::new(app, Arc::<Http>::clone(&http), Arc::clone(&panics), &[Handle::current()]);
+        Self { server, http, panics, left: hears }
     }
 
     fn connect(&self) -> DuplexStream {
         let (client, io) = duplex(1 << 20);
         let ends = Ends::new(([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into());
-        tokio::spawn(serve(io, ends, Counted::new(Arc::clone(&self.server.shared))));
+        tokio::spawn(serve(io, ends, self.server.count(), Arc::clone(&self.http)));
         client
     }
 
@@ -198,7 +202,7 @@ async fn cuts_what_is_under_way() {
 /// There are thousands of connections, and a stream is in this for as long as it lasts.
 #[test]
 fn a_connection_under_way_is_small() {
-    fn size<F>(_: impl Fn(DuplexStream, Ends, Counted) -> F) -> usize {
+    fn size<F>(_: impl Fn(DuplexStream, Ends, Counted, Arc<Http>) -> F) -> usize {
         size_of::<F>()
     }
     assert!(size(serve) <= 2048, "{} bytes", size(serve));

@@ -119,12 +119,11 @@ async fn relay(
         copy(&mut from_server, &mut to_client).await?;
         to_client.shutdown().await
     };
-    let shared = &connection.shared;
-    let mut stage = shared.stage.subscribe();
+    let mut stage = connection.shared.stages();
     tokio::select! {
         _ = down => {}
         () = up => {}
-        () = stuck(&connection.progress, &shared.bounds) => {}
+        () = stuck(&connection.progress, &connection.http.bounds) => {}
         _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
     }
 }

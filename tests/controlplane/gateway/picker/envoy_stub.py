@@ -77,6 +77,20 @@ class Asking:
             told = messages.HttpBody(body=piece, end_of_stream=last)
             await self._call.write(messages.ProcessingRequest(request_body=told))
 
+    async def trailers(self) -> None:
+        """The last of a request."""
+        await self._call.write(messages.ProcessingRequest(request_trailers=messages.HttpTrailers()))
+
+    async def is_body_wanted(self) -> bool:
+        """Whether the picker asks for a body that comes whole; else what it says is read next."""
+        message = await self.read()
+        assert message is not None, "the picker has ended the stream"
+        wanted = message.WhichOneof("response") == "request_headers"
+        if not wanted:
+            self._reading = asyncio.get_running_loop().create_future()
+            self._reading.set_result(message)
+        return wanted
+
     async def read(self) -> Any:
         """The next message of the picker; None where it has ended the stream."""
         reading, self._reading = self._reading or asyncio.ensure_future(self._call.read()), None
@@ -109,7 +123,7 @@ class Asking:
             picked.removed += common.header_mutation.remove_headers
             picked.endpoints = picked.headers.get(ENDPOINT, "").split(",")
             if kind == "request_headers" and self.mode == BUFFERED and ENDPOINT not in picked.headers:
-                continue  # the body comes next
+                continue  # the body comes next, or has come unasked
             if kind == "request_headers" and picked.metadata and self._bare:
                 return picked
             if kind == "request_body":
@@ -198,11 +212,14 @@ class EnvoyStub:
         return Asking(call, mode, mode if answer_mode is None else answer_mode)
 
     async def ask(self, body: Any, path: str = CHATS, *, mode: int = DUPLEX, **head: Any) -> tuple[Asking, Picked]:
-        """Ask with a whole body, as Envoy 1.40 sends it: one message and an empty one."""
+        """Ask with a whole body, as Envoy 1.40 sends it: one message and an empty one, or one when that is wanted."""
         asking = self.asking(mode)
         await asking.head(path, **head)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        await (asking.body(data, b"") if mode == DUPLEX else asking.body(data))
+        if mode == DUPLEX:
+            await asking.body(data, b"")
+        elif await asking.is_body_wanted():
+            await asking.body(data)
         return asking, await asking.picked()
 
     async def get(self, path: str, **head: Any) -> Picked:
@@ -213,12 +230,25 @@ class EnvoyStub:
 
 
 @asynccontextmanager
-async def picker(made: Front, *, body_bytes: int = 1 << 20, tls: ServedTls | None = None) -> AsyncIterator[EnvoyStub]:
+async def picker(
+    made: Front,
+    *,
+    head_seconds: float = 10,
+    body_bytes: int = 1 << 20,
+    buffer_bytes: int = 256 << 20,
+    tls: ServedTls | None = None,
+) -> AsyncIterator[EnvoyStub]:
     """A picker beside a gateway, and an Envoy before it."""
     assert made.server is not None
-    bounds = ServerBounds(head_seconds=10, drain_seconds=5, tls=tls)
-    completions = made.server._completions
-    server = PickerServer(made.gateway, completions, host="127.0.0.1", port=0, bounds=bounds, body_bytes=body_bytes)
+    server = PickerServer(
+        made.gateway,
+        made.server._completions,
+        host="127.0.0.1",
+        port=0,
+        bounds=ServerBounds(head_seconds=head_seconds, drain_seconds=5, tls=tls),
+        body_bytes=body_bytes,
+        buffer_bytes=buffer_bytes,
+    )
     serving = asyncio.create_task(server.serve())
     address = f"127.0.0.1:{await server.listening()}"
     try:
