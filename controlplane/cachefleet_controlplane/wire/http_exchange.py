@@ -28,6 +28,7 @@ _CLOSE: Final = {"connection": "close"}
 NO_ROOM: Final = "Too many bytes of request bodies are under way."
 NO_ROOM_SECONDS: Final = 2
 """When there may be room again."""
+_TRAILERS: Final = "A request's body may not end with trailers."
 _STALLED: Final = "Nothing of the body arrived for {:g} s."
 
 
@@ -36,7 +37,9 @@ class ClientGoneError(Exception):
 
 
 class BodyRefusedError(Exception):
-    """The server does not take the body: it is too long (``status`` 413), or there is no room for it (503)."""
+    """The server does not take the body: it is too long (``status`` 413), there is no room for it (503), or it has
+    trailers (400).
+    """
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -170,7 +173,7 @@ async def read_body(
     """The whole body; ``take`` is told of each piece's size and may refuse it with an ApiError.
 
     ApiError 413 over ``limit`` bytes, 408 where it takes over ``seconds`` or nothing arrives for ``stall_seconds``,
-    503 where the server has no room for it; ClientGoneError.
+    503 where the server has no room for it, 400 where it has trailers; ClientGoneError.
     """
     whole: WholeBody | None = scope.get(WHOLE_BODY)
     if whole is not None and (body := whole.take()) is not None:
@@ -185,7 +188,8 @@ async def read_body(
         message = f"The body did not arrive within {seconds:g} s." if late else _STALLED.format(stall_seconds)
         raise ApiError(408, message, headers=_CLOSE) from error
     except BodyRefusedError as error:
-        raise (no_room() if error.status == 503 else _too_large(limit)) from error  # noqa: PLR2004 - a status
+        refused = {413: _too_large(limit), 503: no_room(), 400: ApiError(400, _TRAILERS)}
+        raise refused[error.status] from error
 
 
 class Departure:

@@ -79,11 +79,12 @@ impl Pick {
 pub struct Gone(pub Status);
 
 impl Gone {
-    /// The status of an answer that says which message is not taken; None where the stream has another end.
+    /// The status of an answer that says why a message is not taken; None where the stream has another end.
     fn refusal(&self) -> Option<StatusCode> {
         match self.0.code() {
             Code::OutOfRange => Some(StatusCode::PAYLOAD_TOO_LARGE),
             Code::ResourceExhausted => Some(StatusCode::SERVICE_UNAVAILABLE),
+            Code::InvalidArgument => Some(StatusCode::BAD_REQUEST),
             _ => None,
         }
     }
@@ -272,11 +273,12 @@ async fn short(stream: &mut Stream, begun: &mut BytesMut) -> Result<Option<Bytes
     Ok(None)
 }
 
-/// The next piece of a request's body.
+/// The next piece of a request's body. One that ends with trailers is refused: where Envoy would retry it sends what was
+/// put before them twice (1.40).
 async fn piece(stream: &mut Stream) -> Result<HttpBody, Gone> {
     match stream.next().await?.request {
         Some(Message::RequestBody(body)) => Ok(body),
-        Some(Message::RequestTrailers(_)) => Ok(HttpBody { body: Bytes::new(), end_of_stream: true }),
+        Some(Message::RequestTrailers(_)) => Err(Gone(Status::invalid_argument("trailers"))),
         _ => Err(gone()),
     }
 }
@@ -317,7 +319,7 @@ async fn feed(rest: &mut Option<Rest>, stream: &mut Stream, app: &dyn PickerApp)
         }
         app.piece(number, piece);
     }
-    while stream.next().await.is_ok() {} // trailers
+    while stream.next().await.is_ok() {} // trailers of a body that came whole
     gone()
 }
 
@@ -335,7 +337,7 @@ async fn send(stream: &mut Stream, request: &Request, route: Route) -> Result<He
         let response = Some(Told::RequestHeaders(Response::of(common)));
         stream.send(ProcessingResponse { dynamic_metadata, response }).await?;
         if !request.bare {
-            pieces(stream, body, !stream.trailers, Told::RequestBody).await?;
+            pieces(stream, body, true, Told::RequestBody).await?;
         }
     } else {
         let body_mutation = Some(Mutation::Whole(body).into());

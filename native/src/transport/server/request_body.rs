@@ -25,7 +25,7 @@ pub enum Piece {
         data: Bytes,
         last: bool,
     },
-    /// It is not taken: it is too long (413), or there is no room for it (503).
+    /// It is not taken: it is too long (413), there is no room for it (503), or it has trailers (400).
     Refused(StatusCode),
     /// The client is gone, or sent what is no body.
     Broken,

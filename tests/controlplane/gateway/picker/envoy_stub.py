@@ -85,7 +85,7 @@ class Asking:
         """Whether the picker asks for a body that comes whole; else what it says is read next."""
         message = await self.read()
         assert message is not None, "the picker has ended the stream"
-        wanted = message.WhichOneof("response") == "request_headers"
+        wanted: bool = message.WhichOneof("response") == "request_headers"
         if not wanted:
             self._reading = asyncio.get_running_loop().create_future()
             self._reading.set_result(message)

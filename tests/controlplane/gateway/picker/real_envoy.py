@@ -6,12 +6,15 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from cachefleet_local.envoy.envoy_config import BodyMode, envoy_config
 
+Change = Callable[[dict[str, Any]], None]
+"""What a test changes of a configuration."""
 ENVOY = Path(sys.executable).parent / "envoy"
 
 
@@ -23,15 +26,30 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def envoy_before(
-    picker: str, workers: Sequence[str], folder: Path, *, mode: BodyMode, fail_open: bool = False
+    picker: str,
+    workers: Sequence[str],
+    folder: Path,
+    *,
+    mode: BodyMode,
+    fail_open: bool = False,
+    change: Change | None = None,
 ) -> AsyncIterator[str]:
     """An Envoy; its URL. ``picker`` and ``workers`` are addresses; "" where there is no picker."""
-    port = free_port()
+    listen = "127.0.0.1", free_port()
     config = envoy_config(
-        ("127.0.0.1", port), _split(picker or ":1"), [_split(one) for one in workers], mode=mode, fail_open=fail_open
+        listen, address(picker or ":1"), [address(one) for one in workers], mode=mode, fail_open=fail_open
     )
     if not picker:
         config["static_resources"]["clusters"][1]["load_assignment"]["endpoints"] = []
+    if change is not None:
+        change(config)
+    async with envoy_running(config, folder, port=listen[1]) as url:
+        yield url
+
+
+@asynccontextmanager
+async def envoy_running(config: dict[str, Any], folder: Path, *, port: int) -> AsyncIterator[str]:
+    """An Envoy of this configuration, which has it listen at a port; its URL."""
     path = folder / f"envoy-{port}.json"
     path.write_text(json.dumps(config))
     options = ["-c", str(path), "--concurrency", "1", "-l", "warning", "--disable-hot-restart"]
@@ -59,6 +77,7 @@ async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
     raise AssertionError("Envoy has ended")
 
 
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
+def address(text: str) -> tuple[str, int]:
+    """The host and the port of an address."""
+    host, _, port = text.rpartition(":")
     return host, int(port)

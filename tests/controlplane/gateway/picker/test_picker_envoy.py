@@ -19,7 +19,7 @@ from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_local.envoy.envoy_config import BodyMode
 from tests.controlplane.gateway.harness import MODEL, SALT, Front, chat, engine, front
 from tests.controlplane.gateway.picker.envoy_stub import CHATS, picker
-from tests.controlplane.gateway.picker.real_envoy import ENVOY, envoy_before
+from tests.controlplane.gateway.picker.real_envoy import ENVOY, Change, envoy_before
 from tests.controlplane.waiting import until
 from tests.fakes.engine import FakeEngine
 
@@ -33,7 +33,7 @@ KEY: dict[str, Any] = {"api_key": "none"}
 
 @asynccontextmanager
 async def _fleet(
-    mode: BodyMode, folder: Path, *, workers: int = 2, fail_open: bool = False, body_bytes: int = 32 << 20
+    mode: BodyMode, folder: Path, *, workers: int = 2, body_bytes: int = 32 << 20, change: Change | None = None
 ) -> AsyncIterator[tuple[Front, str, list[FakeEngine]]]:
     """A gateway whose picker an Envoy asks, the Envoy's URL, and its engines."""
     engines = [engine(num_blocks=2_000) for _ in range(workers)]
@@ -44,7 +44,7 @@ async def _fleet(
             addresses = [one.url.removeprefix("http://") for one in engines]
             async with (
                 picker(made, body_bytes=body_bytes) as stub,
-                envoy_before(stub.address, addresses, folder, mode=mode, fail_open=fail_open) as url,
+                envoy_before(stub.address, addresses, folder, mode=mode, change=change) as url,
             ):
                 yield made, url, engines
     finally:
@@ -93,6 +93,40 @@ async def test_long_bodies_come_whole_to_the_worker(mode: BodyMode, size: int, t
         await _over(made, 1)
     seen = [json.loads(seen.body) for one in engines for seen in one.requests if seen.path == CHATS]
     assert [body["messages"][0]["content"] == text for body in seen] == [True], status
+
+
+async def test_a_request_with_trailers_is_answered(mode: BodyMode, tmp_path: Path) -> None:
+    body = json.dumps(chat("x")).encode()
+    lines = [
+        *(
+            f"POST {CHATS} HTTP/1.1",
+            "host: models",
+            "transfer-encoding: chunked",
+            "trailer: x-sum",
+            "connection: close",
+        ),
+        *("", f"{len(body):x}", body.decode(), "0", "x-sum: 1", "", ""),
+    ]
+
+    def keeping_trailers(config: dict[str, Any]) -> None:
+        manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        manager["http_protocol_options"] = {"enable_trailers": True}
+        manager["http_filters"][0]["typed_config"]["processing_mode"]["request_trailer_mode"] = "SEND"
+
+    async with _fleet(mode, tmp_path, change=keeping_trailers) as (made, url, engines):
+        reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+        writer.write("\r\n".join(lines).encode())
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        await until(lambda: made.fleet.view().inflight_requests == made.gateway.under_way == 0)
+    seen = [json.loads(seen.body) for one in engines for seen in one.requests if seen.path == CHATS]
+    if mode is BodyMode.BUFFERED:
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert [body["messages"] for body in seen] == [chat("x")["messages"]]
+    else:
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"trailers" in answer
+        assert seen == []
 
 
 async def test_a_body_that_the_picker_cannot_read_never_comes_to_a_worker(mode: BodyMode, tmp_path: Path) -> None:

@@ -112,17 +112,21 @@ async def test_a_message_that_is_too_long_to_be_read_is_refused(mode: int) -> No
 
 @MODES
 async def test_bodies_for_which_there_is_no_room_are_refused_until_there_is(mode: int) -> None:
-    async with engine() as worker, front([worker], max_model_len=1 << 20) as made:
-        async with picker(made, buffer_bytes=1 << 20) as envoy:
-            first, other = envoy.asking(), chat("y" * (512 << 10))
-            await first.head()
-            await first.body(json.dumps(chat("x" * (512 << 10))).encode()[:-1], end=False)
-            await asyncio.sleep(0.2)
-            _, refused = await envoy.ask(other, "/v1/messages", mode=mode)
-            _, short = await envoy.ask(chat("short"), mode=mode)
-            first.leave()
-            await until(lambda: made.gateway.under_way == 1)
-            _, later = await envoy.ask(other, mode=mode)
+    async with (
+        engine() as worker,
+        front([worker], max_model_len=1 << 20) as made,
+        picker(made, buffer_bytes=1 << 20) as envoy,
+    ):
+        first, other = envoy.asking(), chat("y" * (512 << 10))
+        await first.head()
+        await first.body(json.dumps(chat("x" * (512 << 10))).encode()[:-1], end=False)
+        await until(lambda: made.gateway.under_way == 1)
+        await asyncio.sleep(0.2)  # its message is longer than what is told of at once
+        _, refused = await envoy.ask(other, "/v1/messages", mode=mode)
+        _, short = await envoy.ask(chat("short"), mode=mode)
+        first.leave()
+        await until(lambda: made.gateway.under_way == 1)
+        _, later = await envoy.ask(other, mode=mode)
     assert (refused.status, json.loads(refused.body)["error"]["type"]) == (503, "overloaded_error")
     assert refused.headers["retry-after"] == "2"
     assert (short.status, later.status) == (0, 0)
@@ -130,40 +134,37 @@ async def test_bodies_for_which_there_is_no_room_are_refused_until_there_is(mode
 
 async def test_a_body_is_asked_for_only_where_the_head_is_within_all_limits() -> None:
     own = TenantRecord(name=DEFAULT_TENANT, requests_at_once=1)
-    async with engine() as worker, front([worker], known=Known(directory(own, keys=()))) as made:
-        async with picker(made) as envoy:
-            long, busy, first = (envoy.asking(BUFFERED) for _ in range(3))
-            await long.head(headers={"content-length": str(64 << 20)})
-            too_long = await long.picked()
-            await first.head()
-            assert await first.is_body_wanted()
-            await busy.head()
-            too_many = await busy.picked()
+    known = Known(directory(own, keys=()))
+    async with engine() as worker, front([worker], known=known) as made, picker(made) as envoy:
+        long, busy, first = (envoy.asking(BUFFERED) for _ in range(3))
+        await long.head(headers={"content-length": str(64 << 20)})
+        too_long = await long.picked()
+        await first.head()
+        assert await first.is_body_wanted()
+        await busy.head()
+        too_many = await busy.picked()
     assert (too_long.status, too_long.order) == (413, ["immediate_response"])
     assert json.loads(too_long.body)["error"]["type"] == "invalid_request_error"
     assert (too_many.status, too_many.order) == (429, ["immediate_response"])
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["after the decision", "with the body"])
-async def test_trailers_of_a_request_are_answered_last(*, early: bool) -> None:
+async def test_trailers_of_a_body_that_comes_whole_are_answered() -> None:
     async with engine() as worker, front([worker]) as made, picker(made) as envoy:
-        asking, body = envoy.asking(DUPLEX if early else BUFFERED), json.dumps(chat("x")).encode()
-        await asking.head()
-        await asking.body(body, end=False)
-        if early:
-            await asking.trailers()
-        else:
-            assert await asking.is_body_wanted()
-        order = [await asking.read()]
-        if not early:
-            await asking.trailers()
-        order += [await asking.read() for _ in range(1 + early)]
+        asking, picked = await envoy.ask(chat("x"), mode=BUFFERED)
+        await asking.trailers()
+        assert (await asking.read()).WhichOneof("response") == "request_trailers"
         await asking.answered(WHOLE)
-    kinds = [message.WhichOneof("response") for message in order]
-    assert kinds == ["request_headers"] * early + ["request_body", "request_trailers"]
-    piece = order[-2].request_body.response.body_mutation
-    assert not piece.streamed_response.end_of_stream
-    assert json.loads(piece.streamed_response.body if early else piece.body)["messages"]
+    assert picked.order == ["request_body"]
+
+
+async def test_a_body_that_comes_in_pieces_with_trailers_is_refused() -> None:
+    async with engine() as worker, front([worker]) as made, picker(made) as envoy:
+        asking = envoy.asking()
+        await asking.head()
+        await asking.body(json.dumps(chat("x")).encode(), end=False)
+        await asking.trailers()
+        picked = await asking.picked()
+    assert (picked.status, json.loads(picked.body)["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_who_opens_a_stream_or_a_connection_and_says_nothing_is_not_waited_for_long() -> None:
