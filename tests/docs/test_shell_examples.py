@@ -64,6 +64,7 @@ NAMES: Final = (
     (r"cf-\.\.\.", "$API_KEY"),
     (r'If-Match: "\.\.\."', "If-Match: $ETAG"),
     (r"POOL\.yaml", str(ROOT / "examples/cpu-two-workers.yaml")),
+    (r"examples/import/", f"{ROOT}/examples/import/"),
     (r'"salts": \["2d1f\.\.\."\], "adapter": "french", ', ""),
     (r"sha256:<64 hex digits>", "$CONTRACT"),
     (r', "cache_salt": "\.\.\."', ""),

@@ -43,7 +43,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 COMMANDS = [
-    *("up", "check", "status", "top", "pools", "workers", "decisions", "explain"),
+    *("up", "check", "import", "status", "top", "pools", "workers", "decisions", "explain"),
     *("flush", "simulate", "console", "version"),
     *("tenants", "tenants keys"),
     *(f"tenants {name}" for name in ("list", "create", "show", "set", "delete", "usage", "access", "open")),

@@ -19,16 +19,20 @@ _ROOM: Final = "cachefleet_local.cli"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: the module with the function, or group, of its name, and its line of help."""
+    """A command: the module with the function, or group, of its name, and its line of help.
+
+    ``function`` is the function's name where it is not the command's.
+    """
 
     module: str
     help: str
+    function: str = ""
 
     def load(self, name: str) -> Any:
         """The command, as typer makes it."""
         module = importlib.import_module(f"{_ROOM}.{self.module}")
         if not hasattr(module, "app"):
-            return _command(name, getattr(module, name), self.help)
+            return _command(name, getattr(module, self.function or name), self.help)
         group: Any = typer.main.get_command(module.app)
         group.name = name
         return quickened(group)
@@ -55,6 +59,7 @@ def print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it with th
 TABLE: Final = {
     "up": Entry("commands.up_command", "Run a pool file's fleet on this machine."),
     "check": Entry("commands.check", "Check a pool file."),
+    "import": Entry("commands.import_pools", "Make pools of other projects' manifests.", "import_pools"),
     "status": Entry("live.status", "What is wrong, and what to do."),
     "top": Entry("live.top", "Pools and workers, live."),
     "pools": Entry("commands.fleet_commands", "List pools."),

@@ -5,6 +5,7 @@ check               ``cachefleet check``: a pool file
 context_commands    ``cachefleet contexts``: list, set, use, remove
 fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
 flush               ``cachefleet flush``: evicts cached blocks
+import_pools        ``cachefleet import``: pools of other projects' manifests
 kubectl_plugin      ``kubectl cachefleet``
 simulate            ``cachefleet simulate``: another policy, budget or number of workers
 up                  a fleet in the foreground
