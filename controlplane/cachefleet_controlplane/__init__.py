@@ -14,6 +14,7 @@ fleet/           the live state of pools and workers, and their agents' connecti
 gateway/         the API of clients: admission, rendering, placement, attempts, conversations
 history/         the last hour by pool, in memory: tokens, lost hits, load
 hot_prefixes/    prefixes that many requests share, and telling new workers of them
+index_queries/   read-only queries of the index by other routers
 index/           which worker holds which block
 pools/           where pools and worker endpoints come from; contracts and salts
 report_server/   WebSocket endpoint of the agents

@@ -37,11 +37,19 @@ def still_allowed(request: Request) -> Still:
 class Guard:
     """Answers 401, 403 or 503 unless ``authorize`` allows the request, judged by method and path alone.
 
-    ``user_of`` gives the user of a token that was just judged, for the audit log.
+    ``user_of`` gives the user of a token that was just judged, for the audit log; ``question`` the right that a method
+    and path take.
     """
 
-    def __init__(self, app: ASGIApp, authorize: AdminAuthorizer, user_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        authorize: AdminAuthorizer,
+        user_of: Callable[[str], str],
+        question: Callable[[str, str], Asked] = asked,
+    ) -> None:
         self._app = app
+        self._question = question
         self._authorize = authorize
         self._user_of = user_of
 
@@ -56,7 +64,7 @@ class Guard:
 
     async def _refusal(self, scope: Scope) -> ASGIApp | None:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        question = asked(scope["method"], path)
+        question = self._question(scope["method"], path)
         token = bearer(Headers(scope=scope).get("authorization", ""))
         try:
             access = await self._authorize(token, question)

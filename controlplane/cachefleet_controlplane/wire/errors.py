@@ -73,10 +73,10 @@ def error_within(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
     return _shape(path).event(error, sequence)
 
 
-def no_ready_worker(model: str, *, retry_after: int) -> ApiError:
+def no_ready_worker(model: str, *, retry_after: int, headers: Mapping[str, str] | None = None) -> ApiError:
     """503: no worker is ready, or all that were tried failed before their first byte."""
     message = f"No worker of model `{model}` is ready. Try again in {retry_after} s."
-    return ApiError(503, message, headers={"retry-after": str(retry_after)})
+    return ApiError(503, message, headers=headers or {"retry-after": str(retry_after)})
 
 
 class _Shape(Protocol):

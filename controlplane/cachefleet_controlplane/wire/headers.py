@@ -20,6 +20,11 @@ AGENT_HEADERS: Final = (
 """By which coding agents (Claude Code, OpenCode twice, Codex, Codex before 2026) name a session, and within it one of
 several threads, whose turns run at once; the first that is there counts."""
 
+MODEL_REWRITES: Final = frozenset({b"x-llm-d-model-name-rewrite", b"x-gateway-model-name-rewrite"})
+"""By which clients of llm-d name another model than their body does; the second is its former name."""
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+"""By which llm-d's clients are told why a request was sent to no worker."""
+
 ACCOUNT: Final = b":account"
 """In place of a header's name: by what the gateway names a request to its worker. No client can send it."""
 REQUEST_ID: Final = b"x-request-id"

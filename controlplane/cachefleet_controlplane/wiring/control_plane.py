@@ -19,6 +19,7 @@ from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.layers import GatewayParts
 from cachefleet_controlplane.gateway.send.credentials import Credentials
+from cachefleet_controlplane.index_queries.index_queries import IndexQueries
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -105,6 +106,7 @@ class ControlPlane:
             unseen=self.conversations.unseen,
         )
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
+        self.queries = IndexQueries(self.fleet, self.tenancy.admission, salt_key=salt_key)
         self._sampler = self.history.sampler(self.fleet, context.queue.waiting)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, lookup, tenants, salt_key=salt_key, metrics=self.metrics)
@@ -187,7 +189,7 @@ class ControlPlane:
         reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)
         body_seconds = self._settings.request_body_seconds
         return internal_app(
-            *(parts, reports, authority, self.metrics),
+            *(parts, reports, authority, self.metrics, self.queries),
             readyz=self._readyz,
             body_seconds=body_seconds,
             bounds=self.bounds,

@@ -16,6 +16,8 @@ from cachefleet_controlplane.admin.admin_app import PATH as ADMIN_PATH
 from cachefleet_controlplane.admin.admin_app import AdminParts, admin_app
 from cachefleet_controlplane.admin.problem_responses import http_problem
 from cachefleet_controlplane.console.console_app import Console
+from cachefleet_controlplane.index_queries.index_queries import IndexQueries
+from cachefleet_controlplane.index_queries.query_routes import query_routes
 from cachefleet_controlplane.internal_endpoints import healthz, metrics_endpoint
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -38,6 +40,7 @@ def internal_app(
     reports: ReportsServer,
     authority: Authority,
     metrics: Metrics,
+    queries: IndexQueries,
     *,
     readyz: Callable[[Request], Awaitable[Response]],
     body_seconds: float,
@@ -53,6 +56,7 @@ def internal_app(
             Route(REPORTS_PATH, reports),
             Mount(ADMIN_PATH, admin),
             Mount(Console.path, console),
+            *query_routes(queries, authorize=authority.admin, user_of=authority.user_of),
             Route("/metrics", metrics_endpoint(metrics.registry)),
             Route("/healthz", healthz),
             Route("/readyz", readyz),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cachefleet_native import permitted_headers
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
+from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup, rewritten
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
@@ -57,7 +57,7 @@ class AdmitLayer:
             trace.span.phase("admission", trace.span.arrived, self._clock())
         if self._counts and (sequences := info.sequences) > 1:
             admitted_request(scope).count(sequences)
-        info, model = await self._models.of(request, info)
+        info, model = await self._models.of(request, rewritten(info, scope["headers"]))
         trace.model = model.name
         headers = permitted_headers(scope.pop("headers"), trusted=request.tenant.trusted)  # they may stay for long
         answer = self._answer(replace(request, info=info, model=model, headers=headers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Raw
@@ -15,6 +15,7 @@ from cachefleet_controlplane.gateway.converse.response_histories import Historie
 from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
+from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_controlplane.wire.json_members import encode
 from cachefleet_controlplane.workers.views import ServedModel
@@ -56,7 +57,7 @@ class ModelLookup:
         memory = None if arrival is NO_ARRIVAL else self._memory_of(arrival.scope)
         if not name and len(self._fleet.models()) != 1:
             name = await self._continued(info, request.tenant, memory)
-            info = replace(info.with_fields(info.fields | {"model": Raw(encode(name))}), model=name)
+            info = _naming(info, name)
         model = find_model(self._fleet, name)
         if memory is not None:
             memory.model = model.name
@@ -70,6 +71,17 @@ class ModelLookup:
             return memory.model
         stored = await self._histories.model(tenant.name, previous) if previous and self._histories else ""
         return stored or ("" if memory is None else memory.model)
+
+
+def rewritten(info: RequestInfo, headers: Iterable[Header]) -> RequestInfo:
+    """The request for the model that a header names in place of its body's, as llm-d's clients write it."""
+    name = next((value.decode("latin-1") for header, value in headers if header in MODEL_REWRITES and value), "")
+    return _naming(info, name) if name else info
+
+
+def _naming(info: RequestInfo, name: str) -> RequestInfo:
+    """The request with a model's name in its body."""
+    return replace(info.with_fields(info.fields | {"model": Raw(encode(name))}), model=name)
 
 
 def find_model(fleet: Fleet, name: str) -> ServedModel:

@@ -10,6 +10,7 @@ from cachefleet_controlplane.gateway.send.answers.context_overflow import Overfl
 from cachefleet_controlplane.routing.decision import Decision, Prompt, Reason
 from cachefleet_controlplane.routing.prompt_blocks import OUTPUT_TOKENS_COUNTED, needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError, no_ready_worker
+from cachefleet_controlplane.wire.headers import DROPPED_REASON
 from cachefleet_core.engine.suspensions import suspension_words
 
 RETRY_AFTER_SECONDS: Final = 2
@@ -19,6 +20,14 @@ SUSPENDED_RETRY_SECONDS: Final = 10
 """Retry-After where the engines of all ready workers serve nothing: somebody has to wake them, as a rule."""
 NOBODY: Final[Mapping[str, int]] = MappingProxyType({})
 
+_SATURATED: Final = "rejected-saturated"
+_DROPPED: Final = {
+    Reason.NO_ROOM: _SATURATED,
+    Reason.QUEUE_FULL: _SATURATED,
+    Reason.QUEUE_TIMEOUT: "rejected-ttl-expired",
+}
+_NO_ENDPOINTS: Final = "rejected-no-endpoints"
+"""llm-d's words for the same."""
 _NOT_CACHED: Final = "Nothing of this prompt is cached on the worker that would serve it now (Prefer: if-available)."
 _NO_ROOM: Final = {
     Reason.NO_ROOM: "No worker of model `{model}` has room for this request now.",
@@ -48,14 +57,19 @@ def refusal(
         return _too_large(model, prompt, decision, path)
     if reason in _NO_ROOM:
         message = f"{_NO_ROOM[reason].format(model=model)} Try again in {retry_after} s."
-        return ApiError(429, message, code=reason, headers={"retry-after": str(retry_after)})
+        return ApiError(429, message, code=reason, headers=_again(retry_after, _DROPPED[reason]))
     if reason is Reason.NOT_CACHED:
         return ApiError(412, _NOT_CACHED, code=reason)
     if suspended:
         return _suspended(model, suspended, who)
     if who:
         return _not_ready(who, model, retry_after)
-    return no_ready_worker(model, retry_after=retry_after)
+    return no_ready_worker(model, headers=_again(retry_after), retry_after=retry_after)
+
+
+def _again(seconds: int, dropped: str = _NO_ENDPOINTS) -> dict[str, str]:
+    """Headers: when to come again, and why nobody was sent the request."""
+    return {"retry-after": str(seconds), DROPPED_REASON: dropped}
 
 
 def _suspended(model: str, suspended: Mapping[str, int], who: str) -> ApiError:
@@ -63,12 +77,12 @@ def _suspended(model: str, suspended: Mapping[str, int], who: str) -> ApiError:
     role = f"{who} worker" if who else "worker"
     seconds = SUSPENDED_RETRY_SECONDS
     message = f"No {role} of model `{model}` serves now ({told}). When one will is not known: try again in {seconds} s."
-    return ApiError(503, message, code=SUSPENDED, headers={"retry-after": str(seconds)})
+    return ApiError(503, message, code=SUSPENDED, headers=_again(seconds))
 
 
 def _not_ready(who: str, model: str, retry_after: int) -> ApiError:
     message = f"The {who} node is not ready. Model `{model}` has none that is. Try again in {retry_after} s."
-    return ApiError(503, message, headers={"retry-after": str(retry_after)})
+    return ApiError(503, message, headers=_again(retry_after))
 
 
 def _too_large(model: str, prompt: Prompt, decision: Decision, path: str) -> ApiError:

@@ -25,6 +25,13 @@ def test_too_large_has_both_numbers_in_tokens_and_blocks() -> None:
     assert "800 (50 blocks)" in error.message
 
 
+DROPPED = {
+    Reason.NO_ROOM: b"rejected-saturated",
+    Reason.QUEUE_FULL: b"rejected-saturated",
+    Reason.QUEUE_TIMEOUT: b"rejected-ttl-expired",
+}
+
+
 @pytest.mark.parametrize("reason", [Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT])
 def test_no_room_says_when_to_come_again(reason: Reason) -> None:
     decision = Decision(
@@ -32,11 +39,12 @@ def test_no_room_says_when_to_come_again(reason: Reason) -> None:
     )
     error = refusal("m", PROMPT, decision, retry_after=7)
     assert (error.status, error.code) == (429, reason)
-    assert error.headers == ((b"retry-after", b"7"),)
+    assert error.headers == ((b"retry-after", b"7"), (b"x-llm-d-request-dropped-reason", DROPPED[reason]))
     assert error.message.endswith("Try again in 7 s.")
 
 
 @pytest.mark.parametrize("decision", [None, rejected()])
 def test_nobody_ready_is_503(decision: Decision | None) -> None:
     error = refusal("m", PROMPT, decision, retry_after=7)
-    assert (error.status, error.headers) == (503, ((b"retry-after", b"7"),))
+    dropped = (b"x-llm-d-request-dropped-reason", b"rejected-no-endpoints")
+    assert (error.status, error.headers) == (503, ((b"retry-after", b"7"), dropped))
