@@ -14,7 +14,7 @@ from cachefleet_core.hit_rule import HitRule, last_keys
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPrefix:
+class PrefixDepth:
     """How much of a prompt one rank of a worker holds, in blocks from its beginning."""
 
     worker: str
@@ -44,7 +44,7 @@ class BlockHolders:
                 by_rule.setdefault(worker.rule, []).append(worker.id)
         return sorted(holder for rule, workers in by_rule.items() for holder in self._hold(rule, workers, first, last))
 
-    def prefixes(self, model: str, keys: bytes, now: float) -> list[HeldPrefix]:
+    def prefixes(self, model: str, keys: bytes, now: float) -> list[PrefixDepth]:
         """What each ready worker of a model holds of a prompt's packed keys; nothing where its reports are stale."""
         ready = [one for pool in self._registry.fleet(model) for one in pool.workers.values() if one.ready]
         fresh = [one for one in ready if not (one.stream.stale(now) or one.unindexed)]
@@ -60,6 +60,6 @@ class BlockHolders:
         return (worker for worker, held in zip(workers, depths, strict=True) if held * KEY_BYTES == len(keys))
 
 
-def _held(worker: Worker, device: int, below: int) -> HeldPrefix:
+def _held(worker: Worker, device: int, below: int) -> PrefixDepth:
     url = worker.endpoint.url if worker.endpoint else ""
-    return HeldPrefix(worker.full_name, worker.rank, url, device, below)
+    return PrefixDepth(worker.full_name, worker.rank, url, device, below)

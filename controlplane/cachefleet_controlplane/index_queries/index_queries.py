@@ -23,7 +23,7 @@ MAX_TOKENS: Final = 1_048_576
 _TOKENS: Final = "token_ids"
 
 
-class Admission(Protocol):
+class TenantNames(Protocol):
     """What it needs of ``AdmissionMiddleware``."""
 
     def named(self, tenant: str | None) -> TenantRecord:
@@ -39,7 +39,7 @@ class IndexQueries:
     """Answers from the index as it is now; asks no worker, and changes nothing. ``salt_key`` makes tenants' salts."""
 
     def __init__(
-        self, fleet: Fleet, admission: Admission, *, salt_key: bytes, clock: Callable[[], float] = time.monotonic
+        self, fleet: Fleet, admission: TenantNames, *, salt_key: bytes, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._fleet = fleet
         self._admission = admission

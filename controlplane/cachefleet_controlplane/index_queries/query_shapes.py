@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from cachefleet_controlplane.fleet.block_holders import HeldPrefix
+from cachefleet_controlplane.fleet.block_holders import PrefixDepth
 from cachefleet_controlplane.wire.errors import ApiError
 
 DEFAULT: Final = "default"
@@ -95,7 +95,7 @@ class Found(Struct, frozen=True):
     block_size: int
     blocks: int
     """Whole blocks of the prompt."""
-    held: Sequence[HeldPrefix]
+    held: Sequence[PrefixDepth]
 
 
 def overlap_scores(found: Found) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def overlap_scores(found: Found) -> dict[str, Any]:
     }
 
 
-def _overlap(held: HeldPrefix) -> dict[str, Any]:
+def _overlap(held: PrefixDepth) -> dict[str, Any]:
     both = held.device + held.below
     return {
         "worker_id": worker_number(held.worker),
@@ -133,14 +133,14 @@ def worker_number(worker: str) -> int:
 
 def prefix_hits(found: Found, tenant: str, instance: str | None = None) -> dict[str, Any]:
     """The answer of ``/query``: tokens by tenant and worker, ``CPU`` with what the host's memory completes."""
-    workers: dict[str, list[HeldPrefix]] = {}
+    workers: dict[str, list[PrefixDepth]] = {}
     for held in found.held:
         if instance is None or instance == held.worker:
             workers.setdefault(held.worker, []).append(held)
     return {tenant: {worker: _hits(ranks, found.block_size) for worker, ranks in sorted(workers.items())}}
 
 
-def _hits(ranks: Sequence[HeldPrefix], size: int) -> dict[str, Any]:
+def _hits(ranks: Sequence[PrefixDepth], size: int) -> dict[str, Any]:
     device = {str(one.rank): one.device * size for one in ranks}
     both = max((one.device + one.below) * size for one in ranks)
     below = any(one.below for one in ranks)
