@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 from cachefleet_native import InFlightRequest, Plane, ReportTap, ReportTaps
@@ -21,7 +21,14 @@ from cachefleet_controlplane.fleet.block_holders import BlockHolders
 from cachefleet_controlplane.fleet.demand import Demands
 from cachefleet_controlplane.fleet.losses import Losses
 from cachefleet_controlplane.fleet.tenant_frames import TenantFrames
-from cachefleet_controlplane.fleet.view_builders import index_status, pool_facts, prefill_rate, worker_facts
+from cachefleet_controlplane.fleet.view_builders import (
+    ReadyWorker,
+    index_status,
+    pool_facts,
+    prefill_rate,
+    ready_workers,
+    worker_facts,
+)
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
@@ -344,6 +351,15 @@ class Fleet:
         return known is not None and self._agents.send(known, frame)
 
     # Views.
+
+    def ready_workers(self) -> Iterator[ReadyWorker]:
+        """Those that their pools' sources list as ready, one per rank."""
+        return ready_workers(self._registry.workers(), self._agents)
+
+    def prefill_rate(self, pool: str) -> float | None:
+        """Prompt tokens that a worker of a pool computes a second: the median of those that have measured it."""
+        known = self._registry.pools.get(pool)
+        return prefill_rate(known) if known else None
 
     def view(self) -> FleetView:
         """All pools and workers now, as frozen values."""

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cachefleet_controlplane.report_streams.report_stream import StreamState
-from cachefleet_core.fleet_status.worker_facts import WorkerFacts
+from cachefleet_controlplane.fleet.view_builders import ReadyWorker
 
 MAX_SHOWN: Final = 16
 """Workers named in the body of /readyz."""
@@ -33,17 +32,12 @@ class StartupReadiness:
         if self._began is None:
             self._began = self._clock()
 
-    def awaited(self, workers: Callable[[], Iterable[WorkerFacts]]) -> list[str]:
+    def awaited(self, workers: Callable[[], Iterable[ReadyWorker]]) -> list[str]:
         """The names of workers still waited for, at most MAX_SHOWN; none once the gate is open."""
         if self._over or self._began is None:
             return []
-        ready = [one for one in workers() if one.ready]
-        names = sorted({f"{one.pool}/{one.name}" for one in ready if not _reported(one)})
+        ready = list(workers())
+        names = sorted({one.full_name for one in ready if not one.reported})
         late = self._clock() - self._began >= self._seconds and any(one.vouched for one in ready)
         self._over = not names or late
         return [] if self._over else names[:MAX_SHOWN]
-
-
-def _reported(worker: WorkerFacts) -> bool:
-    """Its agent is connected, and has reported its blocks and load."""
-    return worker.connected and worker.stream == StreamState.LIVE and worker.load is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -84,6 +85,25 @@ def _hit_ratio(pool: Pool, now: float, wall: float) -> HitRatio:
     (queried, hit), (answered, served) = pool.window.sums(now), pool.served.sums(now)
     tokens = WindowTokens(queried=queried, hit=hit, answered=answered, served=served)
     return hit_ratio(tokens, seconds=pool.window.seconds, objective=pool.declared.spec.hit.objective, wall=wall)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyWorker:
+    """A worker that its pool's source lists as ready."""
+
+    full_name: str
+    reported: bool
+    """Its agent is connected, and has reported its blocks and load."""
+    vouched: bool
+    """It may be sent requests."""
+
+
+def ready_workers(workers: Iterable[Worker], agents: AgentConnections) -> Iterator[ReadyWorker]:
+    """Of these workers, those that are listed as ready, one per rank."""
+    for worker in workers:
+        if worker.listed_ready:
+            live = worker.stream.stream_state is StreamState.LIVE and worker.load is not None
+            yield ReadyWorker(worker.full_name, live and agents.connected(worker), worker.vouched)
 
 
 def worker_facts(

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final, Protocol
 
 from prometheus_client import Counter
@@ -20,7 +19,7 @@ from prometheus_client import Counter
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotPrefix, Line
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_controlplane.workers.warm_prefixes import MAX_BYTES
 from cachefleet_core.budget import budget_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
@@ -60,8 +59,8 @@ class Workers(Protocol):
         """Every model that a pool serves."""
         ...
 
-    def view(self) -> FleetView:
-        """All pools and workers at this time."""
+    def prefill_rate(self, pool: str) -> float | None:
+        """Prompt tokens that a worker of a pool computes a second; None where none has measured it."""
         ...
 
 
@@ -130,9 +129,8 @@ class NewWorkerWarmUp:
 
     def _in_time(self, pool: PrefixCachePool) -> int:
         """Tokens that a worker of the pool computes in ``seconds``, at the median of the reported rates."""
-        loads = [one.load for one in self._fleet.view().workers if one.pool == pool.key and one.load]
-        rates = [load.prefill_tokens_per_second for load in loads if load.prefill_tokens_per_second]
-        return round(median(rates) * self._seconds) if rates else UNMEASURED_TOKENS
+        rate = self._fleet.prefill_rate(pool.key)
+        return round(rate * self._seconds) if rate else UNMEASURED_TOKENS
 
     def _pool(self, key: str) -> PrefixCachePool | None:
         declared = (pool for model in self._fleet.models() for pool in model.declared)

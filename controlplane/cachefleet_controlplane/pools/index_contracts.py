@@ -25,8 +25,10 @@ def undeclared(spec: PoolSpec, contract: IndexContract) -> tuple[Difference, ...
 
 def in_force(spec: PoolSpec, current: IndexContract | None, announced: Iterable[IndexContract]) -> IndexContract | None:
     """The contract in force, given the one so far and those that workers announce, oldest first."""
-    fitting = [contract for contract in announced if not undeclared(spec, contract)]
-    return current if current in fitting else next(iter(fitting), current)
+    known = list(announced)
+    if current is not None and current in known and not undeclared(spec, current):
+        return current
+    return next((contract for contract in known if not undeclared(spec, contract)), current)
 
 
 def contract_differences(
@@ -34,5 +36,5 @@ def contract_differences(
 ) -> tuple[Difference, ...]:
     """The fields in which a worker's contract differs from its pool's; empty where its blocks are usable."""
     if current is not None:
-        return tuple(differences(current, contract))
+        return () if contract == current else tuple(differences(current, contract))
     return undeclared(spec, contract)

@@ -28,7 +28,7 @@ class ReplicaState:
         A store that fails does not count, unless nobody is served since its tenants were never read.
         """
         informed = self._fleet.informed.is_set()
-        awaited = self.startup.awaited(lambda: self._fleet.view().workers)
+        awaited = self.startup.awaited(self._fleet.ready_workers)
         directory = self._tenants.directory
         ready = informed and not awaited and not directory.unread and not self.leaving
         detail: dict[str, object] = {

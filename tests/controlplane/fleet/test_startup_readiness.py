@@ -35,7 +35,7 @@ class Start:
 
     @property
     def waited_for(self) -> list[str]:
-        return self.startup_readiness.awaited(lambda: self.fleet.view().workers)
+        return self.startup_readiness.awaited(self.fleet.ready_workers)
 
     def hear(self, name: str) -> None:
         connection = self.fleet.connect(FakeLink())

@@ -84,7 +84,7 @@ def test_a_replica_that_starts_waits_for_those_too() -> None:
     fleet = listed(("demo-0", "u0"))
     readiness = StartupReadiness(seconds=15, clock=lambda: 0.0)
     readiness.begin()
-    assert readiness.awaited(lambda: fleet.view().workers) == ["default/demo/demo-0"]
+    assert readiness.awaited(fleet.ready_workers) == ["default/demo/demo-0"]
 
 
 def test_a_replica_that_could_serve_nobody_is_not_ready_by_time() -> None:
@@ -93,6 +93,6 @@ def test_a_replica_that_could_serve_nobody_is_not_ready_by_time() -> None:
     readiness = StartupReadiness(seconds=15, clock=lambda: times[0])
     readiness.begin()
     times[0] = 1000.0
-    assert len(readiness.awaited(lambda: fleet.view().workers)) == 2
+    assert len(readiness.awaited(fleet.ready_workers)) == 2
     announce(fleet, "demo-0", "u0")
-    assert readiness.awaited(lambda: fleet.view().workers) == []
+    assert readiness.awaited(fleet.ready_workers) == []
