@@ -79,8 +79,12 @@ def test_the_operator_has_the_rights_it_was_seen_to_use() -> None:
 def test_rights_for_inference_pools_are_given_where_they_are_made_alone() -> None:
     have = granted(template(MATRIX["inference pools"]), "cachefleet-operator")
     assert merged(*have.values()) == {**RIGHTS, **OF_INFERENCE_POOLS}
-    without = granted(template({"controlPlane": {"picker": {"inferencePools": True}}}), "cachefleet-operator")
-    assert merged(*without.values()) == RIGHTS, "no picker, no InferencePools"
+    objectives = {("inference.networking.x-k8s.io", "inferenceobjectives"): frozenset({"list", "watch"})}
+    asked = granted(template(MATRIX["inference pools"]), "cachefleet-controlplane")
+    assert asked == {"": {**CONTROL_PLANE, **objectives}}
+    without = template({"controlPlane": {"picker": {"inferencePools": True}}})
+    assert merged(*granted(without, "cachefleet-operator").values()) == RIGHTS, "no picker, no InferencePools"
+    assert granted(without, "cachefleet-controlplane") == {"": CONTROL_PLANE}
 
 
 def test_of_its_own_namespace_s_secrets_it_reads_by_name_alone() -> None:

@@ -312,5 +312,6 @@ def test_the_operator_is_told_of_the_picker_where_it_makes_inference_pools() -> 
     assert told in objects.container("operator")["env"]
     service = objects.one("Service", "-controlplane")
     assert (service["metadata"]["name"], 9002) == ("cachefleet-controlplane", service["spec"]["ports"][-1]["port"])
+    assert {"name": "CACHEFLEET_INFERENCE_OBJECTIVES", "value": "true"} in objects.container("controlplane")["env"]
     plain = template(MATRIX["picker"]).container("operator")["env"]
     assert "CACHEFLEET_PICKER_SERVICE" not in {each["name"] for each in plain}

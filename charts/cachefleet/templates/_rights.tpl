@@ -105,6 +105,11 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
+{{- if include "cachefleet.inferencePools" . }}
+- apiGroups: [inference.networking.x-k8s.io]
+  resources: [inferenceobjectives]
+  verbs: [list, watch]
+{{- end }}
 {{- end }}
 
 {{/* What says that keys were made, by name: see persistence.yaml. */}}

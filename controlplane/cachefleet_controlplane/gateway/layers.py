@@ -44,6 +44,7 @@ from cachefleet_controlplane.gateway.retry.exchange import exchange
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
+from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class GatewayParts:
     hot: HotObserver | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests | None = None
+    objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
 
 
@@ -82,7 +84,7 @@ def layers(parts: GatewayParts) -> Layers:
     context, clock = parts.context, parts.context.clock
     models = ModelLookup(context.fleet, None if parts.turns is None else parts.turns.histories, memory_of)
     bodies, account = RequestBodies(parts.bounds), _account(parts)
-    admit = partial(AdmitLayer, bodies, models, clock=clock)
+    admit = partial(AdmitLayer, bodies, models, clock=clock, objectives=parts.objectives)
 
     know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,6 +22,7 @@ from cachefleet_controlplane.gateway.layers import GatewayParts
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.index_queries.index_queries import IndexQueries
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
@@ -77,6 +79,7 @@ class ControlPlane:
         self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
         self.history = history_parts(settings, self.fleet)
         self.state = ReplicaState(settings, self.fleet, self.tenancy.tenants, self.decisions)
+        self.objectives = InferenceObjectives()
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
         self.tls = tls_parts(settings, self._credentials)
         self._upstream = upstream_of(settings, self.bounds, self.tls.workers, self.completions)
@@ -120,6 +123,7 @@ class ControlPlane:
             hot=self.hot.observer,
             history=self.history.cache,
             recorded=self.history.recorded,
+            objectives=self.objectives,
         )
         return Gateway(parts, sockets=socket_limits(settings), ready=lambda: self.readiness()[0])
 
@@ -166,6 +170,7 @@ class ControlPlane:
         self._start("history", self._sampler.run)
         self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
+        self._start_objectives(api)
 
     async def _kubernetes(self) -> KubernetesClient:
         api = await KubernetesClient.connect(self._settings.kubeconfig)
@@ -216,6 +221,12 @@ class ControlPlane:
             self._credentials.update(views)
             self.fleet.update_pools(views, source.unread)
             self.state.startup.begin()
+
+    def _start_objectives(self, api: KubernetesClient | None) -> None:
+        if self._settings.inference_objectives and api:
+            namespaces = self._settings.namespaces
+            follow = partial(self.objectives.follow, api, metrics=self.metrics, namespaces=namespaces)
+            self._start("objectives", follow)
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         kept = restarting(name, work, pause_seconds=RESTART_SECONDS, failed=self.metrics.task_error)

@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     model_names: str = ""
     """JSON: the namespaces that may serve a model name that is asked for unqualified, by name, "*" for all others. Set
     it where teams must not take each other's model names."""
+    inference_objectives: bool = False
+    """Requests that name an InferenceObjective of the cluster have its priority. Set by the chart from
+    `controlPlane.picker.inferencePools`."""
     kubeconfig: Path | None = None
     """How the API server is reached where there is no service account. Set it outside of a cluster."""
 

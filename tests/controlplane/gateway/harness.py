@@ -40,6 +40,7 @@ from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.index.block_index import BlockIndex
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.decision_log import LaterRecord
@@ -305,6 +306,7 @@ async def front(
     drain_seconds: float = 1,
     tracer: Tracer | None = None,
     tls: ServedTls | None = None,
+    objectives: InferenceObjectives | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -347,6 +349,7 @@ async def front(
             record=partial(_keep, records, metrics if used else None),
             bounds=bounds,
             turns=continued,
+            objectives=objectives,
             history=(history := CacheHistory()),
             recorded=(recorded := RecordedRequests(1 << 20)),
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,

@@ -8,11 +8,14 @@ from cachefleet_native import permitted_headers
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup, rewritten
+from cachefleet_controlplane.gateway.admit.objective_priority import with_objective
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.request.request import Layer, Request
+from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
+from cachefleet_controlplane.workers.views import ServedModel
 
 Parser = Callable[[Request], Callable[[bytes], RequestInfo]]
 """Returns what parses the body of a request."""
@@ -21,7 +24,8 @@ Parser = Callable[[Request], Callable[[bytes], RequestInfo]]
 class AdmitLayer:
     """Has requests answered while their clients are there.
 
-    ``counts``: a request counts against its tenant's limit as many times as it has sequences.
+    ``counts``: a request counts against its tenant's limit as many times as it has sequences; ``objectives`` give those
+    that name one their priority.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class AdmitLayer:
         *,
         clock: Callable[[], float],
         counts: bool = False,
+        objectives: InferenceObjectives | None = None,
     ) -> None:
         self._bodies = bodies
         self._models = models
@@ -40,6 +45,7 @@ class AdmitLayer:
         self._answer = answer
         self._clock = clock
         self._counts = counts
+        self._objectives = InferenceObjectives() if objectives is None else objectives
 
     async def __call__(self, request: Request) -> None:
         """Answer a request of an admitted tenant. ApiError 400, 404, 408, 413, 415, 429, 503; ClientGoneError."""
@@ -59,7 +65,15 @@ class AdmitLayer:
             admitted_request(scope).count(sequences)
         info, model = await self._models.of(request, rewritten(info, scope["headers"]))
         trace.model = model.name
+        if self._objectives:
+            request = self._with_objective(request, model)
         headers = permitted_headers(scope.pop("headers"), trusted=request.tenant.trusted)  # they may stay for long
         answer = self._answer(replace(request, info=info, model=model, headers=headers))
         del request, info
         await answer
+
+    def _with_objective(self, request: Request, model: ServedModel) -> Request:
+        scope = request.arrival.scope
+        may_raise = admitted_request(scope).may_go_first
+        tenant = with_objective(request.tenant, scope["headers"], model, self._objectives, may_raise=may_raise)
+        return request if tenant is request.tenant else replace(request, tenant=tenant)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
@@ -70,6 +71,11 @@ class AdmittedRequest:
         self._counted = int(limited)
         self.tenant = tenant
 
+    @property
+    def may_go_first(self) -> bool:
+        """Whether a header may put it before other requests: where there are no keys, or of a trusted tenant."""
+        return self.tenant.trusted or self._admission.open
+
     def settle(self, trace: DecisionTrace) -> tuple[int, int, int]:
         """Spend what the request used: tokens of its prompt, of these from cache, completed. Once, at its end."""
         return self._admission.settle(self.tenant, self._load, trace)
@@ -121,6 +127,12 @@ class AdmissionMiddleware:
         self._clock = clock
         self._wall_clock = wall_clock
         self._loads: dict[TenantId, TenantLoad] = {}
+        self._unkeyed = FairnessTenants()
+
+    @property
+    def open(self) -> bool:
+        """Whether no request needs a key."""
+        return self._known.directory.open
 
     def salt_version(self, tenant: TenantId) -> int:
         """Return the present version of a tenant's salt."""
@@ -146,7 +158,7 @@ class AdmissionMiddleware:
     def enter(self, headers: Iterable[Header], *, limited: bool) -> AdmittedRequest:
         """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
 
-        ApiError 401, 403, 429, or 503 where the store could never be read or was lost.
+        ApiError 400, 401, 403, 429, or 503 where the store could never be read or was lost.
         """
         tenant = self._tenant(headers)
         load = self._loads.get(tenant.name)
@@ -164,7 +176,10 @@ class AdmissionMiddleware:
 
     def _tenant(self, headers: Iterable[Header]) -> TenantRecord:
         directory = self._known.directory
-        tenant = directory.default() if directory.open else self._owner(directory, given_key(headers))
+        if directory.open:
+            tenant = self._unkeyed.tenant(headers, directory)
+        else:
+            tenant = self._owner(directory, given_key(headers))
         if tenant.disabled:
             self._tenant_metrics.refused(tenant.name, DISABLED)
             raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
