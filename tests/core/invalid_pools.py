@@ -64,6 +64,14 @@ INVALID: Final[tuple[Invalid, ...]] = (
     ),
     Invalid("name too long", {"metadata": {"name": "q" * 53}}, "metadata.name", "metadata.name"),
     Invalid("name begins with a digit", {"metadata": {"name": "3qwen"}}, "metadata.name", "metadata.name"),
+    _spec(
+        "control plane no label",
+        'spec.controlPlane: "B": must be text of 1 to 63 characters: lowercase letters, digits and',
+        "spec.controlPlane",
+        controlPlane="B",
+    ),
+    _spec("control plane too long", "spec.controlPlane", "spec.controlPlane", controlPlane="b" * 64),
+    _spec("control plane empty", "spec.controlPlane", "spec.controlPlane", controlPlane=""),
     # Missing, unknown and wrongly typed fields
     _spec("no model name", "spec.model.name: missing", "spec.model.name: Required value", model={"name": None}),
     _spec(
@@ -491,9 +499,16 @@ INVALID_CHANGES: Final[tuple[InvalidChange, ...]] = (
         'spec.model.name: "qwen3-8b": must not change in the life of a pool',
         "must not change in the life of a pool",
     ),
+    InvalidChange(
+        "another control plane",
+        {"spec": {"controlPlane": "b"}},
+        'spec.controlPlane: "b": must not change in the life of a pool',
+        "must not change in the life of a pool",
+    ),
 )
 
 VALID_PATCHES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("a control plane", {"spec": {"controlPlane": "eu-1"}}),
     ("bounds", {"spec": {"hit": {"threshold": 1}, "replicas": 0}}),
     ("media from anywhere", {"spec": {"engine": {"allowedMediaDomains": ["*"]}}}),
     ("image by digest", {"spec": {"engine": {"image": "r.example:5000/vllm:v0.32.0@sha256:" + "0" * 64}}}),

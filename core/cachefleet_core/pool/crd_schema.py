@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from cachefleet_core.pool.section import Rule, Section, literal
+from cachefleet_core.pool.section import Rule, Section, alias, literal
 
 Schema = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _validations(section: type[Section]) -> list[Schema]:
             "message": "must not change in the life of a pool",
             "fieldPath": f".{field}",
         }
-        for field in section.immutable
+        for field in map(alias, section.immutable)
     ]
     return fixed + [_validation(rule) for rule in section.rules if rule.cel]
 

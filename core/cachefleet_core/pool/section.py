@@ -134,7 +134,7 @@ class Section(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     immutable: ClassVar[tuple[str, ...]] = ()
-    """Fields, in the words of the manifest, that never change in the life of a pool."""
+    """Fields that never change in the life of a pool."""
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,7 @@ from cachefleet_core.pool.policy import (
     RolloutSpec,
     TenancySpec,
 )
-from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section
+from cachefleet_core.pool.section import FreeMap, Label, PoolName, Rule, Section, alias
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.pool.validation_problems import PoolError, Problem, preview, problems_of
 from cachefleet_core.pool.worker_spec import (
@@ -38,11 +38,14 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "PrefixCachePool"
 PLURAL: Final = "prefixcachepools"
+DEFAULT_CONTROL_PLANE: Final = "default"
+"""Name of the control plane that serves pools which name none."""
 
 
 class PoolSpec(Section):
     """What is wanted of a pool: one model, one role, one kind of device."""
 
+    immutable: ClassVar[tuple[str, ...]] = ("control_plane",)
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             field="engine.kvTransfer",
@@ -109,6 +112,8 @@ class PoolSpec(Section):
     """Both serves whole requests; Prefill and Decode split them and need engine.kvTransfer."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     """Workers wanted. Leave it out of the manifest when an autoscaler owns it."""
+    control_plane: Label = DEFAULT_CONTROL_PLANE
+    """Name of the control plane that its workers report to and that serves its model. Immutable."""
     engine: EngineSpec
     """The vLLM engine of each worker."""
     device: DeviceSpec
@@ -208,10 +213,12 @@ def parse_pools(text: str) -> list[PrefixCachePool]:
 
 def changes_refused(old: PrefixCachePool, new: PrefixCachePool) -> list[Problem]:
     """The changes from one version of a pool to the next that the API server refuses."""
+    sections = (("spec", old.spec, new.spec), ("spec.model", old.spec.model, new.spec.model))
     return [
-        Problem(f"spec.model.{field}", preview(getattr(new.spec.model, field)), "must not change in the life of a pool")
-        for field in ModelSpec.immutable
-        if getattr(old.spec.model, field) != getattr(new.spec.model, field)
+        Problem(f"{where}.{alias(field)}", preview(getattr(after, field)), "must not change in the life of a pool")
+        for where, before, after in sections
+        for field in after.immutable
+        if getattr(before, field) != getattr(after, field)
     ]
 
 

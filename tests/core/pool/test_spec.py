@@ -32,6 +32,7 @@ spec:
     adapters: [{name: sql, source: org/qwen-sql-lora, revision: v2, subPath: ""}]
   role: Both
   replicas: 4
+  controlPlane: eu-1
   engine:
     image: vllm/vllm-openai:v0.32.0
     version: ""
@@ -113,6 +114,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     assert read_pool(VALID).spec.device.resource_name == whole["device"].pop("resource")
     whole["model"] |= {"revision": "", "adapters": []}
     whole["replicas"] = 1
+    whole["controlPlane"] = "default"
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []
     whole["tenancy"]["cacheShare"]["tenants"] = []
