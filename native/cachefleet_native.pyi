@@ -324,6 +324,7 @@ class WorkerClient:
         beside: ClientRequest | None = None,
         trust: Trust | None = None,
         name: str = "",
+        gateway: bool = False,
     ) -> WorkerCall: ...
     def close(self) -> None: ...
 

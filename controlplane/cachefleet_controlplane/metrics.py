@@ -66,6 +66,7 @@ class Metrics:
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
         self._render = self._histogram("render_seconds", "Time to learn a prompt's ids", "rung", buckets=_SHORT)
         self._retries = self._counter("attempt_retries", "Requests tried on another worker", "reason")
+        self._passed = self._counter("passed_requests", "Requests passed on", "control_plane", "outcome")
         self._gate = self._counter("gate_refusals", "Attempts that a worker's gate refused, unseen by the client")
         self._prefills = self._counter("prefill_attempts", "Prompts computed by Prefill workers for others", "outcome")
         self._deaths = self._counter("engine_deaths", "Engines that ended while they answered requests, unforeseen")
@@ -192,6 +193,12 @@ class Metrics:
     def attempt_retry(self, reason: str) -> None:
         """Count a request that is tried on another worker."""
         self._retries.labels(reason).inc()
+
+    def passed_on(self, control_plane: str, outcome: str) -> None:
+        """Count a request that was passed on to another control plane; ``outcome``: answered, first_event (a stream),
+        server_error, key_refused (401 or 403 to the client), unreachable, ...
+        """
+        self._passed.labels(control_plane, outcome).inc()
 
     def gate_refusal(self) -> None:
         """Count an attempt that a worker's gate refused: it held less of the prompt than the threshold."""

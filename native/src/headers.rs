@@ -63,7 +63,11 @@ fn is_hidden(name: &[u8]) -> bool {
         | b"set-cookie" | b"set-cookie2" | b"location" | b"content-location" | b"refresh"
         | b"clear-site-data" | b"alt-svc" | b"strict-transport-security"
     ) || name.starts_with(b"access-control-")
-        || name.starts_with(b"x-cachefleet-")
+}
+
+/// A gateway's own, which workers do not say to clients.
+fn is_own(name: &[u8]) -> bool {
+    name.starts_with(b"x-cachefleet-")
 }
 
 /// Whether a `connection` header among `fields` names this one as of one hop.
@@ -74,9 +78,15 @@ fn is_of_hop<'a>(name: &[u8], mut fields: impl Iterator<Item = Field<'a>>) -> bo
     })
 }
 
-/// A worker's headers that a client may see: none of one hop, none that acts for this gateway's address.
-pub fn to_client<'a>(fields: impl Iterator<Item = Field<'a>> + Clone) -> impl Iterator<Item = Field<'a>> {
-    fields.clone().filter(move |(name, _)| !is_hidden(name) && !is_of_hop(name, fields.clone()))
+/// A worker's headers that a client may see: none of one hop, none that acts for this gateway's address. Of another
+/// `gateway`, which has answered in place of a worker, also what it says itself.
+pub fn to_client<'a>(
+    fields: impl Iterator<Item = Field<'a>> + Clone,
+    gateway: bool,
+) -> impl Iterator<Item = Field<'a>> {
+    fields
+        .clone()
+        .filter(move |(name, _)| !is_hidden(name) && (gateway || !is_own(name)) && !is_of_hop(name, fields.clone()))
 }
 
 /// A client's headers that a worker may see, and the worker's `key`, if any; `hooked` keeps `THRESHOLD_HOOK`.
@@ -112,9 +122,17 @@ mod tests {
     fn a_header_that_the_connection_names_is_of_one_hop() {
         let fields: [Field<'_>; 4] =
             [(b"connection", b"close, X-Hop"), (b"x-hop", b"1"), (b"connection", b" other "), (b"other", b"2")];
-        assert_eq!(to_client(fields.into_iter()).count(), 0);
+        assert_eq!(to_client(fields.into_iter(), true).count(), 0);
         let names: Vec<_> = to_worker(&fields, "", true).into_iter().map(|field| field.0).collect();
         assert_eq!(names, ["content-type", "accept-encoding"]);
+    }
+
+    #[test]
+    fn what_a_gateway_says_itself_goes_to_the_client_of_another_gateway_alone() {
+        let fields: [Field<'_>; 3] = [(b"x-cachefleet-worker", b"w"), (b"x-request-id", b"1"), (b"retry-after", b"2")];
+        let shown = |gateway| to_client(fields.into_iter(), gateway).map(|field| field.0).collect::<Vec<_>>();
+        assert_eq!(shown(false), [b"retry-after".as_slice()]);
+        assert_eq!(shown(true), [b"x-cachefleet-worker".as_slice(), b"retry-after".as_slice()]);
     }
 
     #[test]

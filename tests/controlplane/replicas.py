@@ -65,9 +65,11 @@ def write_files(folder: Path, workers: Mapping[str, Worker]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def replica(folder: Path, name: str, workers: Mapping[str, Worker], **settings: Any) -> AsyncIterator[Replica]:
-    """One that is ready; killed at the end where it still runs."""
-    ports = take_ports({"gateway": 0, "internal": 0})
+async def replica(
+    folder: Path, name: str, workers: Mapping[str, Worker], *, ports: Any = None, **settings: Any
+) -> AsyncIterator[Replica]:
+    """One that is ready; killed at the end where it still runs. ``ports``: its gateway's and its internal one."""
+    ports = ports or take_ports({"gateway": 0, "internal": 0})
     own = write_files(folder, workers) | {
         "GATEWAY_PORT": str(ports["gateway"]),
         "INTERNAL_PORT": str(ports["internal"]),

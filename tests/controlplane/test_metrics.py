@@ -58,6 +58,12 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
     ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),
     ("render", {"rung": "render", "seconds": 0.1}, "render_seconds_count", {"rung": "render"}),
     ("attempt_retry", {"reason": "connect"}, "attempt_retries_total", {"reason": "connect"}),
+    (
+        "passed_on",
+        {"control_plane": "b", "outcome": "answered"},
+        "passed_requests_total",
+        {"control_plane": "b", "outcome": "answered"},
+    ),
     ("client_gone", {}, "client_disconnects_total", {}),
     ("reports_connected", {}, "report_connections", {}),
     ("frame", {"kind": "delta", "size": 9}, "report_frames_total", {"type": "delta"}),

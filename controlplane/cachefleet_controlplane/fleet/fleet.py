@@ -86,17 +86,17 @@ class Fleet:
         self._keyers = Keyers(index_key, keyer)
         self._registry = Registry(wall, clock, name_rules)
         self.refuted_blocks = self._registry.refuted_blocks
+        self.elsewhere, self.models_elsewhere = self._registry.elsewhere, self._registry.models_elsewhere
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self._arrivals = WorkerArrivals(clock)
         self.demands = Demands(clock)
         """Requests that wait for a worker, or for room on one."""
-        self.losses = Losses(index, self._registry, clock)
-        self.holders = BlockHolders(index, self._registry)
+        self.losses, self.holders = Losses(index, self._registry, clock), BlockHolders(index, self._registry)
         self._selector = Selector(index, self._registry)
         self._texts = None if texts is None else TextSelector(texts, self._registry)
         self._tenant_frames = TenantFrames(salt_key, salt_version, tenants) if salt_key else None
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = list[Callable[[], None]]()
         self.settle: Callable[[], None] = lambda: None
         """Adds what has been served and not been added yet; called before hit ratios are read."""
         self.informed = asyncio.Event()
@@ -104,9 +104,11 @@ class Fleet:
 
     # Pools and models.
 
-    def update_pools(self, views: Sequence[PoolView], unread: Iterable[Claim] = ()) -> None:
-        """Apply the whole state of pools and endpoints, as a PoolSource gives it."""
-        change = self._registry.update(views, unread)
+    def update_pools(
+        self, views: Sequence[PoolView], unread: Iterable[Claim] = (), others: Sequence[PoolView] = ()
+    ) -> None:
+        """Apply the whole state of pools and endpoints, as a PoolSource gives it; ``others`` are not served here."""
+        change = self._registry.update(views, unread, others)
         self._arrivals.listed(self._registry.pools.values())
         self.demands.keep(pool.fleet for pool in self._registry.pools.values())
         for worker in change.removed:

@@ -40,7 +40,7 @@ class Gateway:
         self._other_id = RandomIds().next
         self._new_id = new_id or self._other_id
         stack = layers(parts)
-        self.explain, self.bodies = stack.explain, stack.bodies
+        self.explain, self.bodies, self._passed = stack.explain, stack.bodies, stack.passed
         self._routes = Routes(parts, stack, ready)
         metrics = parts.context.metrics
         self._socket = ResponsesSocket(self, parts.admission, stack.bodies, metrics=metrics, limits=sockets)
@@ -87,7 +87,11 @@ class Gateway:
             self._admit()
             scope[ARRIVED] = self._context.clock()
             await self._admission.informed()
-            with self._admission.enter(scope["headers"], limited=scope["method"] == "POST") as admitted:
+            try:
+                entered = self._admission.enter(scope["headers"], limited=scope["method"] == "POST")
+            except ApiError as refusal:
+                return await self._unadmitted(scope, receive, reply, refusal)
+            with entered as admitted:
                 scope[ADMITTED] = admitted
                 await handler(scope, receive, reply)
         except ApiError as error:
@@ -101,9 +105,19 @@ class Gateway:
             await reply.cut_short(restarting())
         except Exception:  # the root of a request's task: a defect fails this request only
             logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
-            self._context.metrics.task_error("gateway")
-            if not reply.started:
-                await reply.error(ApiError(500, "The gateway failed."))
+            await self._failed(reply)
+
+    async def _failed(self, reply: Reply) -> None:
+        """Count a defect, and tell the client of it."""
+        self._context.metrics.task_error("gateway")
+        if not reply.started:
+            await reply.error(ApiError(500, "The gateway failed."))
+
+    async def _unadmitted(self, scope: Scope, receive: Receive, reply: Reply, refusal: ApiError) -> None:
+        """Have another control plane answer a request that is not admitted here, where it serves the model."""
+        if self._passed is None or scope["path"] not in DECIDED or scope["method"] != "POST":
+            raise refusal
+        await self._passed.unadmitted(scope, receive, reply, refusal)
 
     def _admit(self) -> None:
         if self._context.under_way.stopped:

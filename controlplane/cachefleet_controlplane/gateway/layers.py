@@ -3,7 +3,7 @@
 Read this first. A client's POST for an answer goes through all of them, from the outside in:
 
     account    account/   what it cost and what became of it, however it ends
-    admit      admit/     its tenant's limits, its body, its model
+    admit      admit/     its tenant's limits, its body, its model; passed on where another control plane serves that
     hold       admit/     until its model has a ready worker, where it has none and the pool says so
     converse   converse/  its turn in a conversation
     know       know/      its prompt's length and block keys; the body that a worker is sent
@@ -30,6 +30,7 @@ from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.cold_start import HELD_SHARE, ColdStartLayer, ColdStarts
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
+from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes, PassedRequests
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.converse.converse_layer import ConverseLayer
@@ -63,6 +64,7 @@ class GatewayParts:
     recorded: RecordedRequests | None = None
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
+    others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class Layers:
     """``POST /v1/responses/input_tokens``."""
     explain: Explainer
     bodies: RequestBodies
+    passed: PassedRequests | None
+    """None where no other control plane is known."""
 
 
 def layers(parts: GatewayParts) -> Layers:
@@ -84,7 +88,8 @@ def layers(parts: GatewayParts) -> Layers:
     context, clock = parts.context, parts.context.clock
     models = ModelLookup(context.fleet, None if parts.turns is None else parts.turns.histories, memory_of)
     bodies, account = RequestBodies(parts.bounds), _account(parts)
-    admit = partial(AdmitLayer, bodies, models, clock=clock, objectives=parts.objectives)
+    passed = _passed(parts, bodies) if parts.others.urls else None
+    admit = partial(AdmitLayer, bodies, models, clock=clock, objectives=parts.objectives, passed=passed)
 
     know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
@@ -99,7 +104,13 @@ def layers(parts: GatewayParts) -> Layers:
         AccountLayer(account, admit(lambda _: parse_count, partial(count, parts.lookup, converse.whole))),
         Explainer(context, route, models, parts.admission, wall_clock=parts.wall_clock),
         bodies,
+        passed,
     )
+
+
+def _passed(parts: GatewayParts, bodies: RequestBodies) -> PassedRequests:
+    context = parts.context
+    return PassedRequests(parts.others, context.fleet, context.upstream, bodies, context.metrics)
 
 
 def _by_sender(answer: Layer, picks: Layer, request: Request) -> Coroutine[Any, Any, None]:

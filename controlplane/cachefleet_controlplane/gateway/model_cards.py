@@ -47,14 +47,16 @@ class ModelListing:
         name, anthropic = scope["path"].removeprefix(MODELS_PATH).removeprefix("/"), is_anthropic(scope)
         if anthropic:
             reply.path = ANTHROPIC_PATH
-        models = [self._find(name)] if name else self._fleet.models(adapters=True)
+        models = [self._find(name)] if name else [*self._fleet.models(adapters=True), *self._fleet.models_elsewhere()]
         cards = [self._card(model, anthropic=anthropic) for model in models]
         told = cards[0] if name else anthropic_list(cards) if anthropic else openai_list(cards, codex=_is_codex(scope))
         await reply.whole(200, [JSON], msgspec.json.encode(told))
 
     def _card(self, model: ServedModel, *, anthropic: bool) -> Json:
         announced = self._fleet.announced(model.name)
-        return anthropic_card(model, announced) if anthropic else card(model, announced)
+        if anthropic:
+            return anthropic_card(model, announced)
+        return card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -117,6 +119,13 @@ def card(model: ServedModel, announced: Sequence[Hello]) -> Json:
             "workers": len({(hello.pool, hello.worker) for hello in announced}),
         },
     }
+
+
+def card_elsewhere(model: ServedModel) -> Json:
+    """Return the object of a model that another control plane serves: what its pools declare, and which one that is."""
+    told = card(model, ())
+    capabilities = {"endpoints": endpoints(model.declared), "control_plane": model.declared[0].spec.control_plane}
+    return told | {"capabilities": capabilities}
 
 
 def endpoints(pools: Iterable[PrefixCachePool]) -> list[str]:

@@ -37,11 +37,12 @@ _STATUSES: Final[Mapping[int, str]] = {
     412: "`Prefer: if-available`, and nothing of the prompt is cached.",
     413: "The body is too large.",
     415: "The body is compressed in a way that is not understood.",
+    421: "Another control plane serves the model, and the request could not be passed on to it from here.",
     UPGRADE_REQUIRED: "No WebSocket handshake.",
     429: "A limit of the tenant, or no room in time: see `Retry-After`.",
     500: "The worker's own error, after all attempts.",
     502: "The worker's answer could not be relayed, or it does not take the gateway's own key.",
-    503: "No worker is ready, or too many requests are under way: see `Retry-After`.",
+    503: "No worker is ready, its control plane is down, or too many requests are under way: see `Retry-After`.",
     504: "The worker was silent for too long.",
 }
 _UPGRADED: Final = (401, 403, 404, 405, UPGRADE_REQUIRED, 503)

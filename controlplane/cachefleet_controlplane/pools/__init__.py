@@ -2,6 +2,7 @@
 
 block_bounds        how many blocks a worker may claim to hold
 first_ready_times   when each pool of a file first had a ready worker, for names of models
+control_plane_share which pools this control plane serves
 index_contracts     the index contract in force in a pool, and how a worker's differs
 inference_objectives  priorities of requests by InferenceObjectives of a cluster
 kubernetes_objects  PrefixCachePools and EndpointSlices: parsed, kept by name, merged

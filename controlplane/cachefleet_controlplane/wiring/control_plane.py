@@ -17,11 +17,13 @@ from starlette.responses import Response
 
 from cachefleet_controlplane.admin.admin_app import AdminParts
 from cachefleet_controlplane.flushing.flusher import Flusher
+from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.layers import GatewayParts
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.index_queries.index_queries import IndexQueries
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.control_plane_share import share_of
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
@@ -124,6 +126,7 @@ class ControlPlane:
             history=self.history.cache,
             recorded=self.history.recorded,
             objectives=self.objectives,
+            others=OtherControlPlanes(settings.control_plane_name, settings.others),
         )
         return Gateway(parts, sockets=socket_limits(settings), ready=lambda: self.readiness()[0])
 
@@ -218,8 +221,10 @@ class ControlPlane:
 
     async def _follow(self, source: PoolSource) -> None:
         async for views in source.watch():
-            self._credentials.update(views)
-            self.fleet.update_pools(views, source.unread)
+            share = share_of(self._settings.control_plane_name, views, self._settings.others)
+            self.state.note_share(share)
+            self._credentials.update(share.own)
+            self.fleet.update_pools(share.own, source.unread, share.others)
             self.state.startup.begin()
 
     def _start_objectives(self, api: KubernetesClient | None) -> None:

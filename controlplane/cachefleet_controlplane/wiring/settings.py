@@ -5,6 +5,7 @@ Secrets are given as paths of files, never as values (a database URL may hold a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -17,7 +18,15 @@ from sqlalchemy import make_url
 
 from cachefleet_controlplane.index.block_index import MOST_BYTES
 from cachefleet_controlplane.store.database import usable_url
+from cachefleet_core.environment.control_planes import (
+    MAX_NAME,
+    ControlPlanes,
+    is_control_plane_name,
+    parse_control_planes,
+)
 from cachefleet_core.pool.model_names import NameRules, parse_rules
+from cachefleet_core.pool.section import DNS_LABEL, PATTERN_WORDS
+from cachefleet_core.pool.spec import DEFAULT_CONTROL_PLANE
 
 PREFIX = "CACHEFLEET_"
 
@@ -85,6 +94,12 @@ class Settings(BaseSettings):
     inference_objectives: bool = False
     """Requests that name an InferenceObjective of the cluster have its priority. Set by the chart from
     `controlPlane.picker.inferencePools`."""
+    control_plane_name: str = DEFAULT_CONTROL_PLANE
+    """Its own name: it serves the pools that have it as `spec.controlPlane`. Set by the chart from
+    `controlPlane.name`."""
+    control_planes: str = Field("", max_length=65_536)
+    """JSON: the base URLs of other control planes' gateways, by name: requests for their models are passed on to them.
+    Set by the chart from `controlPlane.others`."""
     kubeconfig: Path | None = None
     """How the API server is reached where there is no service account. Set it outside of a cluster."""
 
@@ -218,11 +233,19 @@ class Settings(BaseSettings):
         return self
 
     def _unusable(self) -> list[str]:
-        for name, check in (("database_url", lambda: usable_url(self.url)), ("model_names", lambda: self.name_rules)):
+        checks: dict[str, Callable[[], object]] = {
+            "database_url": lambda: usable_url(self.url),
+            "model_names": lambda: self.name_rules,
+            "control_planes": lambda: self.others,
+        }
+        for name, check in checks.items():
             try:
                 check()
             except ValueError as error:
                 return [f"{_variable(name)}: {error}"]
+        if not is_control_plane_name(own := self.control_plane_name):
+            words = f"text of 1 to {MAX_NAME} characters: {PATTERN_WORDS[DNS_LABEL]}"
+            return [f"{_variable('control_plane_name')}: got {own!r}, allowed: {words}"]
         if self.buffer_bytes < (least := 2 * self.request_max_bytes):
             got = f"got {self.request_buffer_bytes}, allowed: from {least}, twice {_variable('request_max_bytes')}"
             return [f"{_variable('request_buffer_bytes')}: {got}"]
@@ -252,6 +275,12 @@ class Settings(BaseSettings):
     def name_rules(self) -> NameRules:
         """Which namespaces may serve which unqualified model names."""
         return parse_rules(self.model_names)
+
+    @property
+    def others(self) -> ControlPlanes:
+        """Base URLs of the gateways of other control planes, by name."""
+        given = parse_control_planes(self.control_planes)
+        return {name: url for name, url in given.items() if name != self.control_plane_name}
 
     @property
     def private_store(self) -> bool:

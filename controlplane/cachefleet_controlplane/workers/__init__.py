@@ -4,6 +4,7 @@ cache_shares     tenants' shares of the idle cache, and what they have of it
 hit_window       prefix-cache hits of a pool's engines over a sliding window
 adapter_slots    which adapters a worker serves and has on its device
 block_keyers     block keyers by fleet, contract, salt and adapter
+models_elsewhere models of pools that other control planes serve
 load             a worker's load, as its last report tells it
 pool             one declared pool: workers, policy, what is learnt
 refuted_blocks   blocks that the index has and an engine has just denied

@@ -14,9 +14,10 @@ from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks
 from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
+from cachefleet_controlplane.workers.models_elsewhere import ModelsElsewhere, fleet_of, served_model
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
-from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_controlplane.workers.views import ModelElsewhere, ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.engine.engine_arguments import engine_policy
@@ -63,25 +64,36 @@ class Registry:
         self._names = ModelNames((), name_rules)
         self._adapter_names = ModelNames((), name_rules)
         """Names of adapters, which give way to those of models."""
+        self._elsewhere = ModelsElsewhere()
         self._known_at = 0
         self._fleets: dict[str, tuple[Pool, ...]] = {}
         self._served: dict[str, ServedModel] = {}
         """Both by model names that were asked for and are served, as of version ``_known_at``."""
 
-    def update(self, views: Sequence[PoolView], unread: Iterable[Claim] = ()) -> Change:
-        """Apply the whole state of a pool source; ``unread`` are the claims of pools that cannot be read now."""
+    def update(
+        self, views: Sequence[PoolView], unread: Iterable[Claim] = (), others: Sequence[PoolView] = ()
+    ) -> Change:
+        """Apply the whole state of a pool source; ``unread`` are the claims of pools that cannot be read. ``others``
+        are pools of other control planes: of them only the names of their models count.
+        """
         self.version += 1
         before = list(self.workers())
         declared = {view.key for view in views}
         self.pools = {key: pool for key, pool in self.pools.items() if key in declared}
         changed = [pool for view in views if (pool := self._update_pool(view)) is not None]
-        claims = {view.key: claim_of(view.pool, view.place) for view in views} | {one.pool: one for one in unread}
+        named = (*views, *others)
+        claims = {view.key: claim_of(view.pool, view.place) for view in named} | {one.pool: one for one in unread}
         self._names = ModelNames(claims.values(), self._name_rules)
-        adapters = (claim for view in views for claim in adapter_claims(view.pool, view.place))
+        adapters = (claim for view in named for claim in adapter_claims(view.pool, view.place))
         self._adapter_names = ModelNames(adapters, self._name_rules)
-        fleets = {pool.fleet for pool in self.pools.values()}
-        now = int(self.wall())
+        fleets, now = {fleet_of(view.pool) for view in named}, int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
+        self._elsewhere = ModelsElsewhere(
+            [view.pool for view in others],
+            names=self._names,
+            adapter_names=self._adapter_names,
+            created=self._created,
+        )
         kept = set(map(id, self.workers()))
         return Change(new_policy=changed, removed=[worker for worker in before if id(worker) not in kept])
 
@@ -231,6 +243,14 @@ class Registry:
             self._served[model] = self._serving(model, pools)
         return self._served[model]
 
+    def elsewhere(self, model: str) -> ModelElsewhere | None:
+        """The model of that name where another control plane serves it, and none of the pools here."""
+        return None if self.serving(model) else self._elsewhere.of(model)
+
+    def models_elsewhere(self) -> list[ServedModel]:
+        """Models and adapters that other control planes serve, and no pool here, as ``models``."""
+        return [one.model for one in self._elsewhere.all() if self.serving(one.model.name) is None]
+
     def keyed(self, model: str) -> list[Pool]:
         """The pools of a model, whose block keys follow from its contract; none of an adapter, as workers load it."""
         served = self.serving(model)
@@ -242,18 +262,9 @@ class Registry:
         return served.upstream if served and served.is_adapter else ""
 
     def _serving(self, model: str, pools: Sequence[Pool]) -> ServedModel:
-        namespace, name = pools[0].fleet
         adapter = None if self._names.resolve(model) else self._adapter_names.resolve(model)
-        return ServedModel(
-            name=model,
-            upstream=adapter[1] if adapter else name,
-            base=name,
-            namespace=namespace,
-            pools=tuple(pool.key for pool in pools),
-            declared=tuple(pool.declared for pool in pools),
-            max_model_len=max(pool.declared.spec.engine.max_model_len for pool in pools),
-            created=self._created[namespace, name],
-        )
+        declared = [pool.declared for pool in pools]
+        return served_model(model, declared, adapter[1] if adapter else "", self._created.get)
 
     # Pools.
 

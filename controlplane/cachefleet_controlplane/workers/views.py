@@ -40,6 +40,14 @@ class ServedModel:
         return self.upstream != self.base
 
 
+@dataclass(frozen=True, slots=True)
+class ModelElsewhere:
+    """A model, and the name of the control plane whose pools serve it."""
+
+    model: ServedModel
+    control_plane: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
     """Size of the index, and frames it has refused."""

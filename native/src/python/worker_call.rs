@@ -72,10 +72,13 @@ impl WorkerClient {
     /// that a client may see, what the worker keeps of the conversation, content codings, announced length, data, whether
     /// that is all, whether it is a stream of events, whether that is its ordinary beginning), or (failure, reason). Of a request that the
     /// worker is to `hold` (see `cachefleet_core.engine.held_requests`) it is (keys,), the document of its block keys,
-    /// where it has no answer yet; `go` has it answered. `ConnectionError` for a URL, `ValueError` for a path or header
-    /// that this client does not send.
+    /// where it has no answer yet; `go` has it answered. With `gateway` another gateway is asked in place of a worker, whose
+    /// own headers a client may see. `ConnectionError` for a URL, `ValueError` for a path or header that this client does
+    /// not send.
     #[expect(clippy::needless_pass_by_value, clippy::too_many_arguments, reason = "as pyo3 gives them")]
-    #[pyo3(signature = (number, url, path, headers, body, *, hold = false, beside = None, trust = None, name = ""))]
+    #[pyo3(signature = (
+        number, url, path, headers, body, *, hold = false, beside = None, trust = None, name = "", gateway = false
+    ))]
     fn send(
         &self,
         number: u64,
@@ -87,6 +90,7 @@ impl WorkerClient {
         beside: Option<&Bound<'_, ClientRequest>>,
         trust: Option<&Bound<'_, Trust>>,
         name: &str,
+        gateway: bool,
     ) -> PyResult<WorkerCall> {
         let fields = headers.iter().map(|(name, value)| (&**name, &**value));
         let verified = verified(trust, name)?;
@@ -100,7 +104,7 @@ impl WorkerClient {
         if hold {
             call.start(async move { held(hold_request(&client, request).await) });
         } else {
-            call.start(async move { begun(open(&client, request).await) });
+            call.start(async move { begun(open(&client, request).await, gateway) });
         }
         Ok(WorkerCall { call })
     }
@@ -157,7 +161,7 @@ impl WorkerCall {
         match replace(&mut *state, State::Over) {
             State::Held(waiting) => {
                 drop(state);
-                self.call.start(async move { begun(waiting.go(&members).await) });
+                self.call.start(async move { begun(waiting.go(&members).await, false) });
                 Ok(())
             }
             other => {
@@ -358,12 +362,12 @@ impl Call {
     }
 }
 
-fn begun(opened: Result<Opened, Failure>) -> Step {
+fn begun(opened: Result<Opened, Failure>, gateway: bool) -> Step {
     match opened {
-        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true)),
+        Ok(Opened::Whole(whole)) => (None, answered(whole.head, whole.body, true, gateway)),
         Ok(Opened::Stream(head, first, answer)) => {
             let ended = answer.ended();
-            ((!ended).then_some(Rest::Answer(answer)), answered(head, first, ended))
+            ((!ended).then_some(Rest::Answer(answer)), answered(head, first, ended, gateway))
         }
         Err(failure) => (None, failed(failure)),
     }
@@ -375,7 +379,7 @@ fn held(held: Result<Held, Failure>) -> Step {
             let payload: Payload = Box::new(move |py| (PyBytes::new(py, &keys),).into_bound_py_any(py));
             (Some(Rest::Held(waiting)), payload)
         }
-        Ok(Held::Answered(opened)) => begun(Ok(opened)),
+        Ok(Held::Answered(opened)) => begun(Ok(opened), false),
         Err(failure) => (None, failed(failure)),
     }
 }
@@ -403,7 +407,7 @@ fn seconds(seconds: f64) -> PyResult<Duration> {
 }
 
 /// An answer, or its beginning, for Python.
-fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
+fn answered(head: Head, data: Vec<u8>, ended: bool, gateway: bool) -> Payload {
     let (stream, length) = (head.is_stream(), if let Framing::Length(length) = head.framing { length } else { 0 });
     let begins = stream && !ended && relay_begins(&data);
     let coding = head.values("content-encoding").collect::<Vec<_>>().join(b",".as_slice());
@@ -412,7 +416,7 @@ fn answered(head: Head, data: Vec<u8>, ended: bool) -> Payload {
     let kept = kept.unwrap_or_default().to_owned();
     Box::new(move |py| {
         let fields = head.fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-        let fields = to_client(fields).map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
+        let fields = to_client(fields, gateway).map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value)));
         let fields = fields.map(|field| field.into_pyobject(py)).collect::<PyResult<Vec<_>>>()?;
         let (fields, data, coding) = (PyTuple::new(py, fields)?, PyBytes::new(py, &data), PyBytes::new(py, &coding));
         (head.status, fields, kept, coding, length, data, ended, stream, begins).into_bound_py_any(py)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway
@@ -307,6 +308,7 @@ async def front(
     tracer: Tracer | None = None,
     tls: ServedTls | None = None,
     objectives: InferenceObjectives | None = None,
+    others: OtherControlPlanes | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -352,6 +354,7 @@ async def front(
             objectives=objectives,
             history=(history := CacheHistory()),
             recorded=(recorded := RecordedRequests(1 << 20)),
+            others=others or OtherControlPlanes(),
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )
         gateway = Gateway(parts, sockets=sockets, new_id=map("d{}".format, count(1)).__next__)

@@ -1,5 +1,6 @@
 """Settings from the environment, and what is said of bad ones."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,30 @@ def test_bodies_have_room_for_two_of_the_longest(monkeypatch: pytest.MonkeyPatch
     assert loaded(monkeypatch, REQUEST_MAX_BYTES=str(1 << 30)).buffer_bytes == 8 << 30
     with pytest.raises(SettingsError, match="CACHEFLEET_REQUEST_BUFFER_BYTES: got 2048, allowed: from 2147483648"):
         loaded(monkeypatch, REQUEST_BUFFER_BYTES="2048")
+
+
+def test_other_control_planes_are_names_with_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (loaded(monkeypatch).control_plane_name, loaded(monkeypatch).others) == ("default", {})
+    told = '{"a": "http://a:8080", "b": "http://b:8080/"}'
+    named = loaded(monkeypatch, CONTROL_PLANE_NAME="a", CONTROL_PLANES=told)
+    assert named.others == {"b": "http://b:8080"}, "its own address is left out"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        (
+            "CONTROL_PLANE_NAME",
+            "A",
+            "CACHEFLEET_CONTROL_PLANE_NAME: got 'A', allowed: text of 1 to 63 characters: lower",
+        ),
+        ("CONTROL_PLANE_NAME", "a" * 64, "CACHEFLEET_CONTROL_PLANE_NAME: got 'a"),
+        ("CONTROL_PLANES", "b", "CACHEFLEET_CONTROL_PLANES: is not JSON"),
+        ("CONTROL_PLANES", '{"b": "b:80"}', "CACHEFLEET_CONTROL_PLANES: b: 'b:80' must be the address of a gateway"),
+    ],
+)
+def test_bad_names_of_control_planes_are_refused(
+    variable: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        loaded(monkeypatch, **{variable: value})

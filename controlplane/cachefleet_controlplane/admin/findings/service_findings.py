@@ -23,6 +23,8 @@ class ServiceState:
     pools_problem: str = ""
     unread_pools: tuple[str, ...] = ()
     """Pools that cannot be read as they are declared now, as "namespace/name"."""
+    unknown_control_planes: str = ""
+    """Which pools name control planes that are not known."""
     store_problem: str = ""
     private_store: bool = False
     """Other replicas do not see what is stored here."""
@@ -67,6 +69,17 @@ _SERVICE: Final[Mapping[str, tuple[tuple[Fault[ServiceState], ...], ...]]] = {
                 lambda state: f"pools cannot be read, those read last stay in force: {state.pools_problem}",
                 "correct what the message names; it is read again by itself",
                 troubleshooting("the-watch-fails"),
+            ),
+        ),
+        (
+            Fault(
+                lambda state: state.unknown_control_planes,
+                Severity.WARNING,
+                "ControlPlaneUnknown",
+                lambda state: f"requests for their models are refused here: {state.unknown_control_planes}",
+                "name its gateway in CACHEFLEET_CONTROL_PLANES (chart: controlPlane.others), or make the pool anew "
+                "with another spec.controlPlane",
+                operations("several-control-planes"),
             ),
         ),
     ),

@@ -102,6 +102,9 @@ class RequestAccount:
         made.
         """
         trace = arrival.trace
+        if trace.passed_to:  # who has answered it accounts for it
+            self._end_span(trace, arrival.reply)
+            return
         if isinstance(error, Exception) and not isinstance(error, ClientGoneError):
             trace.status = error.status if isinstance(error, ApiError) else 500
         elif isinstance(error, asyncio.CancelledError) and self._context.under_way.stopped:
@@ -125,7 +128,11 @@ class RequestAccount:
         if trace.answered is not None:
             self._count(trace)
             self._record(trace)
+        self._end_span(trace, reply)
+
+    def _end_span(self, trace: DecisionTrace, reply: Reply) -> None:
         if trace.span is not None and self._context.tracer is not None:
+            trace.status = reply.status if reply.started else trace.status
             self._context.tracer.end(request_spans(trace, trace.span, ended=self._context.clock()))
 
     def _count(self, trace: DecisionTrace) -> None:

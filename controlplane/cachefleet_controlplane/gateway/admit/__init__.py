@@ -4,6 +4,7 @@ admit_layer       the entry: reads a request's body and finds its model
 tenant_admission  a request's tenant by API key, its limits, and accounting of its usage
 cold_start        holds requests of models that have no ready worker until one is warm
 fairness_ids        tenants of requests without keys, by a header
+passed_requests   passes requests for models of other control planes on to these
 model_lookup      the model that a request names
 objective_priority  a request's priority by its InferenceObjective
 request_bodies    reads and parses bodies within their bounds

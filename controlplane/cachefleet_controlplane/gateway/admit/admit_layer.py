@@ -7,8 +7,9 @@ from collections.abc import Callable
 from cachefleet_native import permitted_headers
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup, rewritten
+from cachefleet_controlplane.gateway.admit.model_lookup import ElsewhereError, ModelLookup, rewritten
 from cachefleet_controlplane.gateway.admit.objective_priority import with_objective
+from cachefleet_controlplane.gateway.admit.passed_requests import KeptBody, PassedRequests, can_be_passed
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
@@ -38,6 +39,7 @@ class AdmitLayer:
         clock: Callable[[], float],
         counts: bool = False,
         objectives: InferenceObjectives | None = None,
+        passed: PassedRequests | None = None,
     ) -> None:
         self._bodies = bodies
         self._models = models
@@ -46,34 +48,54 @@ class AdmitLayer:
         self._clock = clock
         self._counts = counts
         self._objectives = InferenceObjectives() if objectives is None else objectives
+        self._passed = passed
 
     async def __call__(self, request: Request) -> None:
         """Answer a request of an admitted tenant. ApiError 400, 404, 408, 413, 415, 429, 503; ClientGoneError."""
         arrival = request.arrival
         with self._bodies.share(request.tenant.name) as share:
-            info = await self._bodies.read(arrival.scope, arrival.receive, share, self._parser(request))
-            answer = self._with_model(replace(request, received_bytes=share.held), info)
+            parse, kept = self._parser(request), None
+            if self._passed is not None:
+                parse = kept = KeptBody(parse)
+            info = await self._bodies.read(arrival.scope, arrival.receive, share, parse)
+            answer = self._with_model(replace(request, received_bytes=share.held), info, kept)
             del info  # the next layers decide how much of it is kept, and how long
             if not await while_present(answer, arrival.receive, arrival.reply, arrival.scope.get(DEPARTURE)):
                 raise ClientGoneError
 
-    async def _with_model(self, request: Request, info: RequestInfo) -> None:
+    async def _with_model(self, request: Request, info: RequestInfo, kept: KeptBody | None) -> None:
         scope, trace = request.arrival.scope, request.arrival.trace
         if trace.span is not None:
             trace.span.phase("admission", trace.span.arrived, self._clock())
+        try:
+            info, model = await self._models.of(request, rewritten(info, scope["headers"]))
+        except ElsewhereError as elsewhere:
+            if kept is None or self._passed is None or not can_be_passed(request.client):
+                raise
+            return await self._pass_on(self._passed, request, kept, elsewhere)
+        if kept is not None:
+            kept.take()
         if self._counts and (sequences := info.sequences) > 1:
             admitted_request(scope).count(sequences)
-        info, model = await self._models.of(request, rewritten(info, scope["headers"]))
         trace.model = model.name
         if self._objectives:
             request = self._with_objective(request, model)
         headers = permitted_headers(scope.pop("headers"), trusted=request.tenant.trusted)  # they may stay for long
         answer = self._answer(replace(request, info=info, model=model, headers=headers))
         del request, info
-        await answer
+        return await answer
 
     def _with_objective(self, request: Request, model: ServedModel) -> Request:
         scope = request.arrival.scope
         may_raise = admitted_request(scope).may_go_first
         tenant = with_objective(request.tenant, scope["headers"], model, self._objectives, may_raise=may_raise)
         return request if tenant is request.tenant else replace(request, tenant=tenant)
+
+    async def _pass_on(
+        self, passed: PassedRequests, request: Request, kept: KeptBody, elsewhere: ElsewhereError
+    ) -> None:
+        """Have another control plane answer, which counts the request and accounts for it in place of this one."""
+        arrival = request.arrival
+        arrival.trace.passed_to = elsewhere.control_plane
+        admitted_request(arrival.scope).uncount()
+        await passed.answer(arrival.scope, arrival.reply, kept.take(), elsewhere)

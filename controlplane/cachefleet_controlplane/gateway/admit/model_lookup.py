@@ -24,6 +24,19 @@ MODELS_NAMED: Final = 16
 """Names in the error for an unknown model."""
 
 
+MISDIRECTED: Final = "misdirected_request"
+_ELSEWHERE: Final = "Model `{}` is served by control plane `{}`: ask its gateway."
+
+
+class ElsewhereError(ApiError):
+    """421: a model that another control plane serves, to which the request was not passed on."""
+
+    def __init__(self, model: str, control_plane: str, message: str = "") -> None:
+        super().__init__(421, message or _ELSEWHERE.format(model, control_plane), param="model", code=MISDIRECTED)
+        self.model = model
+        self.control_plane = control_plane
+
+
 class LastModel(Protocol):
     """What a client's connection remembers of its last request."""
 
@@ -51,7 +64,8 @@ class ModelLookup:
     async def of(self, request: Request, info: RequestInfo) -> tuple[RequestInfo, ServedModel]:
         """Return what a request's body says (``info``), and its model, which it names then.
 
-        ApiError 400, 404; 503 where the store that knows it cannot be read.
+        ElsewhereError where another control plane serves it, ApiError 400, 404; 503 where the store that knows it
+        cannot be read.
         """
         name, arrival = info.model, request.arrival
         memory = None if arrival is NO_ARRIVAL else self._memory_of(arrival.scope)
@@ -75,8 +89,13 @@ class ModelLookup:
 
 def rewritten(info: RequestInfo, headers: Iterable[Header]) -> RequestInfo:
     """The request for the model that a header names in place of its body's, as llm-d's clients write it."""
-    name = next((value.decode("latin-1") for header, value in headers if header in MODEL_REWRITES and value), "")
+    name = model_header(headers)
     return _naming(info, name) if name else info
+
+
+def model_header(headers: Iterable[Header]) -> str:
+    """The model that a header names in place of the body's; "" for none."""
+    return next((value.decode("latin-1") for header, value in headers if header in MODEL_REWRITES and value), "")
 
 
 def _naming(info: RequestInfo, name: str) -> RequestInfo:
@@ -85,12 +104,23 @@ def _naming(info: RequestInfo, name: str) -> RequestInfo:
 
 
 def find_model(fleet: Fleet, name: str) -> ServedModel:
-    """Return the model that a client names; the only one where it names none. ApiError 400 or 404."""
+    """Return the model that a client names; the only one of this control plane where it names none.
+
+    ElsewhereError where another control plane serves it; ApiError 400 or 404.
+    """
     if name and (served := fleet.serving(name)) is not None:
         return served
+    if name and (other := fleet.elsewhere(name)) is not None:
+        raise ElsewhereError(name, other.control_plane)
     if not name and len(models := fleet.models()) == 1:
         return models[0]
-    raise no_such_model(name, fleet.models(adapters=True))
+    raise no_such_model(name, [*fleet.models(adapters=True), *fleet.models_elsewhere()])
+
+
+def listed_model(fleet: Fleet, name: str) -> ServedModel:
+    """Return the model that a client names, also one that another control plane serves. ApiError 400 or 404."""
+    other = fleet.elsewhere(name)
+    return find_model(fleet, name) if other is None else other.model
 
 
 def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:

@@ -89,6 +89,11 @@ class AdmittedRequest:
             self._load.requests += sequences - self._counted
             self._counted = sequences
 
+    def uncount(self) -> None:
+        """Count the request no longer: another control plane does."""
+        self._load.requests -= self._counted
+        self._counted = 0
+
     def __enter__(self) -> Self:
         return self
 

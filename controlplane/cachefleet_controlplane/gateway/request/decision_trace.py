@@ -93,6 +93,8 @@ class DecisionTrace(Struct):
     """URL of the worker that may say what was made of a whole answer whose client has left; "" for none."""
     most_tokens: int = 0
     """What its prompt or answer can have had at most, then."""
+    passed_to: str = ""
+    """The control plane that answers it in place of this one; "" for none."""
     ended_by: EndedBy | None = None
     """Who ended the answer before its worker had; None for nobody."""
     ttft_seconds: float | None = None

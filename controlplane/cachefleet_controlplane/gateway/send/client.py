@@ -94,15 +94,16 @@ class Upstream:
         headers: Sequence[tuple[str, str]],
         watch: Watch | None = None,
         beside: Any = None,
+        gateway: bool = False,
     ) -> AttemptResult:
         """Send a request; return a whole answer, a stream with its first event, or the outcome of a failure.
 
         With a ``watch`` a stream is held back until it has decided. ``beside``: the native request of the client that
-        the answer is for.
+        the answer is for. ``gateway``: what answers is another gateway, whose own headers the client sees.
         """
         call: Call | None = None
         try:
-            call = self._send(url, path, body, headers, beside=beside)
+            call = self._send(url, path, body, headers, beside=beside, gateway=gateway)
             return await self._read(url, await call.response(), watch)
         except asyncio.CancelledError:
             _cut(call)
@@ -193,6 +194,7 @@ class Upstream:
         *,
         hold: bool = False,
         beside: ClientRequest | None = None,
+        gateway: bool = False,
     ) -> Call:
         """Begin a request, on the thread of the client ``beside``; a GET without a body. AttemptError for a URL that
         cannot be asked.
@@ -201,7 +203,12 @@ class Upstream:
         try:
             trust, name = self._trust.of(url)
             call.native = self._client.send(
-                call.number, url, path, headers, body, hold=hold, beside=beside, trust=trust, name=name
+                *(call.number, url, path, headers, body),
+                hold=hold,
+                beside=beside,
+                trust=trust,
+                name=name,
+                gateway=gateway,
             )
         except OSError as error:
             self._log(url, "a worker cannot be asked", str(error))

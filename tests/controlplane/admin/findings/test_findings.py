@@ -151,6 +151,7 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
     [
         ({"pools_known": False}, "pools", "PoolsUnknown"),
         ({"pools_problem": "pools.yaml: gone"}, "pools", "PoolsOutOfDate"),
+        ({"unknown_control_planes": "c (a/b)"}, "pools", "ControlPlaneUnknown"),
         ({"unread_pools": ("a/b",)}, "pool a/b", "Invalid"),
         (
             {"fatal_requests": (FatalRequest(Subject("qwen", "acme", "d1"), ("ns/p/a", "ns/p/b"), 60),)},
