@@ -256,7 +256,7 @@ class Operator:
             started = time.monotonic()
             outcome = await self._reconcile(reconciler, key)
             self._metrics.reconciled(outcome, time.monotonic() - started)
-            queue.done(key, failed=outcome not in {Outcome.DONE, Outcome.WROTE, Outcome.GONE})
+            queue.done(key, failed=outcome not in {Outcome.DONE, Outcome.WROTE, Outcome.GONE, Outcome.ELSEWHERE})
 
     def _failed_to_ask(self, _name: str) -> None:
         self._metrics.unanswered("unexpected")

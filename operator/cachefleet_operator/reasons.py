@@ -41,6 +41,7 @@ class Reason(StrEnum):
     # ContractConsistent, IndexFresh and HitRateMet
     NO_CONTROL_PLANE = "NoControlPlane"
     CONTROL_PLANE_UNREACHABLE = "ControlPlaneUnreachable"
+    CONTROL_PLANE_UNKNOWN = "ControlPlaneUnknown"
     POOL_NOT_KNOWN = "PoolNotKnown"
     CONSISTENT = "Consistent"
     NO_CONTRACT = "NoContractYet"

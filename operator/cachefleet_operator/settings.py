@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from cachefleet_core.environment.control_planes import parse_control_planes
 from cachefleet_core.pool.model_names import NameRules, parse_rules
 from cachefleet_core.pool.section import ObjectName
+from cachefleet_core.pool.spec import DEFAULT_CONTROL_PLANE
 
 PREFIX = "CACHEFLEET_"
 MAX_PORT = 65_535
@@ -72,6 +74,12 @@ class Settings(BaseSettings):
     image_pull_secrets: Annotated[tuple[ObjectName, ...], NoDecode, BeforeValidator(_names), Field(max_length=16)] = ()
     """Secrets to pull images with, comma separated; each in the namespace of the pool. Set by the chart from
     `image.pullSecrets`."""
+    control_plane_name: DnsLabel = DEFAULT_CONTROL_PLANE
+    """Name of the control plane that it works for: it reconciles the pools that have it as `spec.controlPlane`, and no
+    others. Set by the chart from `controlPlane.name`."""
+    control_planes: str = Field(default="", max_length=65_536)
+    """JSON: other control planes, as the control plane has them; of pools that name neither these nor its own, events
+    tell. Set by the chart from `controlPlane.others`."""
     control_plane: str = Field(default="", max_length=512)
     """Host and port under which agents look the control plane's replicas up; where empty, its Service beside the
     operator. Set by the chart."""
@@ -144,6 +152,10 @@ class Settings(BaseSettings):
             parse_rules(self.model_names)
         except ValueError as error:
             raise ValueError(f"{PREFIX}MODEL_NAMES: {error}") from None
+        try:
+            parse_control_planes(self.control_planes)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}CONTROL_PLANES: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -176,6 +188,11 @@ class Settings(BaseSettings):
     def name_rules(self) -> NameRules:
         """Which namespaces may serve which unqualified model names."""
         return parse_rules(self.model_names)
+
+    @property
+    def known_control_planes(self) -> frozenset[str]:
+        """Names of all control planes that it knows, its own among them."""
+        return frozenset({self.control_plane_name, *parse_control_planes(self.control_planes)})
 
     @property
     def control_plane_address(self) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cachefleet_core.fleet_status.pool_facts import ContractFacts
-from cachefleet_core.pool.model_names import Claim, NameConflict, NameRules
+from cachefleet_core.pool.model_names import Claim, NameConflict, NameRules, claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_operator.controlplane_client.client import FactsSource, NoControlPlane
 from cachefleet_operator.controlplane_client.fleets import Fleets, disagreement
@@ -108,16 +108,21 @@ class FactsCache:
         for other in {*self._fleets.put(pool), *self._names.put(pool)}:
             self._enqueue(other)
 
-    def drop(self, key: str) -> None:
-        """Forget a pool that is gone; queues the others of its fleet and those that declare its name."""
+    def drop(self, key: str, left: Mapping[str, Any] | None = None) -> None:
+        """Forget a pool that is gone, or that is ``left`` to another operator, but for its claim to a name; queues the
+        others of its fleet and those that declare its name.
+        """
         self._seen.pop(key, None)
-        self.unread(key, None)
+        self._forget(key, None if left is None else claim_in(left))
 
-    def unread(self, key: str, claim: Claim | None) -> None:
-        """Forget the spec of a pool that cannot be read, but for its ``claim``; queues those that ``drop`` does.
+    def unread(self, key: str, document: Mapping[str, Any]) -> None:
+        """Forget the spec of a pool that cannot be read, but for its claim to a name; queues those that ``drop`` does.
 
         Facts of its workers are kept: they go on.
         """
+        self._forget(key, claim_in(document))
+
+    def _forget(self, key: str, claim: Claim | None) -> None:
         named = self._names.put_claim(claim) if claim else self._names.drop(key)
         for other in {*self._fleets.drop(key), *named}:
             self._enqueue(other)

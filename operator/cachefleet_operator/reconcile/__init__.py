@@ -3,6 +3,7 @@
 apply                actions of a plan, and their API requests
 certificate_renewal  certificates that are issued, or read, in one term of leadership
 chat_template        a pool's chat template, read from its ConfigMap
+control_plane_pools  pools by the control plane that they name
 deletion_cost        pod deletion costs from the value of each worker's cache
 field_conflicts      others that write the same fields again and again
 fleet_key            the fleet key, read from its Secret

@@ -10,7 +10,6 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, NewType, Protocol
 
-from cachefleet_core.pool.model_names import claim_in
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_operator import names
@@ -26,6 +25,7 @@ from cachefleet_operator.reasons import Reason
 from cachefleet_operator.reconcile.apply import Applier, Create, ImageVolumesError, mounts_images, refusal, undone
 from cachefleet_operator.reconcile.certificate_renewal import Certificates
 from cachefleet_operator.reconcile.chat_template import ChatTemplateError, template_digest
+from cachefleet_operator.reconcile.control_plane_pools import is_own, tell_unknown
 from cachefleet_operator.reconcile.field_conflicts import FieldConflicts, autoscaler_of
 from cachefleet_operator.reconcile.fleet_key import FleetKeyError, parsed_fleet_key
 from cachefleet_operator.reconcile.futile_applies import FutileApplies
@@ -74,6 +74,7 @@ class Outcome(StrEnum):
     DONE = "done"
     WROTE = "wrote"
     GONE = "gone"
+    ELSEWHERE = "elsewhere"
     REFUSED = "refused"
 
 
@@ -136,6 +137,8 @@ class Reconciler:
         if pool is None or "deletionTimestamp" in pool["metadata"]:
             self._forget(key)
             return Outcome.GONE  # its objects are garbage-collected
+        if not is_own(pool, self._settings):
+            return await self._leave(key, pool)
         self._report(pool)
         observed = await self._observe(pool)
         desired, observed = await self._desire(key, observed)
@@ -243,7 +246,7 @@ class Reconciler:
         """What the present spec asks for, with the verdict on it."""
         pool, verdict = judge(observed.pool)
         if pool is None:
-            self._facts_cache.unread(key, claim_in(observed.pool))
+            self._facts_cache.unread(key, observed.pool)
             seen = replace(observed.observations, facts=await self._facts_cache.facts(key))
             return Desired(verdict), replace(observed, observations=seen)
         if pool.spec.device.memory_mib is None:
@@ -359,9 +362,15 @@ class Reconciler:
                 log.warning("%s does not become what is applied: something in the cluster changes or drops it", ref)
                 self._later(key, self._times.retry_first_seconds)
 
-    def _forget(self, key: PoolKey) -> None:
+    async def _leave(self, key: PoolKey, pool: Object) -> Outcome:
+        """Leave a pool to the operator of the control plane that it names; only the name of its model counts here."""
+        self._forget(key, pool)
+        await self._applier.carry_out(tell_unknown(pool, self._settings, now=self._clock().now))
+        return Outcome.ELSEWHERE
+
+    def _forget(self, key: PoolKey, left: Object | None = None) -> None:
         namespace, name = key.split("/")
-        self._facts_cache.drop(key)
+        self._facts_cache.drop(key, left)
         self._claims.forget(namespace, name)
         self._inference_pools.forget(key)
         refs = manifests.refs(namespace, name)

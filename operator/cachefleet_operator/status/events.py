@@ -87,6 +87,12 @@ def event_of(reason: Reason, message: str, subject: Subject, *, now: str) -> dic
     return _event("Warning", {"lastTransitionTime": now}, condition, subject, now=now)
 
 
+def lasting_event(reason: Reason, message: str, subject: Subject, *, now: str) -> dict[str, Any]:
+    """A warning about what stays as it is: told again, it is the same event."""
+    condition = {"type": "", "status": "", "reason": reason, "message": message}
+    return _event("Warning", None, condition, subject, now=now)
+
+
 class Quiet:
     """Rate limit for events of conditions that flap: one event per pool, type and reason in ``seconds``; with a message
     about the spec, one per message too. Keeps at most ``most`` entries, forgetting the oldest.

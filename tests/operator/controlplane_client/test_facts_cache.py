@@ -5,12 +5,12 @@ import pytest
 
 from cachefleet_core.fleet_status.pool_facts import ContractFacts, HitRatio, PoolDetail
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
-from cachefleet_core.pool.model_names import NameConflict, claim_of
+from cachefleet_core.pool.model_names import NameConflict
 from cachefleet_operator.controlplane_client.facts_cache import FactsCache, PollTimes
 from cachefleet_operator.controlplane_client.pool_facts import Facts
 from cachefleet_operator.reasons import Reason
 from cachefleet_runtime.tasks import restarting
-from tests.operator.pools import pool
+from tests.operator.pools import document, pool
 
 KEY = "serving/demo"
 SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
@@ -259,7 +259,7 @@ def test_a_pool_that_cannot_be_read_keeps_its_claim_until_it_is_gone(observation
     observations.facts_cache.note(other)
     before = observations.facts_cache.name_conflict(other.key)
     observations.news()
-    observations.facts_cache.unread(KEY, claim_of(mine))
+    observations.facts_cache.unread(KEY, document())
     assert observations.news() == []
     assert observations.facts_cache.name_conflict(other.key) == before == NameConflict(KEY)
     assert observations.facts_cache.pools() == {KEY, other.key}
