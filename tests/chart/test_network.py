@@ -84,6 +84,9 @@ def reaches(objects: Rendered, source: Pod, target: Pod, port: int) -> bool:
     return out and open_for(objects, target, source, port, direction="Ingress", peers="from")
 
 
+OTHER = Pod("b", {"app.kubernetes.io/part-of": "cachefleet", "app.kubernetes.io/component": "controlplane"})
+"""The control plane of another release."""
+
 WAYS: dict[str, tuple[Pod, Pod, int, bool]] = {
     "clients to the gateway": (CLIENT, CONTROL_PLANE, 8080, True),
     "ingress to the gateway": (INGRESS, CONTROL_PLANE, 8080, True),
@@ -229,3 +232,13 @@ def test_nothing_that_leaves_is_bounded_by_itself() -> None:
 
 def test_policies_may_be_left_out() -> None:
     assert template(MATRIX["open"]).of("NetworkPolicy") == []
+
+
+@pytest.mark.parametrize(("others", "wanted"), [({}, False), ({"b": "http://gateway.b.svc:8080"}, True)])
+def test_control_planes_that_know_each_other_reach_the_gateways(others: Object, *, wanted: bool) -> None:
+    own = {"controlPlane": {"others": others}}
+    bounded = template(own | {"networkPolicy": {"gatewayFrom": [{"podSelector": {"matchLabels": {"app": "chat"}}}]}})
+    assert reaches(bounded, OTHER, CONTROL_PLANE, 8080) is wanted
+    assert not reaches(bounded, OTHER, CONTROL_PLANE, 8081)
+    let_out = template(own | {"networkPolicy": {"egress": {"enabled": True}}})
+    assert reaches(let_out, CONTROL_PLANE, OTHER, 8080) is wanted

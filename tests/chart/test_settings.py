@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings
 
 from cachefleet_controlplane.tracing.tracing_settings import tracing_settings
 from cachefleet_controlplane.wiring.settings import Settings as ControlPlaneSettings
+from cachefleet_core.environment.control_planes import parse_control_planes
 from cachefleet_operator.settings import Settings as OperatorSettings
 from tests.chart.helm import Object, template
 from tests.chart.matrix import MATRIX
@@ -71,6 +72,17 @@ def test_what_the_control_plane_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     assert (told.withdraw_seconds, told.drain_seconds) == (0, 3600)
     assert (told.pool_source, told.auth, told.replicas) == ("kubernetes", "kubernetes", 2)
     assert (told.log_level, told.log_format) == ("WARNING", "text")
+
+
+@pytest.mark.parametrize("part", PROCESSES)
+def test_operator_and_control_plane_have_one_name(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    default, others = settings(part, {}, monkeypatch), {"b": "http://b:8080", "c": "https://c"}
+    named = settings(part, {"controlPlane": {"name": "b", "others": others}}, monkeypatch)
+
+    assert isinstance(default, OperatorSettings | ControlPlaneSettings)
+    assert isinstance(named, OperatorSettings | ControlPlaneSettings)
+    assert (default.control_plane_name, named.control_plane_name) == ("default", "b")
+    assert (default.control_planes, parse_control_planes(named.control_planes)) == ("", others)
 
 
 @pytest.mark.parametrize(("values", "ends"), [("defaults", True), ("persistent", False), ("claimed", False)])

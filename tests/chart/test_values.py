@@ -25,6 +25,9 @@ BAD: dict[str, tuple[Object, str]] = {
     "api keys": ({"controlPlane": {"apiKeys": "never"}}, "/controlPlane/apiKeys"),
     "renderer without a scheme": ({"controlPlane": {"renderers": ["renderer:8000"]}}, "/controlPlane/renderers/0"),
     "renderer with a path": ({"controlPlane": {"renderers": ["http://a/b"]}}, "/controlPlane/renderers/0"),
+    "name of a control plane": ({"controlPlane": {"name": "B"}}, "/controlPlane/name"),
+    "name of another control plane": ({"controlPlane": {"others": {"B": "http://b"}}}, "'B' does not match pattern"),
+    "another one's address": ({"controlPlane": {"others": {"b": "b:8080"}}}, "/controlPlane/others/b"),
     "drain": ({"controlPlane": {"drainSeconds": 4000}}, "/controlPlane/drainSeconds"),
     "body": ({"controlPlane": {"requestMaxBytes": 10}}, "/controlPlane/requestMaxBytes"),
     "database without a key": (
