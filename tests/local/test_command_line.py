@@ -106,6 +106,24 @@ def test_a_bad_file_has_one_line_for_each_problem(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_pools_of_several_control_planes_do_not_run_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pool.yaml"
+    text = (EXAMPLES / "cpu-two-models.yaml").read_text()
+    file.write_text(text.replace("spec:\n", "spec:\n  controlPlane: eu\n", 1))
+    monkeypatch.chdir(tmp_path)
+    assert run("check", str(file), monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    status, out, err = run("up", str(file), monkeypatch=monkeypatch, capsys=capsys)
+    assert (status, out) == (2, "")
+    told = "a fleet on one machine runs one control plane: give all pools one name, or a file of their own to each"
+    assert err.splitlines() == [
+        f"default/assistants: spec.controlPlane is eu; {told}",
+        f"default/readers: spec.controlPlane is default; {told}",
+    ]
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_budget_that_does_not_fit_is_told_with_both_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

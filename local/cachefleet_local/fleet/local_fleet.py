@@ -41,7 +41,7 @@ from cachefleet_local.fleet.machine import (
     this_machine,
     with_folders,
 )
-from cachefleet_local.fleet.pool_file import check
+from cachefleet_local.fleet.pool_file import check, control_plane_of
 from cachefleet_local.fleet.ports import PortError, take_ports
 from cachefleet_local.fleet.processes import (
     CONTROL_PLANE,
@@ -136,6 +136,7 @@ def _lay_out(
         replicas=replicas,
         ports=take_ports(wanted),
         models=_models(pools),
+        control_plane=control_plane_of(pools),
         devices=devices_of(pools),
         policy=options.policy,
         plugin=bool(machine.plugin),

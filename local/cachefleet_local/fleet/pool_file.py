@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cachefleet_core.pool.spec import PrefixCachePool, parse_pools
+from cachefleet_core.pool.spec import DEFAULT_CONTROL_PLANE, PrefixCachePool, parse_pools
 from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_local.cli_errors import Exit, FailureError
 from cachefleet_local.fleet.machine import check_budgets, check_sources
@@ -27,6 +27,16 @@ def read_pools(pool_file: Path) -> list[PrefixCachePool]:
         raise FailureError([f"{pool_file}: {problem}" for problem in error.problems], Exit.BAD_INPUT) from error
     check(pools)
     return pools
+
+
+def control_plane_of(pools: Sequence[PrefixCachePool]) -> str:
+    """Name of the one control plane that a fleet on one machine runs. FailureError where the pools name several."""
+    first, *others = sorted({pool.spec.control_plane for pool in pools}) or [DEFAULT_CONTROL_PLANE]
+    if others:
+        words = "a fleet on one machine runs one control plane: give all pools one name, or a file of their own to each"
+        told = (f"{pool.key}: spec.controlPlane is {pool.spec.control_plane}" for pool in pools)
+        raise FailureError([f"{line}; {words}" for line in told], Exit.BAD_INPUT)
+    return first
 
 
 def _reason(error: Exception) -> str:

@@ -23,7 +23,7 @@ from cachefleet_core.engine.engine_arguments import (
 )
 from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
-from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.spec import DEFAULT_CONTROL_PLANE, PrefixCachePool
 from cachefleet_core.tenancy import FleetKey
 from cachefleet_local.envoy.envoy_config import envoy_config
 from cachefleet_local.fleet.data_folder import DataFolder, PoolWorkers
@@ -93,6 +93,8 @@ class Place:
     """For each name that ``port_names`` gives."""
     models: Mapping[str, str]
     """The engine's model argument by ``model.source``."""
+    control_plane: str = DEFAULT_CONTROL_PLANE
+    """Name of the one control plane, which all pools name."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Value of CUDA_VISIBLE_DEVICES by engine name; none on a CPU."""
     policy: str = "cacheAware"
@@ -184,6 +186,7 @@ def _control_plane(name: str, place: Place) -> ProcessSpec:
         "GATEWAY_PORT": str(gateway),
         "INTERNAL_HOST": LOOPBACK,
         "INTERNAL_PORT": str(internal),
+        "CONTROL_PLANE_NAME": place.control_plane,
         "POOL_SOURCE": "file",
         "POOL_FILE": str(folder.pool_file),
         "ENDPOINTS_FILE": str(folder.endpoints_file),

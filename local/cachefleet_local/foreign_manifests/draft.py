@@ -136,20 +136,6 @@ def text(source: str, value: Any) -> str:
     return value
 
 
-def entries(source: str, value: Any) -> list[Any]:
-    """A list. PoolError."""
-    if not isinstance(value, list):
-        raise refused(source, value, "must be a list")
-    return value
-
-
-def members(source: str, value: Any) -> dict[str, Any]:
-    """A mapping whose names are text. PoolError."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise refused(source, value, "must be a mapping with names of text")
-    return value
-
-
 def truth(source: str, value: Any) -> bool:
     """True or false, also as text. PoolError."""
     known = {"true": True, "false": False, "1": True, "0": False}

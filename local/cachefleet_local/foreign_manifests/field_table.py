@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.validation_problems import PoolError, Problem, preview
-from cachefleet_local.foreign_manifests.draft import PoolDraft, entries, members, text, truth
+from cachefleet_local.foreign_manifests.draft import PoolDraft, text, truth
 
 Action = Callable[[PoolDraft, str, Any], None]
 """Takes one field: the draft, the field's path in the document, its value."""
@@ -74,25 +74,15 @@ def to(path: str, convert: Callable[[str, Any], Any] = text) -> Action:
     return act
 
 
-_LISTS: Final = frozenset(
-    {"hostAliases", "imagePullSecrets", "initContainers", "resourceClaims", "tolerations", "volumes"}
-    | {"topologySpreadConstraints"}
-)
-"""Fields of a pod that are lists, to which several fields of a manifest may add."""
-_MAPPINGS: Final = frozenset(
-    {"affinity", "annotations", "dnsConfig", "labels", "nodeSelector", "securityContext", "spec"}
-)
-
-
 def to_pod(path: str) -> Action:
-    """The field becomes the same field of the worker's pod, as it is; lists and mappings are joined."""
-    name, where = path.rpartition(".")[2], f"podTemplate.{path}"
+    """The field becomes the same field of the worker's pod, as it is; lists are joined."""
 
     def act(draft: PoolDraft, source: str, value: Any) -> None:
-        if name in _LISTS:
-            draft.append(where, entries(source, value))
-        elif name in _MAPPINGS:
-            draft.put(where, {**(draft.get(where) or {}), **members(source, value)})
+        where = f"podTemplate.{path}"
+        if isinstance(value, list):
+            draft.append(where, value)
+        elif isinstance(value, Mapping):
+            draft.put(where, {**(draft.get(where) or {}), **value})
         else:
             draft.put(where, value)
         draft.became(source, f"spec.{where}")

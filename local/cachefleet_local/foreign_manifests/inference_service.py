@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cachefleet_core.pool.weights_image import SCHEME
 from cachefleet_core.pool.worker_spec import Role
-from cachefleet_local.foreign_manifests.draft import PoolDraft, entries, pool_name, refused, whole
+from cachefleet_local.foreign_manifests.draft import PoolDraft, pool_name, refused, whole
 from cachefleet_local.foreign_manifests.field_table import (
     METADATA,
     Table,
@@ -55,7 +55,7 @@ def _one_only(why: str) -> Any:
 
 def _adapters(draft: PoolDraft, source: str, value: Any) -> None:
     made = []
-    for number, one in enumerate(entries(source, value)):
+    for number, one in enumerate(value):
         where = f"{source}[{number}]"
         uri = str(one.get("uri", "")) if isinstance(one, Mapping) else ""
         if not uri.startswith(("hf://", "/", "oci://")) or not one.get("name"):

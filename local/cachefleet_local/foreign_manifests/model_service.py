@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.worker_spec import Role
-from cachefleet_local.foreign_manifests.draft import PoolDraft, entries, members, pool_name, refused, text, truth, whole
+from cachefleet_local.foreign_manifests.draft import PoolDraft, pool_name, refused, text, truth, whole
 from cachefleet_local.foreign_manifests.field_table import (
     Table,
     lacks,
@@ -159,9 +159,9 @@ def _makes_pods(value: Any) -> bool:
 def _read_part(draft: PoolDraft, part: str, value: Mapping[str, Any], document: Mapping[str, Any]) -> None:
     read_fields(draft, {**_PODS, ".acceleratorTypes": _accelerator_nodes}, value, source=f".{part}")
     if draft.get("device.resource") is None:
-        accelerator = members("accelerator", document.get("accelerator") or {})
+        accelerator = document.get("accelerator") or {}
         kind = str(accelerator.get("type") or "nvidia")
-        named = members("accelerator.resources", accelerator.get("resources") or {}).get(kind, _RESOURCES.get(kind))
+        named = (accelerator.get("resources") or {}).get(kind, _RESOURCES.get(kind))
         if named is None:
             raise refused("accelerator.type", kind, f"must be one of {', '.join(_RESOURCES)}")
         draft.put("device.resource", named)
@@ -169,12 +169,10 @@ def _read_part(draft: PoolDraft, part: str, value: Mapping[str, Any], document: 
 
 def _accelerator_nodes(draft: PoolDraft, source: str, value: Any) -> None:
     """Node labels of an accelerator, which the chart makes a node affinity of."""
-    label, labels = members(source, value).get("labelKey"), value.get("labelValues")
+    label, labels = value.get("labelKey"), value.get("labelValues")
     if not label:
         draft.spares(source, "it names no label")
         return
     path = "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-    draft.append(
-        path, [{"matchExpressions": [{"key": label, "operator": "In", "values": entries(source, labels or [])}]}]
-    )
+    draft.append(path, [{"matchExpressions": [{"key": label, "operator": "In", "values": list(labels or [])}]}])
     draft.became(source, f"spec.{path}")

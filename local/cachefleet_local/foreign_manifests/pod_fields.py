@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cachefleet_core.pool.managed_arguments import MANAGED_VARIABLES
-from cachefleet_local.foreign_manifests.draft import ENGINE, PoolDraft, entries, members, refused, text, whole
+from cachefleet_local.foreign_manifests.draft import ENGINE, PoolDraft, refused, text, whole
 from cachefleet_local.foreign_manifests.engine_words import read_words
 from cachefleet_local.foreign_manifests.field_table import (
     Action,
@@ -69,11 +69,13 @@ def _secret_of(variable: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def read_resources(draft: PoolDraft, source: str, value: Any) -> None:
     """Take a container's resources: its devices, and what it asks for besides."""
-    for part, amounts in members(source, value).items():
+    if not isinstance(value, Mapping):
+        raise refused(source, value, "must be a mapping")
+    for part, amounts in value.items():
         if part == "claims":
             draft.lacks(f"{source}.claims", "name the claim in spec.device.claims")
             continue
-        for name, amount in members(f"{source}.{part}", amounts or {}).items():
+        for name, amount in (amounts or {}).items():
             take_resource(draft, f"{source}.{part}.{name}", part, name, amount)
 
 
@@ -109,7 +111,7 @@ def _command(draft: PoolDraft, source: str, value: Any) -> None:
 
 
 def _arguments(draft: PoolDraft, source: str, value: Any) -> None:
-    script = next((word for word in entries(source, value) if isinstance(word, str) and "\n" in word.strip()), None)
+    script = next((word for word in value if isinstance(word, str) and "\n" in word.strip()), None)
     if script is None:
         words = list(value)
         first = words[0] if words and isinstance(words[0], str) else ""
@@ -143,7 +145,9 @@ def containers(engine: str, table: Table = CONTAINER) -> Action:
     """A pod's containers: the one of that name, or the only one, is vLLM's; others stay beside it."""
 
     def act(draft: PoolDraft, source: str, value: Any) -> None:
-        found = [members(f"{source}[{number}]", one) for number, one in enumerate(entries(source, value))]
+        found = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        if len(found) != len(value) or not found:
+            raise refused(source, value, "must be a list of containers")
         ours = next((one for one in found if one.get("name") == engine), found[0] if len(found) == 1 else None)
         for number, one in enumerate(found):
             where = f"{source}[{number}]"
@@ -186,7 +190,7 @@ POD: Final[Table] = {
 def node_terms(draft: PoolDraft, source: str, value: Any) -> None:
     """Take the terms that a pod's node must fulfil."""
     path = "podTemplate.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-    draft.append(path, entries(source, value))
+    draft.append(path, list(value))
     draft.became(source, f"spec.{path}")
 
 

@@ -204,6 +204,12 @@ def test_several_pools_share_one_control_plane() -> None:
     assert [worker.pool for worker in fleet.workers] == ["default/assistants", "default/readers"]
 
 
+def test_the_control_plane_has_the_name_that_the_pools_name() -> None:
+    fleets = plan("cpu-two-models"), plan("cpu-two-models", control_plane="eu")
+    named_so = [named(fleet, "controlplane") for fleet in fleets]
+    assert [spec.environment["CACHEFLEET_CONTROL_PLANE_NAME"] for spec in named_so] == ["default", "eu"]
+
+
 def test_replicas_share_gateway_and_store_and_every_agent_reports_to_each() -> None:
     fleet = plan("cpu-two-workers", replicas=3)
     names = ["controlplane", "controlplane-2", "controlplane-3"]

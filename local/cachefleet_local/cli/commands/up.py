@@ -18,7 +18,7 @@ from cachefleet_local.cli.screen import Screen
 from cachefleet_local.cli_errors import FailureError
 from cachefleet_local.fleet.local_fleet import LocalFleet, Options, Prepared, prepared
 from cachefleet_local.fleet.machine import unused_fields
-from cachefleet_local.fleet.pool_file import read_pools
+from cachefleet_local.fleet.pool_file import control_plane_of, read_pools
 
 STOCK: Final = (
     "note: the engines' Python has no cachefleet in it, so they are stock vLLM: "
@@ -31,6 +31,7 @@ def up(pool_file: Path, options: Options, console: Console) -> None:
     if not sys.platform.startswith("linux"):
         raise FailureError(["cachefleet up needs Linux; elsewhere use a container or a virtual machine"])
     pools = read_pools(pool_file)
+    control_plane_of(pools)
     for line in unused_fields(pools):
         console.print(f"note: {line}", style="yellow", highlight=False, markup=False)
     with prepared(pools, options) as fleet:
