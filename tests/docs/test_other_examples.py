@@ -94,8 +94,10 @@ def test_a_manifest_is_one(block: Block) -> None:
     told = yaml.safe_load(block.text)
     if told.get("kind") in OTHER_KINDS:
         return
-    if values := told.keys() & {"modelNames", "autoscaling"}:
-        assert values <= yaml.safe_load((ROOT / "charts/cachefleet/values.yaml").read_text()).keys()
+    if values := told.keys() & {"modelNames", "autoscaling", "controlPlane"}:
+        known = yaml.safe_load((ROOT / "charts/cachefleet/values.yaml").read_text())
+        assert values <= known.keys()
+        assert told.get("controlPlane", {}).keys() <= known["controlPlane"].keys()
         return
     pool = yaml.safe_load(BASE)
     _merge(pool, told if "spec" in told else {"spec": told})
