@@ -21,6 +21,7 @@ TASKS: Final = (
     "gateway",
     "history",
     "loads",
+    "objectives",
     "pools",
     "reports",
     "store",
