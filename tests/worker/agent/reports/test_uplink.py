@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,7 +19,7 @@ from cachefleet_worker.agent.reports.stream import Stream, WorkerState
 from cachefleet_worker.agent.reports.targets import Registration, Target, resolve, static_targets
 from cachefleet_worker.agent.reports.uplink import Uplink
 from cachefleet_worker.agent.settings import AgentSettings
-from tests.controlplane.waiting import task
+from tests.controlplane.waiting import task, until
 from tests.worker.agent.fake_control_plane import ControlPlane
 from tests.worker.agent.reports.test_stream import make_stream, store
 
@@ -44,7 +45,7 @@ class Commands:
 class Side:
     """A worker's side without an engine: one stream, one feed, the uplink."""
 
-    def __init__(self, settings: AgentSettings, http: aiohttp.ClientSession) -> None:
+    def __init__(self, settings: AgentSettings, http: aiohttp.ClientSession, **options: Any) -> None:
         self.metrics = AgentMetrics()
         self.feed = Feed(self.metrics)
         self.commands = Commands()
@@ -52,7 +53,7 @@ class Side:
         self.feed.begin({0: self.stream}, lambda _rank: WorkerState(Phase.READY, Load()))
         self.registration = Registration(wanted=True)
         self.uplink = Uplink(
-            settings, self.feed, self.commands, self.metrics, registration=self.registration, http=http
+            settings, self.feed, self.commands, self.metrics, registration=self.registration, http=http, **options
         )
 
     def store(self, number: int, blocks: int = 1) -> None:
@@ -64,9 +65,9 @@ class Side:
 
 
 @asynccontextmanager
-async def side(settings: AgentSettings) -> AsyncIterator[Side]:
+async def side(settings: AgentSettings, **options: Any) -> AsyncIterator[Side]:
     async with aiohttp.ClientSession() as http:
-        one = Side(settings, http)
+        one = Side(settings, http, **options)
         async with task(one.uplink.run()):
             yield one
 
@@ -176,6 +177,19 @@ async def test_a_refusal_by_close_code_is_not_hammered(make_settings: Make) -> N
             assert plane.connects <= 2
             await asyncio.sleep(0.4)  # as long again: the refusal holds
             assert not one.registration.registered
+
+
+async def test_one_that_restarts_at_its_address_is_told_soon(
+    make_settings: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long nobody listened there; the longest delay is for one that answers and has no time."""
+    monkeypatch.setattr(uplink_module, "_ABSENT_SECONDS", 0.02)
+    settings = {"reconnect_base_seconds": 0.02, "reconnect_cap_seconds": 3600.0}
+    port = take_ports({"control plane": 0})["control plane"]
+    async with side(make_settings(control_planes=f"ws://127.0.0.1:{port}", **settings), jitter=lambda: 1.0) as one:
+        await until(lambda: one.metric("connects_total", outcome="failed") >= 14)  # else the next would be in minutes
+        async with ControlPlane(port) as plane:
+            await plane.until(lambda: plane.state)
 
 
 async def test_replicas_behind_a_name_are_followed(make_settings: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 from collections.abc import Callable
+from enum import Enum, auto
 from time import monotonic
 from typing import Final, Protocol
 
@@ -36,9 +38,19 @@ _STABLE_SECONDS: Final = 10.0
 """A connection that lasted this long resets the reconnect delay."""
 _REFUSED_CODES: Final = frozenset({1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403, 4404, 4409})
 """Close codes after which a reconnect waits for the longest delay: it would be refused again."""
+_ABSENT_SECONDS: Final = 1.0
+"""The longest delay while nobody listens: asking costs nothing, and one that restarts at its address is told soon."""
 _CONNECT_SECONDS: Final = 5.0
 _ADMITTED_SECONDS: Final = 0.5
 """A connection still open so long after the first frames were sent counts as admitted."""
+
+
+class _Ending(Enum):
+    """How a connection ended, or why there was none, as far as the next one's delay depends on it."""
+
+    LOST = auto()
+    REFUSED = auto()
+    ABSENT = auto()
 
 
 class Commands(Protocol):
@@ -120,27 +132,33 @@ class Uplink:
         await self._feed.begun.wait()  # a connection is opened to say something
         while True:
             started = monotonic()
-            refused = await self._attempt(target)
+            ending = await self._attempt(target)
             stable = monotonic() - started > _STABLE_SECONDS
             attempt = 1 if stable else attempt + 1
-            first, longest = self._settings.reconnect_base_seconds, self._settings.reconnect_cap_seconds
-            pause = longest if refused else backoff(attempt, first=first, longest=longest)
-            await asyncio.sleep(self._jitter() * pause)
+            await asyncio.sleep(self._jitter() * self._pause(ending, attempt))
 
-    async def _attempt(self, target: Target) -> bool:
-        """Run one connection until it ends; returns whether the control plane refused it."""
+    def _pause(self, ending: _Ending, attempt: int) -> float:
+        first, longest = self._settings.reconnect_base_seconds, self._settings.reconnect_cap_seconds
+        if ending is _Ending.REFUSED:
+            return longest
+        return backoff(
+            attempt, first=first, longest=min(longest, _ABSENT_SECONDS) if ending is _Ending.ABSENT else longest
+        )
+
+    async def _attempt(self, target: Target) -> _Ending:
+        """Run one connection until it ends."""
         try:
             return await self._connect(target)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             self._metrics.connects.labels("failed").inc()
             self._say("control plane not reached", target.url, _reason(error))
-            return isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403)
+            return _ending(error)
         except Exception:  # a task's root: it connects again
             self._metrics.crashed("uplink")
             log.exception("connection to control plane failed", extra={"target": target.url})
-            return False
+            return _Ending.LOST
 
-    async def _connect(self, target: Target) -> bool:
+    async def _connect(self, target: Target) -> _Ending:
         async with asyncio.timeout(_CONNECT_SECONDS):
             ws = await self._http.ws_connect(
                 target.url,
@@ -155,7 +173,7 @@ class Uplink:
             self._metrics.connects.labels("connected").inc()
             await self._serve(ws, target)
             self._say("control plane disconnected", target.url, f"close code {ws.close_code}")
-            return ws.close_code in _REFUSED_CODES
+            return _Ending.REFUSED if ws.close_code in _REFUSED_CODES else _Ending.LOST
 
     def _headers(self) -> dict[str, str]:
         """Request headers; the token is read for each connection, as it is rotated on disk."""
@@ -236,6 +254,13 @@ class Uplink:
                 self._metrics.resyncs.inc()
                 log.info("snapshot asked for", extra={"rank": frame.rank, "reason": frame.reason})
                 outbox.resync(frame.rank)
+
+
+def _ending(error: Exception) -> _Ending:
+    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status in (401, 403):
+        return _Ending.REFUSED
+    is_absent = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
+    return _Ending.ABSENT if is_absent else _Ending.LOST
 
 
 def _reason(error: Exception) -> str:
