@@ -135,3 +135,17 @@ def test_extra_variables_stand_above_ours(monkeypatch: pytest.MonkeyPatch) -> No
     for part in PROCESSES:
         told = settings(part, dict(MATRIX["placed"]), monkeypatch)
         assert getattr(told, "log_level") == "DEBUG"  # noqa: B009  # both kinds have it
+
+
+def test_two_control_planes_of_one_namespace_share_no_object_of_the_chart_and_no_certificate() -> None:
+    whole = {"admissionPolicy": {"enabled": True}, "monitoring": {"monitors": {"enabled": True}}}
+    first = template(whole)
+    second = template(
+        whole | {"controlPlane": {"name": "b"}, "crds": {"install": False}}, release="cachefleet-b", apis=()
+    )
+    named = [{(one["kind"], one["metadata"]["name"]) for one in objects} for objects in (first, second)]
+    assert not named[0] & named[1]
+    issued = [variables(objects.container("operator"))["CACHEFLEET_TLS_SECRET"] for objects in (first, second)]
+    assert issued == ["cachefleet-controlplane-tls", "cachefleet-b-controlplane-tls"]
+    mounted = [volume["secret"]["secretName"] for volume in second.pod("controlplane")["volumes"] if "secret" in volume]
+    assert mounted == ["cachefleet-fleet-key", "cachefleet-b-controlplane-tls"]

@@ -82,8 +82,11 @@ app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
 {{/* Secret of the control plane's certificate. */}}
+{{/* Control planes of one namespace have certificates of their own, which name their own Services. */}}
 {{- define "cachefleet.controlPlaneTls" -}}
-{{- default "cachefleet-controlplane-tls" (.Values.tls.existing | default dict).controlPlaneSecret }}
+{{- $name := default "default" .Values.controlPlane.name }}
+{{- $own := ternary "cachefleet-controlplane-tls" (printf "cachefleet-%s-controlplane-tls" $name) (eq $name "default") }}
+{{- default $own (.Values.tls.existing | default dict).controlPlaneSecret }}
 {{- end }}
 
 {{- define "cachefleet.scheme" -}}
