@@ -200,16 +200,17 @@ class Fleet:
         policy: RoutingPolicy | None = None,
         duty: Duty = Duty.ANSWER,
         every: bool = False,
+        more: int = 0,
     ) -> Decision:
         """Decide, and change nothing: pass the decision to ``begin`` before awaiting anything.
 
-        ``exclude`` names workers as ``Decision.full_name`` or ``Decision.id`` do. Without a ready worker the verdict is
-        REJECT with the reason NO_READY_WORKER, without room QUEUE or REJECT. With ``every`` score of the candidates.
+        ``exclude`` has full names or ids. The verdict is REJECT with NO_READY_WORKER without a ready worker, QUEUE or
+        REJECT without room. With ``every`` score; with the ``more`` workers that are next in order in the pool.
         """
         now, policy = self._clock(), policy or self.policy
         self._agents.expire(now)
         selector = self._texts if self._texts and prompt.knowledge is Knowledge.APPROXIMATE else self._selector
-        selection = Selection(model=model, policy=policy, now=now, exclude=exclude, duty=duty, every=every)
+        selection = Selection(model=model, policy=policy, now=now, exclude=exclude, duty=duty, every=every, more=more)
         try:
             return selector.choose(prompt, selection)
         except IndexDefectError:
@@ -219,10 +220,8 @@ class Fleet:
     def most_blocks(self, model: str) -> int:
         """Blocks that a request of several sequences counts for at most: half of the smallest worker; 0: not known."""
         workers = (worker for pool in self._registry.fleet(model) for worker in pool.workers.values() if worker.ready)
-        totals = [
-            worker.load.state.blocks_total for worker in workers if worker.load and worker.load.state.blocks_total
-        ]
-        return min(totals, default=0) // 2
+        totals = (worker.load.state.blocks_total for worker in workers if worker.load)
+        return min(filter(None, totals), default=0) // 2
 
     def begin(self, decision: Decision, prompt: Prompt) -> InFlightRequest:
         """Count a request that is about to be sent where ``decision`` says, until the result is finished."""

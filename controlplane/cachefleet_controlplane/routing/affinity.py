@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.routing.decision import CandidateScore, Decision, RoutingPolicy, Verdict, full_name
+from cachefleet_controlplane.routing.decision import (
+    CandidateScore,
+    Decision,
+    NextChoice,
+    RoutingPolicy,
+    Verdict,
+    full_name,
+)
 
 Again = Callable[[frozenset[str]], Decision]
 """Decides once more, with these workers excluded as well."""
@@ -39,7 +46,16 @@ def prefer_if_tied(decision: Decision, worker: str, again: Again) -> Decision:
         candidates=decision.candidates,
         leading=decision.leading,
         scores=decision.scores,
+        next=_next(decision, leant),
     )
+
+
+def _next(decision: Decision, leant: Decision) -> list[NextChoice]:
+    """Who comes after a worker that was preferred to the one decided on: that one, then as before."""
+    if leant.pool != decision.pool or not decision.next:
+        return []
+    first = NextChoice(decision.full_name, decision.url, lambda: decision)
+    return [first, *(other for other in decision.next if other.full_name != leant.full_name)][: len(decision.next)]
 
 
 def _as_good(score: CandidateScore, chosen: CandidateScore) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -189,6 +189,14 @@ class CandidateScore(Struct, frozen=True):
     """Loading of the adapter onto its device, which is full of others; assumed."""
 
 
+class NextChoice(Struct, frozen=True, gc=False):
+    """A worker that is chosen where those before are not to be had; ``made`` gives the decision for it."""
+
+    full_name: str
+    url: str
+    made: Callable[[], Decision]
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """A verdict and everything needed to explain it; worker and url are empty where none was chosen."""
 
@@ -236,6 +244,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """The chosen and the second best candidate, then those that hold most of the prompt: eight at most."""
     scores: Sequence[CandidateScore] = ()
     """All candidates, where they were asked for."""
+    next: Sequence[NextChoice] = ()
+    """Who is chosen of the same pool where those before are not to be had, where that was asked for."""
     at: float = 0.0
     """Seconds on the caller's clock."""
 

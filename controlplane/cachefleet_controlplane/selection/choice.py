@@ -12,13 +12,16 @@ from msgspec.structs import replace
 from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import (
+    NO_CHUNKS,
     CandidateScore,
     Decision,
     Knowledge,
+    NextChoice,
     Prompt,
     Reason,
     RoutingPolicy,
     Verdict,
+    full_name,
     unplaced,
     verdict_of,
 )
@@ -62,22 +65,22 @@ def decide(
     if verdict_of(reason) is not Verdict.ROUTE:
         decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
         return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
-    return _routed(
-        choice, workers[choice.first], prompt, reason, selection, knowledge=knowledge, leading=leading, scores=scores
-    )
+    following = _next(choice, workers, prompt, selection, knowledge) if selection.more else ()
+    return _routed(choice, workers, prompt, selection, knowledge, leading=leading, scores=scores, following=following)
 
 
 def _routed(
     choice: cachefleet_native.Choice,
-    worker: Worker,
+    workers: Sequence[Worker],
     prompt: Prompt,
-    reason: Reason,
     selection: Selection,
-    *,
     knowledge: Knowledge,
+    *,
     leading: LaterScores,
-    scores: Sequence[CandidateScore],
+    scores: Sequence[CandidateScore] = (),
+    following: Sequence[NextChoice] = (),
 ) -> Decision:
+    worker, reason = workers[choice.first], _reason(choice, prompt, selection.policy)
     exact = knowledge is Knowledge.EXACT
     return Decision(
         verdict=Verdict.ROUTE,
@@ -106,8 +109,29 @@ def _routed(
         candidates=choice.candidates,
         leading=leading,
         scores=scores,
+        next=following,
         at=selection.now,
     )
+
+
+def _next(
+    choice: cachefleet_native.Choice,
+    workers: Sequence[Worker],
+    prompt: Prompt,
+    selection: Selection,
+    knowledge: Knowledge,
+) -> list[NextChoice]:
+    known = replace(prompt, keys=b"", chunks=NO_CHUNKS)  # it may be kept for long
+
+    def made(place: int) -> Decision:
+        own = choice.at(place)
+        return _routed(own, workers, known, selection, knowledge, leading=_leading(own, workers))
+
+    return [
+        NextChoice(full_name(worker.pool, worker.name), worker.endpoint.url, partial(made, place))
+        for place, worker in enumerate(workers[number] for number in choice.next)
+        if worker.endpoint
+    ]
 
 
 def _choose(
@@ -137,6 +161,7 @@ def _choose(
             paid_tokens=prompt.paid_tokens,
             tokens_each=tokens_each,
             every=selection.every,
+            more=selection.more,
         )
     except cachefleet_native.InternalError as error:
         raise IndexDefectError(str(error)) from error

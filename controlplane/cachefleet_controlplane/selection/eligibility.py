@@ -46,6 +46,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     """What is to be selected: a worker of a model for a duty, at a monotonic time.
 
     ``exclude`` has full names or ids of workers. ``every``: the decision is to have the scores of all candidates.
+    ``more``: it is to name so many workers of the chosen one's pool that are next in order.
     """
 
     model: str
@@ -54,3 +55,4 @@ class Selection(Struct, frozen=True, kw_only=True):
     exclude: frozenset[str] = NO_ONE
     duty: Duty = Duty.ANSWER
     every: bool = False
+    more: int = 0

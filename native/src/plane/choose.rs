@@ -104,16 +104,39 @@ impl Scored<'_> {
     /// The best and the second best candidate. None without candidates.
     #[must_use]
     pub fn choose(&self, order: Order) -> Option<Choice> {
-        let first = self.best(order, None)?;
+        let first = self.best(order, |_| true)?;
         let longest = self.costs.iter().map(|cost| cost.expected_tokens).max().unwrap_or(0);
         let held = order == Order::Cost && longest > 0 && first.expected_tokens == longest;
         Some(Choice {
             first,
-            second: self.best(order, Some(first.member)),
+            second: self.best(order, |cost| cost.member != first.member),
             reason: self.reason(order, &first, longest),
             longest,
             excess: if held { self.excess(&first) } else { 0.0 },
         })
+    }
+
+    /// The choices after one that has room, in order, each without those before: of its own `pool`, and of each `group` one.
+    /// At most `most`.
+    #[must_use]
+    pub fn next(
+        &self,
+        order: Order,
+        choice: &Choice,
+        most: usize,
+        [pool, group]: [&dyn Fn(&Cost) -> usize; 2],
+    ) -> Vec<Choice> {
+        let own = pool(&choice.first);
+        let (mut before, mut next) = (vec![group(&choice.first)], Vec::new());
+        while next.len() < most
+            && let Some(first) = self.best(order, |cost| pool(cost) == own && !before.contains(&group(cost)))
+            && (first.fits || order == Order::Turn)
+        {
+            before.push(group(&first));
+            let reason = self.reason(order, &first, choice.longest);
+            next.push(Choice { first, second: None, reason, longest: choice.longest, excess: 0.0 });
+        }
+        next
     }
 
     /// The members whose scores are kept with a decision: the chosen and the second best one, then those that hold most
@@ -144,8 +167,8 @@ impl Scored<'_> {
         most.into_iter().map(|(_, member)| member)
     }
 
-    fn best(&self, order: Order, besides: Option<u32>) -> Option<Cost> {
-        let pool = self.costs.iter().filter(|cost| Some(cost.member) != besides);
+    fn best(&self, order: Order, may: impl Fn(&Cost) -> bool + Copy) -> Option<Cost> {
+        let pool = self.costs.iter().filter(|cost| may(cost));
         if order == Order::Turn {
             return pool.min_by_key(|cost| cost.turn()).copied();
         }

@@ -51,6 +51,8 @@ pub struct Request {
     pub adapter: Option<u64>,
     /// Full names or ids.
     pub excluded: Vec<String>,
+    /// How many of the chosen one's pool are to be named after it.
+    pub more: usize,
     pub now: f64,
 }
 
@@ -64,6 +66,8 @@ pub struct Chosen {
     /// Blocks of the largest.
     pub largest: u64,
     pub first: Kept,
+    /// What is chosen of the same pool where those before are not to be had.
+    pub next: Vec<(Choice, Kept)>,
     pub leading: Vec<Kept>,
     /// All, where they are to be kept.
     pub all: Vec<Kept>,
@@ -73,6 +77,13 @@ impl Chosen {
     /// Scores of the leading candidates but the best.
     pub fn others(&self) -> impl Iterator<Item = &Score> {
         self.leading.iter().filter(|kept| kept.member != self.first.member).map(|kept| &kept.score)
+    }
+
+    /// The decision for the one that is next in this place.
+    #[must_use]
+    pub fn at(&self, place: usize) -> Option<Self> {
+        let (choice, first) = *self.next.get(place)?;
+        Some(Self { choice, first, next: Vec::new(), leading: self.leading.clone(), all: self.all.clone(), ..*self })
     }
 }
 
@@ -294,6 +305,10 @@ impl Table {
         let choice = scored.choose(order)?;
         let leading = scored.leading(&choice);
         let largest = candidates.iter().filter_map(|number| view(*number).blocks_total).max().unwrap_or(0);
+        let (pools, groups) = (&self.pools, &self.groups);
+        let pool = |cost: &Cost| pools[cost.member as usize];
+        let group = |cost: &Cost| groups[cost.member as usize] as usize;
+        let next = scored.next(order, &choice, request.more, [&pool, &group]);
         let kept = |number: &u32| self.kept(plane, request, cached, *number);
         Some(Chosen {
             choice,
@@ -301,6 +316,7 @@ impl Table {
             candidates: self.candidates.len(),
             largest,
             first: kept(&choice.first.member),
+            next: next.into_iter().map(|choice| (choice, kept(&choice.first.member))).collect(),
             leading: leading.iter().map(kept).collect(),
             all: if every { self.candidates.iter().map(kept).collect() } else { Vec::new() },
         })

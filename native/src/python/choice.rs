@@ -13,7 +13,7 @@ use crate::plane::choose::{Order, Reason};
 use crate::plane::table::{Chosen, Kept, Member, Request, Table};
 use crate::reader::Key;
 use crate::score::{Cached, Prompt};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
@@ -49,6 +49,18 @@ impl Choice {
             Reason::NoRoom => "no_room",
             Reason::TooLarge => "too_large",
         }
+    }
+
+    /// Indices of those that are next in order, of the same pool.
+    #[getter]
+    fn next(&self) -> Vec<usize> {
+        self.chosen.next.iter().map(|(_, kept)| kept.member as usize).collect()
+    }
+
+    /// The choice of the one that is next in this place. `IndexError` where there is none.
+    fn at(&self, place: usize) -> PyResult<Self> {
+        let chosen = self.chosen.at(place).ok_or_else(|| PyIndexError::new_err("place: there are fewer"))?;
+        Ok(Self { chosen, now: self.now })
     }
 
     /// Whether caches were not looked at: nothing is known of the prompt, or of what workers hold.
@@ -294,9 +306,10 @@ impl WorkerTable {
     /// one asked for. `refuted` are those of which only the first blocks are counted on, by id, and how many. `paid` is
     /// waiting that has paid for a copy of the first `paid_tokens` tokens. With `tokens_each` the keys are those of a
     /// text's chunks, the index holds what was sent to whom, and costs for others do not count. `every`: all scores are
-    /// kept.
+    /// kept. `more`: so many of the chosen one's pool are named after it.
     #[pyo3(signature = (index, keys, now, tokens, block_size, needed_blocks, order, excluded = Vec::new(), adapter = "",
-        *, refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, every = false))]
+        *, refuted = Vec::new(), paid = 0.0, paid_tokens = 0, tokens_each = None, every = false,
+        more = 0))]
     #[expect(clippy::too_many_arguments, reason = "what a request is")]
     fn choose(
         &self,
@@ -314,6 +327,7 @@ impl WorkerTable {
         paid_tokens: u64,
         tokens_each: Option<f64>,
         every: bool,
+        more: usize,
     ) -> PyResult<Option<Choice>> {
         if tokens > MOST_TOKENS || block_size > MOST_TOKENS {
             return Err(PyValueError::new_err("tokens: too many"));
@@ -332,6 +346,7 @@ impl WorkerTable {
             needed: self.adapter(&self.needed),
             adapter: self.adapter(adapter),
             excluded,
+            more,
             now,
         };
         guard(|| {

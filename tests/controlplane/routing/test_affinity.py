@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.routing.affinity import prefer_if_tied
-from cachefleet_controlplane.routing.decision import CandidateScore, Decision, Knowledge, Reason, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import (
+    CandidateScore,
+    Decision,
+    Knowledge,
+    NextChoice,
+    Reason,
+    RoutingPolicy,
+    Verdict,
+)
 from cachefleet_controlplane.store.decision_records import CandidateRecord
 from tests.controlplane.store.conftest import CANDIDATE
 
@@ -53,6 +62,18 @@ def test_a18_among_equals_it_is_the_one_preferred() -> None:
     before = decided(0, score(0), score(1), score(2))
     found = leant(before)
     assert (found.full_name, found.reason, found.scores) == (PREFERRED, before.reason, before.scores)
+
+
+def test_where_it_is_preferred_the_one_decided_on_is_next() -> None:
+    following = [
+        NextChoice(f"default/demo/demo-{number}", f"http://{number}", partial(decided, number)) for number in (1, 2)
+    ]
+    before = decided(0, score(0), score(1), score(2), next=following, url="http://0")
+    found = leant(before)
+    assert [other.url for other in found.next] == ["http://0", "http://2"]
+    assert found.next[0].made() is before
+    elsewhere = leant(before, decided(1, score(1), pool="default/other", worker="demo-1"))
+    assert elsewhere is before
 
 
 def test_a_copy_that_is_computed_where_it_is_preferred_has_been_paid_for_too() -> None:

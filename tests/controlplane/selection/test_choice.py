@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.routing.decision import CandidateScore, Knowledge, Prompt, RoutingPolicy
@@ -158,6 +159,42 @@ def test_scores_of_all_are_kept_where_they_are_asked_for() -> None:
         choice = candidates.choose(cachefleet_native.Index(), b"", **ASKED, every=every)
         assert choice is not None
         assert (len(choice.scores()), choice.leading_count) == (kept, 2)
+
+
+fresh_views = candidate_views.map(lambda view: replace(view, reported_at=0.0))
+NOWHERE = {"no_room", "too_large"}
+
+
+@given(st.lists(fresh_views, min_size=1, max_size=3), st.sampled_from(["cost", "load", "turn"]), st.integers(0, 3))
+def test_those_that_are_next_are_chosen_without_those_before(views: list[CandidateView], order: str, more: int) -> None:
+    own, asked = table(*views), ASKED | {"order": order, "tokens": 640, "needed_blocks": 40}
+    keys, index = pack_keys(KEYS), cachefleet_native.Index()
+    choice = own.choose(index, keys, **asked, more=more)
+    assert choice is not None
+    assert choice.reason not in NOWHERE or not choice.next
+    before = ["abc"[choice.first]]
+    for place, number in enumerate(choice.next):
+        alone, following = own.choose(index, keys, **asked, excluded=before), choice.at(place)
+        assert alone is not None
+        assert (following.first, following.seconds) == (number, alone.seconds)
+        assert (alone.first, alone.expected_tokens) == (number, following.expected_tokens)
+        before.append("abc"[number])
+    rest = own.choose(index, keys, **asked, excluded=before)
+    assert choice.reason in NOWHERE or rest is None or rest.reason in NOWHERE or len(choice.next) == more
+    with pytest.raises(IndexError, match="place"):
+        choice.at(len(choice.next))
+
+
+def test_those_that_are_next_are_other_workers_of_the_same_pool() -> None:
+    plane = cachefleet_native.Plane()
+    named = [("a#0", "a", 0), ("a#1", "a", 0), ("b#0", "b", 1), ("c#0", "c", 0), ("c#1", "c", 0), ("d#0", "d", 0)]
+    rows = [plane.row() for _ in named]
+    for row in rows:
+        cachefleet_native.pure.hold(row, CandidateView(reported_at=0.0))
+    workers = cachefleet_native.WorkerTable(plane, [(row, *names) for row, names in zip(rows, named, strict=True)])
+    choice = workers.choose(cachefleet_native.Index(), b"", **ASKED, excluded=["a#0"], more=5)
+    assert choice is not None
+    assert [named[number][0] for number in (choice.first, *choice.next)] == ["a#1", "c#0", "d#0"]
 
 
 def test_numbers_that_none_can_be_are_bounded() -> None:

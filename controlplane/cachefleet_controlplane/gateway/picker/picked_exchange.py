@@ -14,7 +14,6 @@ from cachefleet_native import Pick, upstream_headers
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import THRESHOLD_FIELD
-from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.exchange import Exchange
@@ -25,7 +24,7 @@ from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import Answer, AttemptResult
 from cachefleet_controlplane.pools.source import address_of
-from cachefleet_controlplane.routing.decision import Decision, Verdict
+from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.transport.native_exchange import EXCHANGE
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError
 from cachefleet_controlplane.wire.json_members import ZERO
@@ -34,8 +33,6 @@ TEST_SELECTION: Final = b"test-epp-endpoint-selection"
 """Header of the conformance tests: endpoints to choose among, of trusted tenants only."""
 FALLBACKS: Final = 2
 """Workers after the chosen one that Envoy may try."""
-TRIES: Final = 4
-"""Decisions to find these: a model's pools have keys of their own."""
 
 
 class PickedExchange(Exchange):
@@ -47,7 +44,7 @@ class PickedExchange(Exchange):
         self._arrival = request.arrival
         self._events: asyncio.Queue[bool] = asyncio.Queue()
         self._number = 0
-        self._choices: list[Decision] = []
+        self._placement.more = FALLBACKS  # of the same pool: they take the same key, since the headers are the same
         subset = _subset(request, pick)
         if subset is not None:
             outside = context.fleet.outside(request.model.name, subset)
@@ -69,7 +66,6 @@ class PickedExchange(Exchange):
         chosen = unwrap(self._placement.chosen)
         headers, request = self._begin(chosen), self._request
         key = self._context.credentials.of(chosen.url)
-        self._choices = [chosen, *self._fallbacks(chosen, key)]
         attempt = self._planner.next(self._progress)
         if attempt.threshold:
             attempt.changes = {**attempt.changes, THRESHOLD_FIELD: ZERO}
@@ -79,7 +75,7 @@ class PickedExchange(Exchange):
         named = [*decision_headers(self._trace.id, chosen), *self._reply.names]
         try:
             self._pick.route(
-                ",".join(address_of(choice.url) for choice in self._choices),
+                ",".join(_endpoints(chosen)),
                 upstream_headers(headers, key=key, hooked=attempt.hooked),
                 attempt.whole(),
                 [(name.decode(), value) for name, value in named],
@@ -92,33 +88,21 @@ class PickedExchange(Exchange):
         self._answering()
         return self._ended() if ended else self._first_event()
 
-    def _fallbacks(self, chosen: Decision, key: str) -> list[Decision]:
-        """Where else Envoy may send it: to workers that take the same key, since its headers are the same."""
-        excluded, fallbacks = self._progress.excluded | {chosen.full_name}, list[Decision]()
-        for _ in range(min(TRIES, chosen.candidates - 1)):
-            decision = decide(self._context.fleet, self._request, exclude=excluded)
-            if decision.verdict is not Verdict.ROUTE:
-                break
-            excluded |= {decision.full_name}
-            if self._context.credentials.of(decision.url) == key:
-                fallbacks.append(decision)
-            if len(fallbacks) == FALLBACKS:
-                break
-        return fallbacks
-
     def _answering(self) -> None:
         """An answer has begun: note its status, and who has not taken the request."""
         pick, reply = self._pick, self._reply
         reply.started, reply.status = True, pick.status
-        endpoints = [address_of(choice.url) for choice in self._choices]
+        chosen = unwrap(self._placement.chosen)
+        endpoints = _endpoints(chosen)
         served = endpoints.index(pick.served) if pick.served in endpoints else 0
         self._opened = AttemptResult(Outcome.UNREACHABLE)
-        for passed in self._choices[:served]:
-            self._placement.chosen = passed
+        for following in chosen.next[:served]:
+            passed = unwrap(self._placement.chosen)
             self._context.blame(passed, Outcome.UNREACHABLE, excluded=True, retried=True)
             self._note_attempt(Outcome.UNREACHABLE)
+            self._placement.chosen = following.made()
         if served:
-            self._placement.move(self._choices[served])
+            self._placement.move(unwrap(self._placement.chosen))
 
     def _first_event(self) -> Outcome:
         self._opened = AttemptResult(Outcome.FIRST_EVENT, answer=Answer(self._pick.status, (), b""))
@@ -174,6 +158,11 @@ def picked_exchange(context: GatewayContext, request: Request) -> Coroutine[Any,
 def without_ids(request: Request) -> Request:
     """Return a request that asks its worker for no token ids: nobody would go on with its answer."""
     return replace(request, info=replace(request.info, ids_wanted=False))
+
+
+def _endpoints(chosen: Decision) -> list[str]:
+    """Where Envoy may send a request, in order."""
+    return [address_of(chosen.url), *(address_of(following.url) for following in chosen.next)]
 
 
 def _subset(request: Request, pick: Pick) -> Sequence[str] | None:

@@ -48,6 +48,8 @@ class WorkerChoice:
         self._prefilled: Reason | None = None
         self.cached_only = False
         """The client wants it only where some of it is cached; applies to the first attempt."""
+        self.more = 0
+        """How many workers a decision is to name that are next in order."""
         self._priority, self._tenant = request.tenant.priority, request.tenant.name
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
@@ -59,9 +61,9 @@ class WorkerChoice:
         Workers that ``progress`` avoids are chosen only where no other can be.
         """
         began = self._clock()
-        decision = decide(self._fleet, self.request, exclude=progress.excluded | progress.avoided)
+        decision = decide(self._fleet, self.request, exclude=progress.excluded | progress.avoided, more=self.more)
         if progress.avoided and decision.verdict is not Verdict.ROUTE:
-            decision = decide(self._fleet, self.request, exclude=progress.excluded)
+            decision = decide(self._fleet, self.request, exclude=progress.excluded, more=self.more)
         if self._others_first():
             decision = held_back(decision)
         outcome = self._take(decision, progress)
@@ -136,7 +138,7 @@ class WorkerChoice:
         self._chosen(decision, AS_ASKED)
 
     def _attempt(self, progress: Progress) -> Outcome | None:
-        decision = decide(self._fleet, self.request, exclude=progress.excluded)
+        decision = decide(self._fleet, self.request, exclude=progress.excluded, more=self.more)
         if decision.verdict is Verdict.QUEUE:
             self._latest = decision
             return None

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import pytest
 
-from cachefleet_controlplane.gateway.picker import picked_exchange
-from cachefleet_controlplane.gateway.picker.picked_exchange import TRIES
-from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.pools.source import PoolView
-from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.tenancy import DEFAULT_TENANT
-from tests.controlplane.gateway import harness
 from tests.controlplane.gateway.harness import MODEL, SALT, WORKER_KEY, Front, Known, chat, engine, front, pool
 from tests.controlplane.gateway.picker.envoy_stub import BUFFERED, DUPLEX, ENDPOINT, hint, picker
 from tests.controlplane.gateway.roles import FIELD, nixl, split
@@ -223,24 +217,6 @@ async def test_a_request_is_held_until_its_model_has_a_worker(mode: int) -> None
         asking, picked = await held
         await asking.answered(WHOLE)
         assert picked.endpoints == addresses(made)
-
-
-async def test_few_decisions_look_for_fallbacks_though_each_worker_has_a_key_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    decisions = list[Decision]()
-
-    def counted(*args: Any, **options: Any) -> Decision:
-        decisions.append(decide(*args, **options))
-        return decisions[-1]
-
-    monkeypatch.setattr(picked_exchange, "decide", counted)
-    monkeypatch.setattr(harness._OneKey, "of", lambda _, url: url)
-    async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(engine()) for _ in range(TRIES + 2)]
-        async with front(workers) as made, picker(made) as envoy:
-            _, picked = await envoy.ask(chat("x"))
-    assert (len(picked.endpoints), len(decisions)) == (1, TRIES)
 
 
 @MODES
