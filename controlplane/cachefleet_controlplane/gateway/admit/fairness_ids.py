@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 HEADER: Final = b"x-gateway-inference-fairness-id"
 """Of the Gateway API Inference Extension: whose share of the fleet a request uses."""
+HEADERS: Final = frozenset({HEADER, b"x-llm-d-inference-fairness-id"})
+"""With llm-d's newer name of it."""
 MAX_LENGTH: Final = 128
 """Characters of an id, as of a tenant's name."""
 MAX_IDS: Final = 256
@@ -41,10 +43,10 @@ class FairnessTenants:
 
         ApiError 400 for an id that cannot be a tenant's name.
         """
-        given = next((value for name, value in headers if name == HEADER), None)
+        given = next((each for each in headers if each[0] in HEADERS), None)
         if given is None:
             return directory.default()
-        name = _read(given)
+        name = _read(*given)
         if name == DEFAULT_TENANT or not self._takes(name):
             return directory.default()
         known = directory.tenants.get(name)
@@ -61,9 +63,9 @@ class FairnessTenants:
         return True
 
 
-def _read(given: bytes) -> TenantId:
+def _read(header: bytes, given: bytes) -> TenantId:
     text = given.decode("latin-1")
     if len(text) > MAX_LENGTH or _NAME.fullmatch(text) is None:
         allowed = f"text of 1 to {MAX_LENGTH} characters: {PATTERN_WORDS[TENANT]}"
-        raise ApiError(400, f"Header `{HEADER.decode()}` must be {allowed}.", param=HEADER.decode())
+        raise ApiError(400, f"Header `{header.decode()}` must be {allowed}.", param=header.decode())
     return TenantId(text)

@@ -11,7 +11,8 @@ from cachefleet_controlplane.store.tenant_records import MAX_NUMBER, TenantRecor
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.workers.views import ServedModel
 
-HEADER: Final = b"x-gateway-inference-objective"
+HEADERS: Final = frozenset({b"x-gateway-inference-objective", b"x-llm-d-inference-objective"})
+"""Of the Gateway API Inference Extension, and llm-d's newer name of it."""
 
 
 def with_objective(
@@ -27,7 +28,7 @@ def with_objective(
 
     ``may_raise``: it may also go before other requests of its tenant.
     """
-    given = next((value for name, value in headers if name == HEADER), None)
+    given = next((value for name, value in headers if name in HEADERS), None)
     if given is None:
         return tenant
     pools = [key.partition("/")[2] for key in model.pools]

@@ -42,6 +42,16 @@ def test_a_request_without_a_key_is_of_the_tenant_that_its_header_names() -> Non
     assert named(DEFAULT_TENANT) == FairnessTenants().tenant([], OPEN) == OPEN.default()
 
 
+def test_llm_ds_newer_names_of_both_headers_mean_the_same() -> None:
+    fairness, objective = b"x-llm-d-inference-fairness-id", b"x-llm-d-inference-objective"
+    assert FairnessTenants().tenant([(fairness, b"acme")], OPEN) == named("acme")
+    with pytest.raises(ApiError, match=fairness.decode()):
+        FairnessTenants().tenant([(fairness, b"a b")], OPEN)
+    tenant = TenantRecord(name=TenantId("a"))
+    told = with_objective(tenant, [(objective, b"chat")], MODEL, objectives(chat=10), may_raise=True)
+    assert told == with_objective(tenant, HEADERS, MODEL, objectives(chat=10), may_raise=True) != tenant
+
+
 def test_it_has_the_limits_of_the_tenant_of_that_name_and_is_never_trusted() -> None:
     own = replace(ACME, trusted=True, requests_at_once=3, priority=7)
     assert named("acme", there=directory(own, keys=())) == replace(own, trusted=False)
