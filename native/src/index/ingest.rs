@@ -23,13 +23,13 @@ impl Index {
         if self.fits(all, None) {
             return Ok(());
         }
-        let replaced = if replaces { self.slot(worker) } else { None };
-        let wanted = if replaces { self.anew(operations, replaced) } else { self.more(operations, slot) };
+        let former = if replaces { self.slot(worker) } else { None };
+        let wanted = if replaces { self.anew(operations, former) } else { self.more(operations, slot) };
         if wanted.holdings == 0 {
             return Ok(());
         }
-        if !self.sweep_until(|index| index.fits(wanted, replaced)) {
-            return Err(self.full(wanted, replaced));
+        if !self.sweep_until(|index| index.fits(wanted, former)) {
+            return Err(self.full(wanted, former));
         }
         if !self.fits(wanted, None) {
             self.forget(worker);

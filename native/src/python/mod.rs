@@ -28,7 +28,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 11;
+const API: u32 = 12;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
