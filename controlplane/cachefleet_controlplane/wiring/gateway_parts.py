@@ -41,6 +41,7 @@ class GatewayOptions:
     renderer_urls: Sequence[str] = ()
     queue_requests: int = 8
     max_attempts: int = 3
+    fallbacks: int = 2
     knowledge: Knowledge = Knowledge.EXACT
     render_cache: RenderCache | None = None
     texts: Texts | None = None
@@ -75,6 +76,7 @@ def gateway_options(settings: Settings, *, tracer: Tracer | None) -> GatewayOpti
         renderer_urls=settings.renderer_urls,
         queue_requests=settings.queue_requests,
         max_attempts=settings.max_attempts,
+        fallbacks=settings.picker_fallbacks,
         knowledge=Knowledge(settings.knowledge),
         render_cache=RenderCache(),
         texts=Texts(secrets.token_bytes(32)),
@@ -100,6 +102,7 @@ def gateway_context(
         under_way=AnswersUnderWay(),
         affinity=KeyAffinity(),
         max_attempts=options.max_attempts,
+        fallbacks=options.fallbacks,
         tracer=options.tracer,
         clock=options.clock,
     )

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     picker_port: int | None = Field(None, ge=0, le=65535)
     """Port on which Envoys ask where requests go (`ext_proc`), at the gateway's address and with the internal port's
     TLS; 0 takes a free one, none is opened where not set. Set by the chart where `controlPlane.picker.enabled`."""
+    picker_fallbacks: int = Field(2, ge=0, le=2)
+    """Workers after the chosen one that the picker names to a gateway. Set it to 0 for gateways that read one address
+    and refuse a list, such as agentgateway."""
 
     tls_folder: Path | None = None
     """Folder of tls.crt, tls.key and ca.crt: the internal port serves TLS, and workers are verified. Set by the chart

@@ -31,8 +31,6 @@ from cachefleet_controlplane.wire.json_members import ZERO
 
 TEST_SELECTION: Final = b"test-epp-endpoint-selection"
 """Header of the conformance tests: endpoints to choose among, of trusted tenants only."""
-FALLBACKS: Final = 2
-"""Workers after the chosen one that Envoy may try."""
 
 
 class PickedExchange(Exchange):
@@ -44,7 +42,9 @@ class PickedExchange(Exchange):
         self._arrival = request.arrival
         self._events: asyncio.Queue[bool] = asyncio.Queue()
         self._number = 0
-        self._placement.more = FALLBACKS  # of the same pool: they take the same key, since the headers are the same
+        self._placement.more = (
+            context.fallbacks
+        )  # of the same pool: they take the same key, since the headers are the same
         subset = _subset(request, pick)
         if subset is not None:
             outside = context.fleet.outside(request.model.name, subset)

@@ -25,7 +25,10 @@ from cachefleet_controlplane.tracing.tracer import Tracer
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext:
-    """Dependencies of exchanges; ``max_attempts`` is for one request; ``clock`` is monotonic, in seconds."""
+    """Dependencies of exchanges; ``max_attempts`` is for one request; ``clock`` is monotonic, in seconds.
+
+    ``fallbacks`` are the workers after the chosen one that Envoy is told.
+    """
 
     fleet: Fleet
     upstream: Upstream
@@ -38,6 +41,7 @@ class GatewayContext:
     under_way: AnswersUnderWay
     affinity: KeyAffinity
     max_attempts: int
+    fallbacks: int
     tracer: Tracer | None = None
     """None where traces are off."""
     clock: Callable[[], float] = time.monotonic

@@ -40,6 +40,16 @@ async def test_a_request_goes_to_a_worker_in_header_and_metadata_alike_with_all_
         assert made.records[0].worker == made.name(addresses(made).index(picked.endpoints[0]))
 
 
+@pytest.mark.parametrize("fallbacks", [0, 1])
+async def test_no_more_fallbacks_are_named_than_are_set(fallbacks: int) -> None:
+    async with engine() as one, engine() as two, engine() as three:
+        async with front([one, two, three], fallbacks=fallbacks) as made, picker(made) as envoy:
+            asking, picked = await envoy.ask(chat("hello"))
+            await asking.answered(WHOLE)
+        assert len(set(picked.endpoints)) == 1 + fallbacks
+        assert picked.metadata == {"envoy.lb": {ENDPOINT: ",".join(picked.endpoints)}}
+
+
 @MODES
 async def test_requests_with_the_same_prefix_go_where_it_is(mode: int) -> None:
     async with engine() as one, engine() as two, front([one, two], texts=True) as made, picker(made) as envoy:

@@ -14,7 +14,7 @@ from cachefleet_core.tls_names import AUTHORITIES, WORKERS_DOMAIN, worker_server
 from cachefleet_operator.certificates.server_names import control_plane_names
 from cachefleet_operator.settings import Settings
 from tests.controlplane.gateway.harness import chat, engine, front
-from tests.controlplane.gateway.picker.envoy_stub import CHATS, picker
+from tests.controlplane.gateway.picker.envoy_stub import CHATS, ENDPOINT, picker
 from tests.controlplane.gateway.picker.real_envoy import ENVOY, address, envoy_running, free_port
 from tests.controlplane.waiting import until
 from tests.fakes.secret_volume import SecretVolume, authority, issued
@@ -65,3 +65,29 @@ async def test_the_example_of_an_envoy_alone_asks_and_sends_by_tls(*, trusted: b
                 await until(lambda: len(made.records) == trusted)
         seen = [request for worker in (one, two) for request in worker.requests if request.path == CHATS]
     assert (status, len(seen)) == ((200, 1) if trusted else (500, 0)), body
+
+
+@pytest.mark.parametrize(("fallbacks", "status"), [(0, 200), (2, 503)], ids=["one address", "a list"])
+async def test_a_cluster_of_the_original_destination_takes_one_address(
+    fallbacks: int, status: int, tmp_path: Path
+) -> None:
+    """As Agent Router makes it of an InferencePool."""
+    signing = authority()
+    workers = SecretVolume(tmp_path / "workers", issued(signing, WORKERS_DOMAIN))
+    plane = SecretVolume(tmp_path / "plane", issued(signing, *control_plane_names(INSTALLED)))
+    (authorities := tmp_path / AUTHORITIES).write_bytes(signing.pem)
+    async with engine(tls=workers.folder) as one, engine(tls=workers.folder) as two:
+        async with front([one, two], fallbacks=fallbacks) as made, picker(made, tls=ServedTls(plane.folder)) as stub:
+            config = _example(port := free_port(), {"picker": [stub.address], "workers": []}, authorities)
+            cluster = config["static_resources"]["clusters"][0]
+            del cluster["load_assignment"], cluster["load_balancing_policy"]
+            header = {"use_http_header": True, "http_header_name": ENDPOINT}
+            cluster |= {"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "original_dst_lb_config": header}
+            async with (
+                envoy_running(config, tmp_path, port=port) as url,
+                aiohttp.ClientSession() as http,
+                http.post(url + CHATS, json=chat("x")) as answer,
+            ):
+                assert answer.status == status, await answer.read()
+        seen = [request for worker in (one, two) for request in worker.requests if request.path == CHATS]
+    assert len(seen) == (status == 200)
