@@ -25,9 +25,12 @@ def main(arguments: list[str]) -> None:
     """``fork_client.py SOCKET PYTHON ARGUMENTS ...``: run ``PYTHON ARGUMENTS``, an engine as a fork."""
     path, python, *command = arguments
     if command[:2] == ["-m", MODULE]:
+        # A signal between the engine's start and the word of it waits until it can be forwarded.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             if _request_engine(connection, path, command[2:]):
                 _end_as(_stand_in(connection))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     os.execv(python, [python, *command])  # noqa: S606 - the interpreter that was meant
 
 
@@ -52,6 +55,7 @@ def _stand_in(connection: socket.socket) -> int:
     """Forward signals until no process of the engine is left; its exit status, -n after signal n."""
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: connection.send(str(int(number)).encode()))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
     status = connection.recv(MAX_MESSAGE)
     return int(status) if status else -signal.SIGKILL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from cachefleet_local.engine_forks import fork_client
-from cachefleet_local.engine_forks.fork_client import MODULE
+from cachefleet_local.engine_forks.fork_client import ACCEPTED, MAX_MESSAGE, MODULE
 from cachefleet_local.engine_forks.fork_server import FIXED
 
 PATIENCE_SECONDS: Final = 60.0
@@ -58,6 +59,10 @@ def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def client(socket_path: Path) -> list[str]:
     """The beginning of a command line, as of an interpreter."""
+    return interpreter(socket_path)
+
+
+def interpreter(socket_path: Path) -> list[str]:
     return [sys.executable, "-I", "-S", fork_client.__file__, str(socket_path), sys.executable]
 
 
@@ -105,6 +110,23 @@ def test_a_signal_reaches_the_engine_and_nothing_is_left(client: list[str], numb
     process.send_signal(number)
     assert ended(process) in (-number, 1)
     assert not any(one.is_running() for one in family), "gone before the client is"
+
+
+def test_a_signal_before_the_client_knows_of_its_engine_reaches_it(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        process = subprocess.Popen([*interpreter(path), "-m", MODULE], text=True)
+        server, _ = listener.accept()
+        with server:
+            for descriptor in socket.recv_fds(server, MAX_MESSAGE, 2)[1]:
+                os.close(descriptor)
+            process.send_signal(signal.SIGTERM)
+            server.send(ACCEPTED)
+            assert server.recv(MAX_MESSAGE) == b"%d" % signal.SIGTERM
+            server.send(b"%d" % -signal.SIGTERM)
+            assert ended(process) == -signal.SIGTERM
 
 
 def test_a_killed_engine_ends_its_client_likewise(client: list[str]) -> None:
