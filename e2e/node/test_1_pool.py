@@ -102,7 +102,7 @@ def test_the_release_s_own_test_passes(site: Site, pool: Pool) -> None:
 
 def test_kubectl_tells_all_of_a_pool(site: Site, pool: Pool, client: Client) -> None:
     client.ask(12, conversations=2, seed=78)
-    until(lambda: ((pool.read()["status"].get("hitRatio") or {}).get("value") or 0) > 0.01, seconds=90)
+    until(lambda: float((pool.read()["status"].get("hitRatio") or {}).get("value") or 0) > 0.01, seconds=90)
     head, row = site.kubectl("get", "pcp", "-n", pool.namespace).splitlines()
     shown = dict(zip(re.split(r"\s{2,}", head.strip()), re.split(r"\s{2,}", row.strip()), strict=True))
     assert {name: shown[name] for name in ("NAME", "READY", "MODEL", "WORKERS", "BUDGET", "REASON")} == {
