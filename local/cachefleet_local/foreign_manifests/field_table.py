@@ -13,6 +13,9 @@ Action = Callable[[PoolDraft, str, Any], None]
 Table = Mapping[str, Action]
 """By the path of a field, which begins with a dot; ``[]`` stands for each entry of a list."""
 
+AUTOSCALER: Final = "make an autoscaler for the pool's scale subresource, and leave spec.replicas out"
+ONE_POD: Final = "a worker is one pod, on one node"
+"""What several readers say of a field without a counterpart."""
 _TEMPLATE: Final = "{{"
 _CHAT_TEMPLATE: Final = "chatTemplate"
 """A field whose own language has these braces."""

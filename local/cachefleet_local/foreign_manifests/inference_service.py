@@ -10,7 +10,9 @@ from cachefleet_core.pool.weights_image import SCHEME
 from cachefleet_core.pool.worker_spec import Role
 from cachefleet_local.foreign_manifests.draft import PoolDraft, pool_name, refused, whole
 from cachefleet_local.foreign_manifests.field_table import (
+    AUTOSCALER,
     METADATA,
+    ONE_POD,
     Table,
     lacks,
     read_fields,
@@ -26,8 +28,6 @@ _ENGINE: Final = "main"
 """Name of vLLM's container in its pods."""
 _IN_IMAGE: Final = "models"
 """Folder of an image that has the weights."""
-_ONE_POD: Final = "a worker is one pod, on one node"
-_AUTOSCALER: Final = "make an autoscaler for the pool's scale subresource (docs/operations.md)"
 _OFFLOADING: Final = "blocks outside of the device: configure OffloadingConnector in spec.engine.kvTransfer"
 _ROUTES: Final = "the control plane routes; docs/picker.md says how it stands beside a Gateway"
 _BASES: Final = "their fields are not in this document: write them here, or to the pool"
@@ -74,9 +74,9 @@ def _expert(draft: PoolDraft, source: str, value: Any) -> None:
 
 _WORKLOAD: Final[Table] = {
     ".replicas": to("replicas", whole),
-    ".scaling": lacks(_AUTOSCALER),
+    ".scaling": lacks(AUTOSCALER),
     ".parallelism.tensor": to("engine.tensorParallelSize", _positive),
-    ".parallelism.pipeline": _one_only(_ONE_POD),
+    ".parallelism.pipeline": _one_only(ONE_POD),
     ".parallelism.data": to("engine.dataParallelSize", _positive),
     ".parallelism.dataLocal": spares("a worker has all its ranks"),
     ".parallelism.dataRPCPort": spares("a worker has all its ranks"),
@@ -85,7 +85,7 @@ _WORKLOAD: Final[Table] = {
     ".annotations": to_pod("metadata.annotations"),
     ".template.containers": containers(_ENGINE),
     **{f".template{path}": action for path, action in POD.items()},
-    ".worker": lacks(_ONE_POD),
+    ".worker": lacks(ONE_POD),
     ".kvCacheOffloading": lacks(_OFFLOADING),
 }
 """A workload: the service's own, or the one in its prefill section."""

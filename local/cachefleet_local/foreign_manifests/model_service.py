@@ -9,6 +9,8 @@ from typing import Any, Final
 from cachefleet_core.pool.worker_spec import Role
 from cachefleet_local.foreign_manifests.draft import PoolDraft, pool_name, refused, text, truth, whole
 from cachefleet_local.foreign_manifests.field_table import (
+    AUTOSCALER,
+    ONE_POD,
     Table,
     lacks,
     lacks_if_enabled,
@@ -22,9 +24,7 @@ from cachefleet_local.foreign_manifests.weights import read_uri
 
 _HUB_KEY: Final = "HF_TOKEN"
 """Key of the Secret that the chart reads."""
-_ONE_POD: Final = "a worker is one pod, on one node"
 _ROUTES: Final = "the control plane routes, and carries what the chart's sidecar does"
-_AUTOSCALER: Final = "make an autoscaler for the pool's scale subresource, and leave spec.replicas out"
 _PODMONITOR: Final = "our chart monitors workers"
 _RESOURCES: Final = {
     "nvidia": "nvidia.com/gpu",
@@ -44,10 +44,11 @@ def _secret(draft: PoolDraft, source: str, value: Any) -> None:
 
 
 def _multinode(draft: PoolDraft, source: str, value: Any) -> None:
-    if truth(source, value):
-        draft.lacks(source, _ONE_POD)
-    else:
-        draft.spares(source, _ONE_POD)
+    _pods(draft, source, several=truth(source, value))
+
+
+def _pods(draft: PoolDraft, source: str, *, several: bool) -> None:
+    (draft.lacks if several else draft.spares)(source, ONE_POD)
 
 
 def _claims(draft: PoolDraft, source: str, value: Any) -> None:
@@ -89,10 +90,7 @@ def _positive(source: str, value: Any) -> int:
 
 
 def _workers(draft: PoolDraft, source: str, value: Any) -> None:
-    if _positive(source, value) > 1:
-        draft.lacks(source, _ONE_POD)
-    else:
-        draft.spares(source, _ONE_POD)
+    _pods(draft, source, several=_positive(source, value) > 1)
 
 
 _CONTAINER: Final[Table] = {
@@ -104,7 +102,7 @@ _CONTAINER: Final[Table] = {
 _PODS: Final[Table] = {
     ".create": spares("what is not created makes no pool"),
     ".replicas": to("replicas", whole),
-    ".autoscaling": lacks_if_enabled(_AUTOSCALER),
+    ".autoscaling": lacks_if_enabled(AUTOSCALER),
     ".nodeSelector": to_pod("spec.nodeSelector"),
     ".schedulerName": to_pod("spec.schedulerName"),
     ".imagePullSecrets": to_pod("spec.imagePullSecrets"),
@@ -122,8 +120,8 @@ _PODS: Final[Table] = {
     ".enableServiceLinks": to_pod("spec.enableServiceLinks"),
     ".hostIPC": to_pod("spec.hostIPC"),
     ".hostPID": to_pod("spec.hostPID"),
-    ".subGroupPolicy": lacks(_ONE_POD),
-    ".subGroupExclusiveToplogy": lacks(_ONE_POD),
+    ".subGroupPolicy": lacks(ONE_POD),
+    ".subGroupExclusiveToplogy": lacks(ONE_POD),
     ".monitoring": spares(_PODMONITOR),
 }
 """The values of decode or prefill pods."""

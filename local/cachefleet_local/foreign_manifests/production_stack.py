@@ -17,6 +17,7 @@ from cachefleet_local.foreign_manifests.draft import (
 )
 from cachefleet_local.foreign_manifests.engine_words import read_words
 from cachefleet_local.foreign_manifests.field_table import (
+    AUTOSCALER,
     METADATA,
     Action,
     Table,
@@ -42,7 +43,6 @@ from cachefleet_local.foreign_manifests.pod_fields import (
 _NVIDIA: Final = "nvidia.com/gpu"
 _CLAIM: Final = "make a claim, and mount it by spec.podTemplate (docs/install.md)"
 _LMCACHE: Final = "blocks outside of the device: configure a connector in spec.engine.kvTransfer"
-_AUTOSCALER: Final = "make an autoscaler for the pool's scale subresource, and leave spec.replicas out"
 _CHAT_TEMPLATE: Final = "put the template in a ConfigMap, and name it in spec.model.chatTemplate"
 _PARTS: Final = "is not the operator's to make: add a container by spec.podTemplate"
 _HAMI: Final = "a part of a GPU is another resource: set spec.device.resource and spec.device.memoryMiB"
@@ -135,7 +135,7 @@ RUNTIME: Final[Table] = {
     ".spec.model.chatTemplate": lacks(_CHAT_TEMPLATE),
     ".spec.lmCacheConfig": lacks_if_enabled(_LMCACHE),
     ".spec.storageConfig": lacks_if_enabled(_CLAIM),
-    ".spec.autoscalingConfig": lacks_if_enabled(_AUTOSCALER),
+    ".spec.autoscalingConfig": lacks_if_enabled(AUTOSCALER),
     f"{_DEPLOYMENT}.replicas": to("replicas", whole),
     f"{_DEPLOYMENT}.nodeSelectorTerms": node_terms,
     f"{_DEPLOYMENT}.toleration": to_pod("spec.tolerations"),
@@ -233,7 +233,7 @@ _MODEL: Final[Table] = {
     ".enableLoRA": to_argument("--enable-lora", value_too=False),
     ".enableTool": to_argument("--enable-auto-tool-choice", value_too=False),
     ".toolCallParser": to_argument("--tool-call-parser"),
-    ".keda": lacks_if_enabled(_AUTOSCALER),
+    ".keda": lacks_if_enabled(AUTOSCALER),
     ".raySpec": lacks_if_enabled("a worker is one pod, on one node"),
 }
 """One entry of servingEngineSpec.modelSpec."""
