@@ -68,8 +68,7 @@ class WorkerController:
         self._tolerance = Tolerance(settings.corrupted_requests, settings.error_polls)
         self._clears = self._flushed_blocks = 0
         self.draining = Draining(settings.drain_settle_seconds)
-        self.drain_begun = asyncio.Event()
-        """Set while there is a drain."""
+        self.drain_begun = asyncio.Event()  # while there is a drain
         self._conversations = ConversationEnding(engine.policies)
         self._handed_back = AnswersHandedBack(engine.policies)
         self._warm_up = self._warming(engine)
