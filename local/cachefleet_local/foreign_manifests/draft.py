@@ -17,7 +17,7 @@ ENGINE: Final = "engine"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     """What became of a field."""
 
     BECAME = "became"
@@ -30,7 +30,7 @@ class Note:
     """What became of one field; ``text`` names fields of the pool or says why, and never shows a value."""
 
     source: str
-    fate: Fate
+    outcome: Outcome
     text: str
 
 
@@ -78,25 +78,25 @@ class PoolDraft:
         """Add to a list of the spec."""
         self.put(path, [*(self.get(path) or []), *values])
 
-    def note(self, source: str, fate: Fate, text: str) -> None:
+    def note(self, source: str, outcome: Outcome, text: str) -> None:
         """Record what became of a field."""
-        self.notes.append(Note(source.removeprefix("."), fate, text))
+        self.notes.append(Note(source.removeprefix("."), outcome, text))
 
     def became(self, source: str, text: str) -> None:
         """Record which field of the pool a field became."""
-        self.note(source, Fate.BECAME, text)
+        self.note(source, Outcome.BECAME, text)
 
     def lacks(self, source: str, text: str) -> None:
         """Record that a field has no counterpart, and what to do instead."""
-        self.note(source, Fate.NO_COUNTERPART, text)
+        self.note(source, Outcome.NO_COUNTERPART, text)
 
     def spares(self, source: str, text: str) -> None:
         """Record why a field is not needed."""
-        self.note(source, Fate.NOT_NEEDED, text)
+        self.note(source, Outcome.NOT_NEEDED, text)
 
     def lacking(self) -> list[Note]:
         """The notes on what has no counterpart."""
-        return [note for note in self.notes if note.fate == Fate.NO_COUNTERPART]
+        return [note for note in self.notes if note.outcome == Outcome.NO_COUNTERPART]
 
     def is_role(self, role: Role) -> None:
         """Give the pool a role other than the default."""

@@ -11,7 +11,7 @@ import yaml
 
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_core.pool.validation_problems import PoolError, Problem
-from cachefleet_local.foreign_manifests.draft import Fate, PoolDraft
+from cachefleet_local.foreign_manifests.draft import Outcome, PoolDraft
 
 _WIDTH: Final = 116
 
@@ -125,11 +125,11 @@ def _comments(draft: PoolDraft) -> str:
 
 def table(drafts: Iterable[PoolDraft]) -> list[str]:
     """One line for each note: what became of which field; what has no counterpart comes last."""
-    order = list(Fate)
-    notes = [note for draft in drafts for note in sorted(draft.notes, key=lambda note: order.index(note.fate))]
+    order = list(Outcome)
+    notes = [note for draft in drafts for note in sorted(draft.notes, key=lambda note: order.index(note.outcome))]
     wide = max((len(_plain(note.source)) for note in notes), default=0)
     return [
-        f"{note.fate:<{len(Fate.NO_COUNTERPART)}}  {_plain(note.source):<{min(wide, 60)}}  {note.text}"
+        f"{note.outcome:<{len(Outcome.NO_COUNTERPART)}}  {_plain(note.source):<{min(wide, 60)}}  {note.text}"
         for note in notes
     ]
 

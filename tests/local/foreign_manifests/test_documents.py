@@ -16,7 +16,7 @@ from cachefleet_core.pool.validation_problems import PoolError
 from cachefleet_core.pool.worker_spec import KeyRef, Role
 from cachefleet_local.fleet.pool_file import read_pools
 from cachefleet_local.foreign_manifests.documents import read_text
-from cachefleet_local.foreign_manifests.draft import Fate, PoolDraft
+from cachefleet_local.foreign_manifests.draft import Outcome, PoolDraft
 from cachefleet_local.foreign_manifests.finishing import LENGTH, MEMORY, WEIGHTS, Figures, finish, yaml_text
 from cachefleet_operator.manifests.pod import pod_template
 from tests.operator.pools import SETTINGS
@@ -52,8 +52,8 @@ def pod(pool: PrefixCachePool) -> Any:
     return pool.spec.pod_template["spec"]
 
 
-def fates(draft: PoolDraft, fate: Fate) -> dict[str, str]:
-    return {note.source: note.text for note in draft.notes if note.fate == fate}
+def sources(draft: PoolDraft, outcome: Outcome) -> dict[str, str]:
+    return {note.source: note.text for note in draft.notes if note.outcome == outcome}
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
@@ -117,13 +117,13 @@ def test_a_runtime_of_production_stack(make: Callable[[str], Made]) -> None:
     assert spec.device.resource_name == "nvidia.com/gpu"
     assert spec.device.floor_mib == 81_920 - 65_536
     assert pod(pool)["imagePullSecrets"] == [{"name": "registry"}]
-    assert fates(draft, Fate.NO_COUNTERPART).keys() == {
+    assert sources(draft, Outcome.NO_COUNTERPART).keys() == {
         "spec.model.chatTemplate",
         "spec.vllmConfig.env[1] (S3_SECRET)",
         "spec.lmCacheConfig",
         "spec.autoscalingConfig",
     }
-    assert "spec.vllmConfig.extraArgs (--port)" in fates(draft, Fate.NOT_NEEDED)
+    assert "spec.vllmConfig.extraArgs (--port)" in sources(draft, Outcome.NOT_NEEDED)
 
 
 def test_values_of_production_stack_make_a_pool_of_each_enabled_model(make: Callable[[str], Made]) -> None:
