@@ -21,6 +21,7 @@ from charts.dashboards.promql import (
 )
 
 _FAILED: Final = 'status_class="5xx"'
+_AMOUNTS: Final = {"charged": "{{tenant}} charged", "saved": "{{tenant}} saved", "wasted": "{{tenant}} wasted"}
 
 FLEET: Final = Dashboard(
     "fleet",
@@ -204,6 +205,16 @@ FLEET: Final = Dashboard(
                             summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"),
                         ),
                         "{{tenant}}",
+                    ),
+                ),
+                graph(
+                    "Amounts of tenants",
+                    "In the currency of spec.pricing: charged, saved by caches, and wasted on prompt tokens "
+                    "that were computed before.",
+                    "short",
+                    *(
+                        Query(summed(increase(f"cachefleet_tenant_{name}_total", JOB), by="tenant"), legend)
+                        for name, legend in _AMOUNTS.items()
                     ),
                 ),
                 graph(

@@ -17,6 +17,8 @@ MAX_GRACE_SECONDS: Final = 30 * 86_400
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT, examples=["acme"])]
 Priority = Annotated[int, Field(strict=True, ge=0, le=LOWEST_PRIORITY, examples=[10])]
 Number = Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBER, examples=[100])]
+Amount = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$", examples=["12.0345"])]
+"""A decimal number, exact."""
 Flag = Annotated[bool, Field(strict=True)]
 
 _TAKEN: Final = ConfigDict(extra="forbid")
@@ -149,11 +151,19 @@ class KeyList(Schema):
     items: tuple[Key, ...]
 
 
+class UsageBy(StrEnum):
+    """What usage is summed up over."""
+
+    HOUR = "hour"
+    DAY = "day"
+    """Of UTC."""
+
+
 class Usage(Schema):
-    """What one tenant used of one model in one hour."""
+    """What one tenant used of one model in one hour or day; amounts are in the currency of the pools' prices."""
 
     hour: datetime
-    """Its beginning."""
+    """The beginning of the hour, or of the day."""
     tenant: str = Field(examples=["acme"])
     model: str
     requests: int
@@ -164,6 +174,18 @@ class Usage(Schema):
     computed_tokens: int
     """The other prompt tokens."""
     completion_tokens: int
+    recomputed_tokens: int
+    """Of the computed tokens, those that some worker had computed before."""
+    charged: Amount
+    """At the prices in force when the requests ended; 0 where a pool has none, as all amounts."""
+    saved: Amount
+    """What it would have been charged more, had nothing come from a cache."""
+    wasted: Amount
+    """What it was charged more for recomputed tokens than if they had come from a cache."""
+    compute_saved: Amount
+    """Cost of the devices' time that cached tokens would have taken, at the speed that workers measured."""
+    compute_wasted: Amount
+    """Cost of the devices' time that recomputed tokens took."""
 
 
 class UsageList(Schema):

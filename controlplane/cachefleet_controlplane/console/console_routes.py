@@ -29,6 +29,7 @@ from cachefleet_controlplane.console.pages.lost_hit_page import lost_hit_page
 from cachefleet_controlplane.console.pages.prefix_page import prefix_page
 from cachefleet_controlplane.console.pages.request_pages import request_page, requests_page
 from cachefleet_controlplane.console.pages.sign_in_pages import SignInPages, sign_out
+from cachefleet_controlplane.console.pages.usage_page import usage_page
 from cachefleet_controlplane.console.sign_in.failed_sign_ins import FailedSignIns
 from cachefleet_controlplane.console.sign_in.one_time_codes import OneTimeCodes
 from cachefleet_controlplane.console.sign_in.visitor_sessions import PATH, Sessions, drop_cookie
@@ -87,6 +88,7 @@ _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "/lost-hits", lost_hit_page),
     ("GET", "/alerts", alert_page),
     ("GET", "/docs/{name}", doc_page),
+    ("GET", "/usage", usage_page),
     ("GET", "/tenants", tenant_pages.tenants_page),
     ("POST", "/tenants", tenant_pages.make_tenant),
     ("GET", "/tenants/{tenant}", tenant_pages.tenant_page),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class Templates:
             auto_reload=False,
         )
         self._environment.filters |= {
+            "amount": amount,
             "count": count,
             "percent": percent,
             "seconds": seconds,
@@ -48,6 +50,11 @@ class Templates:
 def count(value: float | None) -> str:
     """A whole number with separators: 12,345."""
     return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def amount(value: Decimal) -> str:
+    """An amount of money, to its ten-thousandth where it is small: 1,204.50, 0.0312."""
+    return f"{value:,.2f}" if not value or value >= 1 else f"{value:,.4f}"
 
 
 def percent(value: float | None) -> str:

@@ -25,7 +25,6 @@ from cachefleet_controlplane.fleet.view_builders import (
     ReadyWorker,
     index_status,
     pool_facts,
-    prefill_rate,
     ready_workers,
     worker_facts,
 )
@@ -135,9 +134,7 @@ class Fleet:
         """Whether a declared model has no ready worker of a role that its answers need; one asleep is ready."""
         pools = self._registry.fleet(model)
         needed = (on_duty(pools, Duty.ANSWER), on_duty(pools, Duty.PREFILL))
-        return any(
-            role and not any(worker.ready for pool in role for worker in pool.workers.values()) for role in needed
-        )
+        return any(role and not any(pool.ready for pool in role) for role in needed)
 
     def suspended(self, model: str, duty: Duty = Duty.ANSWER) -> Counter[str]:
         """How many ready workers of a model serve nothing, by the reason (a ``Suspension``)."""
@@ -357,10 +354,13 @@ class Fleet:
         """Those that their pools' sources list as ready, one per rank."""
         return ready_workers(self._registry.workers(), self._agents)
 
+    def pool_of(self, key: str) -> Pool | None:
+        """A pool by namespace and name; None where none is declared."""
+        return self._registry.pools.get(key)
+
     def prefill_rate(self, pool: str) -> float | None:
         """Prompt tokens that a worker of a pool computes a second: the median of those that have measured it."""
-        known = self._registry.pools.get(pool)
-        return prefill_rate(known) if known else None
+        return known.prefill_rate if (known := self.pool_of(pool)) else None
 
     def view(self) -> FleetView:
         """All pools and workers now, as frozen values."""
@@ -369,7 +369,7 @@ class Fleet:
         self._agents.expire(now)
         stats, shares = self._index.stats(), self._index.shares()
         workers = sorted(self._registry.workers(), key=lambda worker: worker.id)
-        rates = {key: prefill_rate(pool) for key, pool in self._registry.pools.items()}
+        rates = {key: pool.prefill_rate for key, pool in self._registry.pools.items()}
         return FleetView(
             policy=self.policy.value,
             pools=tuple(

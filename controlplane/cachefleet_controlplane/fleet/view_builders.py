@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -160,13 +159,6 @@ def _waiting_work(worker: Worker, now: float, rate: float | None) -> dict[str, A
     rate = (load.state.prefill_tokens_per_second if load else None) or rate
     seconds = waiting / rate if rate else None
     return {"elsewhere_requests": elsewhere, "waiting_tokens": waiting, "backlog_seconds": seconds}
-
-
-def prefill_rate(pool: Pool) -> float | None:
-    """Prompt tokens that a worker of a pool computes a second: the median of those that have measured it."""
-    loads = (worker.load for worker in pool.workers.values() if worker.load)
-    rates = [rate for load in loads if (rate := load.state.prefill_tokens_per_second)]
-    return median(rates) if rates else None
 
 
 def report_facts(state: State) -> dict[str, Any]:

@@ -17,6 +17,7 @@ So the tokens of all causes add up to the prompt's, less those served, whatever 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -52,6 +53,19 @@ class LostCause(StrEnum):
     NOT_TOLD = "not_told"
     """The engine did not tell what it served: these tokens may have been served."""
     UNKNOWN = "unknown"
+
+
+COMPUTED_TWICE: Final = frozenset(
+    {
+        LostCause.EVICTED,
+        LostCause.HELD_ELSEWHERE,
+        LostCause.STALE,
+        LostCause.RESTARTED,
+        LostCause.MOVED,
+        LostCause.NOT_LOADED,
+    }
+)
+"""Causes of tokens that some worker had computed before."""
 
 
 class Levels(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ from cachefleet_core.tenancy import TenantId
 
 DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100
+PICOS: Final = 10**12
+"""In one unit of the currency of amounts."""
 MAX_NUMBER: Final = 2**31 - 1
 """Upper bound of salt versions and limits."""
 
@@ -88,3 +90,15 @@ class UsageRecord:
     """Cached ones included."""
     cached_tokens: int = 0
     completion_tokens: int = 0
+    recomputed_tokens: int = 0
+    """Prompt tokens that were computed, though some worker had computed them before."""
+    charged: int = 0
+    """At the prices of its pools, in picos of their currency, as all amounts."""
+    saved: int = 0
+    """What it would have been charged more, had nothing come from a cache."""
+    wasted: int = 0
+    """What it was charged more for recomputed tokens than if they had come from a cache."""
+    compute_saved: int = 0
+    """Cost of the devices' time that cached tokens would have taken."""
+    compute_wasted: int = 0
+    """Cost of the devices' time that recomputed tokens took."""

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.metrics import Metrics
@@ -24,8 +25,8 @@ from cachefleet_core.tenancy import TenantId
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_DAY_SECONDS: Final = 86_400
-_HOUR_SECONDS: Final = 3600
+DAY_SECONDS: Final = 86_400
+HOUR_SECONDS: Final = 3600
 _Key = tuple[int, TenantId, str]
 
 
@@ -38,8 +39,13 @@ class UsageRepository(Protocol):
     def add(self, records: Sequence[UsageRecord]) -> None:
         """Add to the stored sums; no two records may be of one hour, tenant and model."""
 
-    def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
-        """Hours that begin at ``start`` or later and before ``end`` (Unix seconds), in order; ``limit`` at most."""
+    def between(
+        self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
+    ) -> list[UsageRecord]:
+        """Hours that begin at ``start`` or later and before ``end`` (Unix seconds), in order, ``limit`` rows at most.
+
+        With a ``step`` of several hours those of each are summed up, and ``hour`` is its beginning.
+        """
         ...
 
     def prune(self, before: int) -> int:
@@ -97,12 +103,15 @@ class UsageLog:
             self._waiting[key] = UsageRecord(hour=used.hour, tenant=used.tenant, model=used.model)
         _add(self._waiting[key], used)
 
-    async def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
+    async def between(
+        self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
+    ) -> list[UsageRecord]:
         """Usage by now, of other replicas what they have written; arguments as in ``SqlUsage.between``. StoreError."""
+        ask = partial(self._repository.between, start, end, tenant=tenant, limit=limit, step=step)
         try:
             async with asyncio.timeout(self._bounds.answer_seconds):
                 await self.flush()
-                return await self._in_thread(lambda: self._repository.between(start, end, tenant=tenant, limit=limit))
+                return await self._in_thread(ask)
         except TimeoutError as error:
             raise StoreError("unavailable", "the store did not answer in time") from error
 
@@ -159,9 +168,9 @@ class UsageLog:
             self._repository.open()
             self._opened = True
         # Before adding: if it failed afterwards, sums already written would be written again.
-        hour = int(self._wall_clock()) // _HOUR_SECONDS
+        hour = int(self._wall_clock()) // HOUR_SECONDS
         if hour != self._pruned_hour:
-            self._repository.prune((hour * _HOUR_SECONDS) - self._bounds.days * _DAY_SECONDS)
+            self._repository.prune((hour * HOUR_SECONDS) - self._bounds.days * DAY_SECONDS)
             self._pruned_hour = hour
         if records:
             self._repository.add(records)
@@ -180,15 +189,13 @@ def _key(record: UsageRecord) -> _Key:
 
 def _add(to: UsageRecord, used: UsageRecord) -> None:
     """Add to a sum of our own, which nobody else has yet."""
-    to.requests += used.requests
-    to.prompt_tokens += used.prompt_tokens
-    to.cached_tokens += used.cached_tokens
-    to.completion_tokens += used.completion_tokens
+    for name in _SUMS:
+        setattr(to, name, getattr(to, name) + getattr(used, name))
 
 
 _usage = cast("Table", UsageRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _KEY: Final = ("hour", "tenant", "model")
-_SUMS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+_SUMS: Final = tuple(field.name for field in fields(UsageRecord) if field.name not in _KEY)
 
 
 class SqlUsage:
@@ -208,19 +215,30 @@ class SqlUsage:
             rows.sort(key=lambda row: [row[name] for name in _KEY])  # replicas lock rows in one order
             connection.execute(_addition(connection), rows)
 
-    def between(self, start: int, end: int, *, tenant: TenantId | None = None, limit: int) -> list[UsageRecord]:
-        """Hours that begin at ``start`` or later and before ``end`` (Unix seconds), in order; ``limit`` at most."""
-        query = select(_usage).where(_usage.c.hour >= start, _usage.c.hour < end).limit(limit)
-        query = query.order_by(*(_usage.c[name] for name in _KEY))
+    def between(
+        self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
+    ) -> list[UsageRecord]:
+        """Hours that begin at ``start`` or later and before ``end`` (Unix seconds), in order, ``limit`` rows at most.
+
+        With a ``step`` of several hours those of each are summed up, and ``hour`` is its beginning.
+        """
+        by = [(_usage.c.hour - _usage.c.hour % step).label("hour"), _usage.c.tenant, _usage.c.model]
+        query = select(*by, *(func.sum(_usage.c[name]).label(name) for name in _SUMS))
+        query = query.where(_usage.c.hour >= start, _usage.c.hour < end).group_by(*by).order_by(*by).limit(limit)
         if tenant is not None:
             query = query.where(_usage.c.tenant == tenant)
         with self._database.transaction() as connection:
-            return [msgspec.convert(dict(row), UsageRecord) for row in connection.execute(query).mappings()]
+            return [_record(dict(row)) for row in connection.execute(query).mappings()]
 
     def prune(self, before: int) -> int:
         """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
         with self._database.transaction(write=True) as connection:
             return connection.execute(delete(_usage).where(_usage.c.hour < before)).rowcount
+
+
+def _record(row: dict[str, Any]) -> UsageRecord:
+    """A row of sums, which PostgreSQL gives as decimals."""
+    return msgspec.convert(row | {name: int(row[name]) for name in _SUMS}, UsageRecord)
 
 
 def _addition(connection: Connection) -> Any:

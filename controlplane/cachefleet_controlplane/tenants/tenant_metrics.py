@@ -8,10 +8,17 @@ from prometheus_client import Counter
 
 from cachefleet_controlplane.exposition import remembering
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.tenant_records import PICOS, UsageRecord
 
 MAX_TENANTS: Final = 256
 OTHER: Final = "other"
+_AMOUNTS: Final = {
+    "charged": "Charged to a tenant at its pools' prices, in their currency",
+    "saved": "What a tenant would have been charged more without caches",
+    "wasted": "What a tenant was charged more for prompt tokens that were computed before",
+    "compute_saved": "Cost of devices' time that a tenant's cached tokens would have taken",
+    "compute_wasted": "Cost of devices' time for a tenant's prompt tokens that were computed before",
+}
 
 
 class TenantMetrics:
@@ -24,6 +31,7 @@ class TenantMetrics:
         self._prompt = self._counter("prompt_tokens", "Prompt tokens of a tenant, cached ones included")
         self._cached = self._counter("cached_tokens", "Prompt tokens of a tenant served from cache")
         self._completion = self._counter("completion_tokens", "Tokens generated for a tenant")
+        self._amounts = {name: self._counter(name, text) for name, text in _AMOUNTS.items()}
         self._refusals = self._counter("refusals", "Requests of a tenant refused at admission", "reason")
 
     def used(self, used: UsageRecord) -> None:
@@ -33,6 +41,8 @@ class TenantMetrics:
         self._prompt.labels(name).inc(used.prompt_tokens)
         self._cached.labels(name).inc(used.cached_tokens)
         self._completion.labels(name).inc(used.completion_tokens)
+        for amount, counter in self._amounts.items():
+            counter.labels(name).inc(getattr(used, amount) / PICOS)
 
     def refused(self, tenant: str, reason: str) -> None:
         """Count a refused request of a known tenant: disabled, requests_at_once or tokens_per_minute."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 
 import msgspec
 
@@ -53,6 +54,18 @@ class Pool:
     def fleet(self) -> tuple[str, str]:
         """Namespace and model name: pools that share both form a fleet."""
         return self.declared.metadata.namespace, self.declared.spec.model.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker of it is ready; one asleep is."""
+        return any(worker.ready for worker in self.workers.values())
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens that a worker computes a second: the median of those that have measured it."""
+        loads = (worker.load for worker in self.workers.values() if worker.load)
+        rates = [rate for load in loads if (rate := load.state.prefill_tokens_per_second)]
+        return median(rates) if rates else None
 
     @property
     def policy_with_shares(self) -> Policy | None:

@@ -28,6 +28,7 @@ MAX_MESSAGES: Final = 1_000_000
 MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
 """Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
 MAX_TENANT_SHARES: Final = 256
+MAX_PRICE: Final = 1000
 MAX_LABELS: Final = 8
 """Labels by which an InferencePool selects workers."""
 
@@ -216,6 +217,33 @@ class TenancySpec(Section):
     """PerTenant keeps tenants' blocks apart, Shared lets all tenants of the pool reuse them."""
     cache_share: CacheShareSpec = CacheShareSpec()
     """Each tenant's share of prefixCache.budgetMiB."""
+
+
+Price = Annotated[float, Field(ge=0, le=MAX_PRICE)]
+
+
+class PricingSpec(Section):
+    """What tokens and devices of the pool cost, in a currency that all pools have in common; to a millionth of it."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="cached",
+            cel="!has(self.cached) || has(self.input) && self.cached <= self.input",
+            message="must not be more than input, without which it must not be set",
+            holds=lambda pricing: (
+                pricing.cached is None or (pricing.input is not None and pricing.cached <= pricing.input)
+            ),
+        ),
+    )
+
+    input: Price | None = None
+    """Price of a million prompt tokens that a worker computed."""
+    cached: Price | None = None
+    """Price of a million prompt tokens that came from a cache. Default: that of input."""
+    output: Price | None = None
+    """Price of a million generated tokens."""
+    gpu_hour: Price | None = None
+    """Cost of one device for an hour, by which computing is valued that a cache saved or that was done twice."""
 
 
 class ContinuationSpec(Section):

@@ -15,6 +15,7 @@ from cachefleet_core.pool.policy import (
     Isolation,
     PreemptionSpec,
     PrefixCacheSpec,
+    PricingSpec,
     RolloutSpec,
     TenancySpec,
 )
@@ -128,6 +129,8 @@ class PoolSpec(Section):
     """When a worker is given more work."""
     tenancy: TenancySpec = TenancySpec()
     """Who shares cached blocks with whom."""
+    pricing: PricingSpec = PricingSpec()
+    """What tokens and devices cost, for the account of tenants."""
     continuation: ContinuationSpec = ContinuationSpec()
     """How later turns of a conversation find the blocks of earlier ones."""
     rollout: RolloutSpec = RolloutSpec()

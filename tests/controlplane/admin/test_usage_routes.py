@@ -24,6 +24,12 @@ ROW = {
     "cachedTokens": 120,
     "computedTokens": 80,
     "completionTokens": 14,
+    "recomputedTokens": 20,
+    "charged": "0.0000588",
+    "saved": "0.000036",
+    "wasted": "0",
+    "computeSaved": "9223372",
+    "computeWasted": "0.000000000002",
 }
 
 
@@ -36,6 +42,11 @@ def used(hour: int = HOUR, tenant: str = "acme", model: str = "m") -> UsageRecor
         prompt_tokens=100,
         cached_tokens=60,
         completion_tokens=7,
+        recomputed_tokens=10,
+        charged=29_400_000,
+        saved=18_000_000,
+        compute_saved=4_611_686 * 10**12,
+        compute_wasted=1,
     )
 
 
@@ -53,6 +64,17 @@ async def test_usage_is_by_hour_tenant_and_model(client: httpx.AsyncClient, usag
     assert answer["items"][0] == ROW
     only = (await client.get("/usage", params=span | {"tenant": "umbrella"})).json()["items"]
     assert [item["tenant"] for item in only] == ["umbrella"]
+
+
+async def test_by_day_hours_are_summed_up(client: httpx.AsyncClient, usage: UsageLog) -> None:
+    """For the last 30 days, where no other span is asked for."""
+    midnight = HOUR // 86_400 * 86_400
+    for hour in (midnight - 31 * 86_400, midnight - 3600, midnight - 86_400, midnight, HOUR - 3600):
+        usage.record(used(hour))
+    rows = (await client.get("/usage", params={"by": "day"})).json()["items"]
+    assert [row["hour"] for row in rows] == ["2027-01-14T00:00:00Z", "2027-01-15T00:00:00Z"]
+    assert [row | {"hour": ROW["hour"]} for row in rows] == [ROW, ROW]
+    assert "query.by" in str(assert_problem(await client.get("/usage", params={"by": "week"}), 422))
 
 
 async def test_without_a_span_it_is_the_last_day(client: httpx.AsyncClient, usage: UsageLog) -> None:

@@ -11,6 +11,7 @@ from cachefleet_controlplane.internal_auth.admin_rights import TENANTS
 from cachefleet_controlplane.internal_auth.authorizer import Asked
 from tests.controlplane.admin.conftest import Doorkeeper
 from tests.controlplane.console.conftest import Said
+from tests.controlplane.console.test_usage_page import used
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -110,8 +111,7 @@ async def test_tenants_are_shown_page_by_page(
 
 
 async def test_use_without_tenants_is_shown(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
-    row = {"requests": 7, "promptTokens": 400, "cachedTokens": 100, "computedTokens": 300, "completionTokens": 21}
-    rows = [row | {"tenant": "default"}, row | {"tenant": "gone"}]
+    rows = [used(tenant="default"), used(tenant="gone")]
     admin.answers["GET", "/usage"] = (200, {"items": rows})
     page = (await browser.get("/tenants")).text
     for words in ("There is no tenant", "default <small>requests without a key</small>", "gone <small>deleted</small>"):

@@ -87,6 +87,7 @@ spec:
   admission: {admission}
   continuation: {continuation}
   prefixCache: {prefix_cache}
+  pricing: {pricing}
 """
 
 
@@ -97,6 +98,7 @@ def pool(*, isolation: str = "PerTenant", model: str = MODEL, **fields: Any) -> 
         "continuation": "{}",
         "max_model_len": 4096,
         "prefix_cache": "{}",
+        "pricing": "{}",
     } | fields
     return _declared(_POOL.format(model=model, isolation=isolation, **others))
 
@@ -294,6 +296,7 @@ async def front(
     max_model_len: int = 4096,
     continuation: str = "{}",
     prefix_cache: str = "{}",
+    pricing: str = "{}",
     hot: HotPrefixes | None = None,
     turns: MakeTurns | None = None,
     clock: Callable[[], float] = loop_time,
@@ -381,6 +384,7 @@ async def front(
                     max_model_len=max_model_len,
                     continuation=continuation,
                     prefix_cache=prefix_cache,
+                    pricing=pricing,
                 ),
                 made.endpoints(ready=ready),
             )

@@ -59,6 +59,7 @@ spec:
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
   admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, coldStartSeconds: 0}
   tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
+  pricing: {input: 0.4, cached: 0.1, output: 1.2, gpuHour: 2.5}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
   rollout: {maxSurge: 1, maxUnavailable: 0, warmTimeoutSeconds: 600}
   inferencePool: {enabled: false, failureMode: FailClose, labels: [{name: example.com/fleet, value: qwen}]}
@@ -114,6 +115,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     assert read_pool(VALID).spec.device.resource_name == whole["device"].pop("resource")
     whole["model"] |= {"revision": "", "adapters": []}
     whole["replicas"] = 1
+    whole["pricing"] = {}
     whole["controlPlane"] = "default"
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []

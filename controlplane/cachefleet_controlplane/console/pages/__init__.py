@@ -12,4 +12,5 @@ request_pages   finding requests, and one request with its decision
 sign_in_pages   signing in with a token or a link, and out
 tenant_limits   the form for a tenant's limits
 tenant_pages    tenants with their usage and limits, and one tenant with its keys
+usage_page      what was used and what it cost, by tenant, model or day
 """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -13,13 +12,13 @@ from starlette.responses import RedirectResponse, Response
 
 from cachefleet_controlplane.console.admin_calls import AdminAnswer
 from cachefleet_controlplane.console.pages.tenant_limits import FIELDS, change_of, shown_values
+from cachefleet_controlplane.console.pages.usage_page import usage_by, usage_total
 from cachefleet_controlplane.console.visit import Visit
 from cachefleet_core.tenancy import DEFAULT_TENANT
 
 GRACES: Final = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in a week"}
 PAGE: Final = 200
 """Tenants on one page: with thousands it would hold up what else this process does."""
-SUMS: Final = ("requests", "promptTokens", "cachedTokens", "computedTokens", "completionTokens")
 Item = Mapping[str, Any]
 _FIRST: Final = "This is the first key: every request is asked for one from now on, and those without are refused."
 
@@ -30,7 +29,7 @@ async def tenants_page(visit: Visit) -> Response:
     tenants = await visit.ask("GET", "/tenants", {"limit": str(PAGE)} | ({"after": after} if after else {}))
     usage, access = [await visit.ask("GET", path) for path in ("/usage", "/access")]
     following = tenants.data.get("next") if tenants.ok else None
-    used = usage_by_tenant(usage.items)
+    used = usage_by(usage.items, "tenant")
     return visit.page(
         "tenants.html",
         items=tenants.items,
@@ -42,14 +41,6 @@ async def tenants_page(visit: Visit) -> Response:
         problem=tenants.problem or usage.problem,
         may_change=await visit.may("POST", "/tenants"),
     )
-
-
-def usage_by_tenant(rows: Sequence[Item]) -> Mapping[str, Counter[str]]:
-    """The sums of each tenant over hours and models; nothing for others."""
-    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        sums[row["tenant"]].update({name: row[name] for name in SUMS})
-    return sums
 
 
 async def make_tenant(visit: Visit) -> Response:
@@ -146,7 +137,7 @@ async def _shown(
         values=shown_values(tenant.data, refused),
         may_limit=await visit.may("PATCH", _path(visit)),
         keys=keys.items,
-        usage=usage_by_tenant(usage.items)[name],
+        usage=usage_total(usage.items),
         made=made.data if made and made.ok else None,
         told=told,
         problem=problem,

@@ -5,6 +5,7 @@ hot_observer       feeds the tracker of hot prefixes with placed requests
 left_answers       what was made of whole answers whose clients left, by the engine's count
 lost_hits          tokens not served from cache by cause
 prefix_list        the hottest prefixes, for people
+prices             what used tokens cost, and what caches saved of it
 request_spans      a traced request as spans
 settled_requests   sums of ended requests, taken by metrics, usage and history when they are read
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker

@@ -10,10 +10,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from cachefleet_controlplane.gateway.account.prices import price, prices_of
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.history.cache_history import FLEET, Answered, CacheHistory
+from cachefleet_controlplane.routing.lost_tokens import COMPUTED_TWICE
 from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_core.pool.policy import PricingSpec
 from cachefleet_core.tenancy import TenantId
 
 MOST: Final = 128
@@ -93,7 +96,15 @@ class SettledRequests:
         for sums in waiting.values():
             self._count(sums)
             if sums.trace.attempts:
+                self._price(sums)
                 self._used(sums.used)
+
+    def _price(self, sums: _Sums) -> None:
+        decision, lost, used = sums.trace.answered, sums.answered.lost, sums.used
+        used.recomputed_tokens = sum(lost.get(cause, 0) for cause in COMPUTED_TWICE)
+        pool = self._fleet.pool_of(decision.pool) if decision is not None else None
+        if pool is not None and pool.declared.spec.pricing != PricingSpec():
+            price(used, prices_of(pool.declared.spec), pool.prefill_rate)
 
     def _count(self, sums: _Sums) -> None:
         metrics, trace, decision, used = self._metrics, sums.trace, sums.trace.answered, sums.used

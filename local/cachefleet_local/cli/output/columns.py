@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from cachefleet_core.engine.suspensions import suspension_words
@@ -51,6 +52,11 @@ def _mib(worker: WorkerFacts) -> object:
 
 def _shortfall(item: Item) -> object:
     return item["shortfall"] and f"{item['shortfall']['tokens']} {item['shortfall']['cause']}"
+
+
+def _amount(value: str | None) -> str | None:
+    """An amount of money to its ten-thousandth; none where there is nothing of it."""
+    return None if value is None or value == "0" else f"{Decimal(value):.4f}"
 
 
 def _counts(item: Item) -> str:
@@ -140,6 +146,9 @@ USAGE: Final = (
     Column("CACHED", lambda item: item["cachedTokens"], right=True),
     Column("COMPUTED", lambda item: item["computedTokens"], right=True),
     Column("COMPLETION", lambda item: item["completionTokens"], right=True),
+    Column("CHARGED", lambda item: _amount(item.get("charged")), right=True),
+    Column("SAVED", lambda item: _amount(item.get("saved")), right=True),
+    Column("WASTED", lambda item: _amount(item.get("wasted")), right=True),
 )
 IDLE: Final = (
     Column("POOL", lambda item: item["pool"], name=True),

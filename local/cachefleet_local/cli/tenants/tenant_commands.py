@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -156,15 +156,20 @@ def usage(
     tenant: TenantName = None,
     since: Annotated[
         datetime | None,
-        typer.Option("--from", formats=TIMES, metavar="TIME", help="Hours from then; default: a day before --to."),
+        typer.Option(
+            "--from", formats=TIMES, metavar="TIME", help="Hours from then; default: a day before --to, by day 30."
+        ),
     ] = None,
     to: Annotated[
         datetime | None, typer.Option(formats=TIMES, metavar="TIME", help="Hours that begin before; default: now.")
     ] = None,
+    by: Annotated[Literal["hour", "day"], typer.Option(help="Sums of each hour, or of each day of UTC.")] = "hour",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many rows at most.")] = 10_000,
 ) -> None:
-    """What tenants used, by the hour: requests, prompt tokens cached and computed, tokens generated."""
-    given = {"tenant": tenant, "from": time_of(since), "to": time_of(to), "limit": str(limit)}
+    """What tenants used, by the hour or day: requests, prompt tokens cached and computed, tokens generated, and what
+    that cost and saved where pools have prices.
+    """
+    given = {"tenant": tenant, "from": time_of(since), "to": time_of(to), "limit": str(limit), "by": by}
     asked = {name: value for name, value in given.items() if value is not None}
     found = show.items(lambda client: client.get("usage", asked), USAGE, empty=_NO_USAGE)
     if found["truncated"]:

@@ -40,11 +40,8 @@ def served(database: Database, flush: Flush | None = None, simulate: Simulate | 
     async def serve() -> None:
         usage = UsageLog(SqlUsage(database), metrics=Metrics(), wall_clock=lambda: NOW)
         for tenant in ("acme", "umbrella"):
-            usage.record(
-                UsageRecord(
-                    hour=int(NOW), tenant=TenantId(tenant), model="m", requests=1, prompt_tokens=9, cached_tokens=4
-                )
-            )
+            sums = {"requests": 1, "prompt_tokens": 9, "cached_tokens": 4, "charged": 12_345_000_000}
+            usage.record(UsageRecord(hour=int(NOW), tenant=TenantId(tenant), model="m", **sums))
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
         decisions.record(make_record(1, cached=48))
         admin = admin_over(database, decisions=decisions, usage=usage, flush=flush, simulate=simulate)
@@ -205,7 +202,12 @@ def test_a_gateway_whose_keys_were_deleted_is_opened_by_saying_so(command: Comma
 
 def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
     _, out, _ = command("usage", "--to", "2027-01-15T09:00:00", "--tenant", "acme")
-    assert row(out) == ["2027-01-15T08", "acme", "m", "1", "9", "4", "5", "0"]
+    assert row(out) == ["2027-01-15T08", "acme", "m", "1", "9", "4", "5", "0", "0.0123", "-", "-"]
+    assert row(command("usage", "--by", "day", "--tenant", "acme", "--to", "2027-01-16")[1])[:3] == [
+        "2027-01-15T00",
+        "acme",
+        "m",
+    ]
     span = ("--from", "2027-01-15", "--to", "2027-01-16", "-o", "json")
     assert [one["tenant"] for one in json.loads(command("usage", *span)[1])] == ["acme", "umbrella"]
     status, out, err = command("usage", *span, "--limit", "1")
