@@ -5,7 +5,8 @@ What a DRA driver publishes is written here by hand; scheduler and claims' contr
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,19 +54,31 @@ class Devices:
         manifest = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": self.name}, "spec": spec}
         self.bench.kube.apply(manifest, manager="driver")
 
+    @contextmanager
+    def tainted(self, device: str, **taint: str) -> Iterator[None]:
+        """As an administrator: a DeviceTaintRule for one of them, until the block ends."""
+        spec = {"deviceSelector": {"driver": DRIVER, "pool": self.name, "device": device}, "taint": taint}
+        self.bench.kube.create(
+            {"apiVersion": API, "kind": "DeviceTaintRule", "metadata": {"name": self.name}, "spec": spec}
+        )
+        try:
+            yield
+        finally:
+            self.bench.kube.delete("DeviceTaintRule", "", self.name)
+
     def let_read(self) -> None:
         """Give the operator's user what it needs for the memory of devices, which is not a namespace's."""
         kube, name, group = self.bench.kube, self.name, "rbac.authorization.k8s.io"
         rules = [
             {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["get"]},
-            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices", "devicetaintrules"], "verbs": ["list"]},
         ]
         about = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
         kube.create({**about, "kind": "ClusterRole", "rules": rules})
         role = {"apiGroup": group, "kind": "ClusterRole", "name": name}
         user = {"apiGroup": group, "kind": "User", "name": self.bench.identity.name}
         kube.create({**about, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [user]})
-        rights.wait_for_right(kube, self.bench.identity.name, "resource.k8s.io", "resourceslices", "list")
+        rights.wait_for_right(kube, self.bench.identity.name, "resource.k8s.io", "devicetaintrules", "list")
 
     def start(self, stack: ExitStack) -> None:
         """Class, node and scheduler."""

@@ -25,6 +25,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "CustomResourceDefinition": "apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "Deployment": "apis/apps/v1/{}deployments",
     "DeviceClass": "apis/resource.k8s.io/v1/deviceclasses",
+    "DeviceTaintRule": "apis/resource.k8s.io/v1/devicetaintrules",
     "EndpointSlice": "apis/discovery.k8s.io/v1/{}endpointslices",
     "Event": "api/v1/{}events",
     "HorizontalPodAutoscaler": "apis/autoscaling/v2/{}horizontalpodautoscalers",

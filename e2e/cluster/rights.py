@@ -26,6 +26,7 @@ RIGHTS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("networking.k8s.io", "networkpolicies"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("policy", "poddisruptionbudgets"): frozenset({"create", "get", "list", "patch", "watch"}),
     ("resource.k8s.io", "deviceclasses"): frozenset({"get"}),
+    ("resource.k8s.io", "devicetaintrules"): frozenset({"list"}),
     ("resource.k8s.io", "resourceclaims"): frozenset({"list"}),
     ("resource.k8s.io", "resourceclaimtemplates"): frozenset({"create", "delete", "get", "list", "patch"}),
     ("resource.k8s.io", "resourceslices"): frozenset({"list"}),

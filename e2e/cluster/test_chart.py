@@ -202,7 +202,11 @@ def test_in_listed_namespaces_rights_end_there(
         for (group, resource), verbs in RIGHTS.items():
             where = home if resource == "leases" else places["serving"]
             for verb in verbs:
-                granted = resource not in {"deviceclasses", "resourceslices"}  # of the whole cluster
+                granted = resource not in {
+                    "deviceclasses",
+                    "devicetaintrules",
+                    "resourceslices",
+                }  # of the whole cluster
                 assert may(operator, where, group, resource, verb) == granted, (resource, verb)
                 assert not may(operator, "default", group, resource, verb), (resource, verb)
         assert may(reviewer, "", "authentication.k8s.io", "tokenreviews", "create")

@@ -121,6 +121,21 @@ def test_devices_that_are_tainted_are_counted_where_a_worker_waits(bench: Bench,
     until(lambda: placed(bench))
 
 
+@pytest.mark.skipif(minor() < 37, reason="DeviceTaintRules are served from Kubernetes 1.37 on")
+def test_a_rule_that_taints_devices_is_named_and_without_it_the_worker_is_placed(
+    bench: Bench, devices: Devices
+) -> None:
+    devices.let_read()
+    devices.publish("16Gi", "16Gi")
+    bench.operator(**QUICK)
+    with devices.tainted("gpu-1", key="example.com/sick", value="ecc", effect="NoSchedule"):
+        bench.create(**devices.wanted(className=devices.name, count=2), replicas=1)
+        rule = f"example.com/sick=ecc:NoSchedule of DeviceTaintRule {devices.name}"
+        until(lambda: f"1 of 2 such devices being tainted ({rule})" in said(bench, "WorkersAvailable"))
+        assert bench.reason("Degraded") == "DevicesUnavailable"
+    until(lambda: placed(bench))
+
+
 MISSING: tuple[tuple[str, Object, str], ...] = (
     ("claim", {"resourceClaimName": "nobody-s"}, "ResourceClaim nobody-s does not exist"),
     ("template", {"resourceClaimTemplateName": "nobody-s"}, "its ResourceClaim devices is not made: "),

@@ -24,6 +24,7 @@ SELDOM: Final = {
     "apps/replicasets/scale": {"patch"},
     "autoscaling/horizontalpodautoscalers": {"list"},
     "resource.k8s.io/deviceclasses": {"get"},
+    "resource.k8s.io/devicetaintrules": {"list"},
     "resource.k8s.io/resourceclaims": {"list"},
     "resource.k8s.io/resourceclaimtemplates": {"create", "delete", "get", "list", "patch"},
     "resource.k8s.io/resourceslices": {"list"},

@@ -25,7 +25,7 @@ CONTROL_PLANE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 HOME: Final = {("coordination.k8s.io", "leases"), ("", "secrets"), ("", "configmaps")}
 
 
-WIDE: Final = {("resource.k8s.io", "deviceclasses"), ("resource.k8s.io", "resourceslices")}
+WIDE: Final = {("resource.k8s.io", each) for each in ("deviceclasses", "devicetaintrules", "resourceslices")}
 """Of objects that are in no namespace."""
 
 

@@ -60,12 +60,12 @@ to the API server's audit log, and tests/chart/test_rights.py compares the two.
   verbs: [create, delete, list, patch]
 {{- end }}
 {{- if not .Values.namespaces }}
-# Of the whole cluster: the memory of claimed devices.
+# Of the whole cluster: the memory of claimed devices, and their taints.
 - apiGroups: [resource.k8s.io]
   resources: [deviceclasses]
   verbs: [get]
 - apiGroups: [resource.k8s.io]
-  resources: [resourceslices]
+  resources: [resourceslices, devicetaintrules]
   verbs: [list]
 {{- end }}
 {{- end }}

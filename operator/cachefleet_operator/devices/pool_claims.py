@@ -134,7 +134,7 @@ def _least(asked: Sequence[Object], published: PublishedDevices) -> DeviceMemory
             return DeviceMemory(problem=f"selector {error}; {_SET}")
         if matching is None:
             return DeviceMemory(problem=f"there is no DeviceClass {name}; create it, or {_SET}")
-        told = [memory for device in matching if (memory := _memory(device)) is not None]
+        told = [memory for device in matching if (memory := _memory(device.body)) is not None]
         if not told:
             lack = "tells its memory" if matching else "is published"
             return DeviceMemory(problem=f"no device of DeviceClass {name} that is asked for {lack}; {_SET}")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cachefleet_operator.devices.published_devices import ClaimApi, PublishedDevices, published_devices, requests_of
+from cachefleet_operator.devices.published_devices import ClaimApi, PublishedDevices, requests_of, tainted_devices
 from cachefleet_runtime.kubernetes import LIST_PAGE, Object, RefusedError
 
 MAX_ASKED: Final = 4
@@ -72,13 +72,13 @@ async def _events(api: ClaimApi, pod: Object) -> list[Object]:
 
 
 async def _taints(api: ClaimApi, names: Collection[str | None], claims: Mapping[str, Object]) -> dict[str, str]:
-    """How many of the devices for which claims wait are tainted, by claims' names; nothing where it may not be read."""
+    """Taints of the devices for which claims wait, by claims' names; nothing where they may not be read."""
     there = {name: claims[name] for name in names if name and name in claims}
     waiting = {name: requests_of(each.get("spec") or {}) for name, each in there.items() if not _is_allocated(each)}
     if not waiting:
         return {}
     try:
-        published = await published_devices(api, [request for each in waiting.values() for request in each])
+        published = await tainted_devices(api, [request for each in waiting.values() for request in each])
     except RefusedError:
         return {}
     return await asyncio.to_thread(_taint_words, published, waiting)

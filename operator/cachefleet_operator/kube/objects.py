@@ -17,6 +17,7 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
     "DeviceClass": ("resource.k8s.io/v1", "deviceclasses"),
+    "DeviceTaintRule": ("resource.k8s.io/v1", "devicetaintrules"),
     "Event": ("v1", "events"),
     "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
     "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),

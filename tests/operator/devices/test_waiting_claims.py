@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_operator.devices.published_devices import MAX_TAINTS
 from cachefleet_operator.devices.waiting_claims import MAX_ASKED, claim_failures
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reasons import Reason
@@ -111,6 +112,88 @@ async def test_devices_whose_taints_keep_claims_away_are_counted(effect: str, to
     words = f"is not allocated, 1 of 2 such devices being tainted (example.com/sick=ecc:{effect}): {OUT}"
     assert (words in trouble.detail) is told
     assert ("see to those devices" in trouble.message) is told
+
+
+def rule(name: str = "sick", effect: str = "NoSchedule", **selector: str) -> Object:
+    """A DeviceTaintRule with these parts of a selector; ``empty`` makes one without parts."""
+    chosen = {"deviceSelector": {key: value for key, value in selector.items() if key != "empty"}} if selector else {}
+    spec = {**chosen, "taint": {"key": "example.com/sick", "value": "ecc", "effect": effect}}
+    return {"kind": "DeviceTaintRule", "metadata": {"name": name, "namespace": ""}, "spec": spec}
+
+
+async def tainted(*there: Object, **request: Any) -> str:
+    """What is told of the devices of a claim that is not allocated."""
+    trouble = (await read(pod(scheduler=OUT), claim(**request), *there)).trouble
+    assert trouble is not None
+    return trouble.detail.removeprefix("ResourceClaim demo-a-gpus-1 (").partition(") is not allocated")[2]
+
+
+@pytest.mark.parametrize(
+    ("selector", "count"),
+    [
+        ({"empty": "yes"}, 2),
+        ({"driver": "d"}, 2),
+        ({"driver": "d", "pool": "n", "device": "b"}, 1),
+        ({"device": "a"}, 1),
+        ({}, 0),
+        ({"driver": "another"}, 0),
+        ({"driver": "d", "pool": "another"}, 0),
+        ({"pool": "n", "device": "c"}, 0),
+    ],
+    ids=str,
+)
+async def test_a_rule_taints_the_devices_that_it_selects_and_is_named(selector: dict[str, str], count: int) -> None:
+    words = f", {count} of 2 such devices being tainted (example.com/sick=ecc:NoSchedule of DeviceTaintRule sick)"
+    told = await tainted(*published(), rule(**selector))
+    assert told == (f"{words}: {OUT}" if count else f": {OUT}")
+
+
+async def test_a_rule_that_only_says_what_it_would_do_keeps_nobody_away() -> None:
+    assert "tainted" not in await tainted(*published(), rule(effect="None", empty="yes"))
+
+
+async def test_taints_of_drivers_and_rules_are_told_together_and_of_many_the_first() -> None:
+    own = {"key": "example.com/hot", "effect": "NoExecute"}
+    told = await tainted(*published(own), *(rule(f"r{i}", device="b") for i in range(3)))
+    assert "2 of 2 such devices being tainted (example.com/hot=:NoExecute, " in told
+    assert told.count("DeviceTaintRule") == MAX_TAINTS - 1
+    assert f", ...): {OUT}" in told
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "example.com/sick", "operator": "Exists"}, True),
+        ({"key": "example.com/sick", "value": "ecc"}, True),
+        ({"key": "example.com/sick", "operator": "Equal", "value": "ecc", "effect": "NoSchedule"}, True),
+        ({"key": "example.com/sick", "operator": "Equal", "value": "hot"}, False),
+        ({"key": "example.com/sick"}, False),
+        ({"key": "example.com/other", "operator": "Exists"}, False),
+        ({"key": "example.com/sick", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+    ids=str,
+)
+async def test_taints_that_a_claim_tolerates_are_not_told(toleration: Object, tolerated: bool) -> None:  # noqa: FBT001
+    request = {"exactly": {"deviceClassName": "gpu", "tolerations": [toleration]}}
+    assert ("tainted" in await tainted(*published(), rule(empty="yes"), **request)) is not tolerated
+
+
+@pytest.mark.parametrize("failure", ["unserved", "refused"])
+async def test_without_rules_the_taints_of_drivers_are_told(failure: str) -> None:
+    """Of older API servers, or with the rights of an earlier version."""
+
+    def refuse(verb: str, ref: Ref) -> None:
+        if ref.kind == "DeviceTaintRule":
+            raise RefusedError(403, "Forbidden", f"{verb} {ref}")
+
+    store = Store(claim(), *published({"key": "k", "effect": "NoSchedule"}), rule(empty="yes"))
+    if failure == "refused":
+        store.before = refuse
+    else:
+        store.unserved = {"DeviceTaintRule"}
+    (told,) = (await claim_failures(store, [pod()], NOW, grace_seconds=5)).values()
+    assert told.endswith("is not allocated, 1 of 2 such devices being tainted (k=:NoSchedule)")
 
 
 async def test_where_nodes_lack_something_else_that_is_told() -> None:
