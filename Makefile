@@ -33,7 +33,7 @@ OF_COMMIT = env $$(git log -1 --format=SOURCE_DATE_EPOCH=%ct 2>/dev/null) RUSTFL
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,9 +120,16 @@ test-kubernetes-matrix: setup ## The operator on the API server of every older K
 	  CACHEFLEET_KUBERNETES=$$version $(BIN)/pytest -q -n $(CLUSTER_WORKERS) --dist loadgroup -m "cluster and not slow" e2e/cluster || exit 1; \
 	done
 
+test-node-families: setup ## Pool and traffic on a node of IPv6 alone, then on one of both families (root, Debian; as long as e2e, twice)
+	@for families in ipv6 ipv4,ipv6; do \
+	  echo "a node of $$families"; \
+	  CACHEFLEET_NODE_FAMILIES=$$families $(BIN)/pytest -q -s -p no:randomly e2e/node/test_1_pool.py e2e/node/test_2_traffic.py || exit 1; \
+	done
+
 nightly: setup ## All tests, the slow ones too, with many more examples, and random faults for two hours
 	@HYPOTHESIS_PROFILE=nightly CHAOS_SECONDS=7200 $(BIN)/pytest -q --timeout 7200 -m "not node" tests e2e
 	@$(BIN)/pytest -q -s -p no:randomly e2e/node
+	@$(MAKE) test-node-families
 	@$(MAKE) test-kubernetes-matrix
 
 .PHONY: chaos

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import http.client
+import ipaddress
 import shutil
 import signal
 import ssl
@@ -47,7 +48,7 @@ CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
 )
-_SERVICE_HOSTS = ("127.0.0.1", "10.96.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_SERVICE_HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
 @dataclass
@@ -59,6 +60,7 @@ class ControlPlane(ApiServer):
     crds: Path | None = CRDS
     controllers: bool = True
     address: str = LOOPBACK  # a node's pods reach any other
+    services: tuple[str, ...] = ("10.96.0.0/16",)  # a range of each IP family, the cluster's own first
     with_node: bool = False
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _accounts: Pair = field(init=False)
@@ -123,7 +125,8 @@ class ControlPlane(ApiServer):
         folder = Path(tempfile.mkdtemp(prefix="cachefleet-cluster-"))
         authority = Authority.made(folder, dt.datetime.now(dt.UTC))
         ports = take_ports({"etcd": 0, "etcd peers": 0, "apiserver": 0})
-        self.reach(f"https://{self.address}:{ports['apiserver']}", folder, authority, own=folder)
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        self.reach(f"https://{host}:{ports['apiserver']}", folder, authority, own=folder)
         self._accounts = authority.key("service-accounts")
         self._spawn("etcd", self._etcd(ports["etcd"], ports["etcd peers"]))
         self._spawn("kube-apiserver", self._apiserver(ports["etcd"], ports["apiserver"]))
@@ -149,7 +152,8 @@ class ControlPlane(ApiServer):
         ]
 
     def _apiserver(self, etcd: int, port: int) -> list[object]:
-        serving = self.server_pair("kube-apiserver", (*_SERVICE_HOSTS, self.address))
+        own = tuple(str(ipaddress.ip_network(each)[1]) for each in self.services)
+        serving = self.server_pair("kube-apiserver", (*_SERVICE_HOSTS, *own, self.address))
         return [
             self.binaries.apiserver,
             f"--etcd-servers=http://127.0.0.1:{etcd}",
@@ -163,7 +167,7 @@ class ControlPlane(ApiServer):
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={self._accounts.certificate}",
             f"--service-account-signing-key-file={self._accounts.key}",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={','.join(self.services)}",
             "--allow-privileged",
             "--shutdown-delay-duration=0s",
             *(audit.flags(self.folder) if self.audit else ()),

@@ -21,6 +21,7 @@ from cachefleet_local.models.tiny_model import TINY_SOURCE, made_model_path
 from e2e.cluster.binaries import HELM, UnavailableError, ensured
 from e2e.node import pools
 from e2e.node.client import Client, running
+from e2e.node.families import IPV4, chosen
 from e2e.node.images import REPOSITORY, Builder
 from e2e.node.machine import check_machine
 from e2e.node.node import Node
@@ -29,7 +30,7 @@ from e2e.node.registry import serving
 from e2e.node.site import Images, Site
 from e2e.node.surroundings import surroundings
 
-RESULTS: Final = Path(__file__).parents[2] / ".results" / "node.json"
+RESULTS: Final = Path(__file__).parents[2] / ".results"
 WORKLOADS: Final = "serving"
 """The namespace of the pool that tests share."""
 _prepared: list[Exception | None] = []
@@ -68,8 +69,9 @@ def figures() -> Iterator[dict[str, float]]:
     """Seconds and shares that tests measured, by name; written to a file and printed at the end."""
     measured: dict[str, float] = {}
     yield measured
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
+    RESULTS.mkdir(exist_ok=True)
+    families = "" if chosen() == (IPV4,) else "-".join(("", *(each.name for each in chosen())))
+    (RESULTS / f"node{families}.json").write_text(json.dumps(measured, indent=1) + "\n")
     print("\n" + "\n".join(f"  {name}: {value:.2f}" for name, value in measured.items()))
 
 
@@ -90,7 +92,8 @@ def site(figures: dict[str, float]) -> Iterator[Site]:
         with serving() as registry:
             node.reach(registry.address)
             images = Images.below(REPOSITORY)
-            yield Site(node.kubeconfig, programs, images, node.cluster.requests, registry)
+            own = tuple(family.name for family in chosen())
+            yield Site(node.kubeconfig, programs, images, node.cluster.requests, registry, own)
     assert surroundings() == before, "the node has left its machine other than it was"
 
 

@@ -10,16 +10,16 @@ import yaml
 
 from cachefleet_local.fleet.ports import take_ports
 from e2e.cluster.certificates import Pair
-from e2e.node.network import ADDRESS, PODS
+from e2e.node.families import chosen
 
 NODE: Final = "cachefleet-node"
 DOMAIN: Final = "cluster.local"
 
 COREFILE: Final = """
 .:53 {
-    bind ADDRESS
+    bind ADDRESSES
     errors
-    kubernetes DOMAIN in-addr.arpa {
+    kubernetes DOMAIN in-addr.arpa ip6.arpa {
         kubeconfig KUBECONFIG
         ttl 1
     }
@@ -36,13 +36,18 @@ class Pki:
     serving: Pair
 
 
+def addresses() -> tuple[str, ...]:
+    """The node's, one of each family."""
+    return tuple(family.node for family in chosen())
+
+
 def kubelet(binary: Path, folder: Path, *, kubeconfig: Path, pki: Pki, socket: Path) -> list[object]:
     """The command line of a kubelet; its configuration is written into ``folder``."""
     flags = {
         "config": _written(folder / "kubelet.yaml", _configuration(folder, pki, socket)),
         "kubeconfig": kubeconfig,
         "hostname-override": NODE,
-        "node-ip": ADDRESS,
+        "node-ip": ",".join(addresses()),
         "root-dir": folder / "kubelet",
         "cert-dir": folder,
     }
@@ -55,7 +60,7 @@ def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": ADDRESS,
+        "address": addresses()[0],
         "port": take_ports({"kubelet": 0})["kubelet"],
         "healthzPort": 0,
         "tlsCertFile": str(pki.serving.certificate),
@@ -72,7 +77,7 @@ def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:
         "makeIPTablesUtilChains": False,  # they would stay
         "oomScoreAdj": 0,
         "containerRuntimeEndpoint": f"unix://{socket}",
-        "clusterDNS": [ADDRESS],
+        "clusterDNS": list(addresses()),
         "clusterDomain": DOMAIN,
         "resolvConf": str(names),
         "imageGCHighThresholdPercent": 100,
@@ -99,7 +104,7 @@ def proxy(binary: Path, folder: Path, *, kubeconfig: Path) -> list[object]:
         "healthzBindAddress": f"127.0.0.1:{ports['health']}",
         "metricsBindAddress": f"127.0.0.1:{ports['metrics']}",
         "mode": "iptables",
-        "clusterCIDR": PODS,
+        "clusterCIDR": ",".join(family.pods for family in chosen()),
         "oomScoreAdj": 0,
         # Not ours to set on this machine.
         "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
@@ -110,9 +115,9 @@ def proxy(binary: Path, folder: Path, *, kubeconfig: Path) -> list[object]:
 
 
 def name_server(binary: Path, folder: Path, *, kubeconfig: Path) -> list[object]:
-    """The command line of CoreDNS, which answers at the node's address."""
+    """The command line of CoreDNS, which answers at the node's addresses."""
     corefile = folder / "Corefile"
-    text = COREFILE.replace("ADDRESS", ADDRESS).replace("DOMAIN", DOMAIN)
+    text = COREFILE.replace("ADDRESSES", " ".join(addresses())).replace("DOMAIN", DOMAIN)
     corefile.write_text(text.replace("KUBECONFIG", str(kubeconfig)))
     return [binary, "-conf", corefile]
 

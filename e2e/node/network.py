@@ -1,7 +1,7 @@
 """The pods' network: a bridge in the node's namespaces, with an address of this machine's on it too.
 
-The bridge's own address is the node's and the name server's at once. This machine has one end of a pair of links; the
-API server listens there.
+This machine has one end of a pair of links; the API server listens there. Which addresses all of them have is in
+families.py.
 """
 
 from __future__ import annotations
@@ -11,29 +11,26 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from e2e.node.families import Family, chosen
 from e2e.node.namespaces import Namespaces
 
 BRIDGE: Final = "cachefleet0"
-ADDRESS: Final = "10.77.0.1"
 LINK: Final = "cachefleet1"
-MACHINE: Final = "10.77.0.2"
-PODS: Final = "10.77.0.0/24"
-FIRST_POD: Final = "10.77.0.10"
 PLUGINS: Final = Path("/usr/lib/cni")
 
 
 def up(inside: Namespaces) -> None:
     """Make the bridge, let it forward, and connect this machine with it; all of it ends with the namespaces."""
     down()
-    bits = PODS.rsplit("/", 1)[1]
     inside.run("ip", "link", "add", BRIDGE, "type", "bridge")
-    inside.run("ip", "address", "add", f"{ADDRESS}/{bits}", "dev", BRIDGE)
     inside.run("ip", "link", "set", BRIDGE, "up")
-    inside.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
     _ip("link", "add", LINK, "type", "veth", "peer", "name", "machine", "netns", str(inside.pid))
     inside.run("ip", "link", "set", "machine", "master", BRIDGE, "up")
-    _ip("address", "add", f"{MACHINE}/{bits}", "dev", LINK)
     _ip("link", "set", LINK, "up")
+    for family in chosen():
+        inside.run("ip", *_add(family, family.node), "dev", BRIDGE)
+        inside.run("sh", "-c", f"echo 1 >/proc/sys/{family.forwarding}")
+        _ip(*_add(family, family.machine), "dev", LINK)
 
 
 def down() -> None:
@@ -57,11 +54,19 @@ def _configuration(addresses: Path) -> dict[str, object]:
         "ipam": {
             "type": "host-local",
             "dataDir": str(addresses),
-            "ranges": [[{"subnet": PODS, "rangeStart": FIRST_POD, "gateway": ADDRESS}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
+            "ranges": [
+                [{"subnet": each.pods, "rangeStart": each.first_pod, "gateway": each.node}] for each in chosen()
+            ],
+            "routes": [{"dst": each.everywhere} for each in chosen()],
         },
     }
     return {"cniVersion": "1.0.0", "name": "cachefleet", "plugins": [bridge, {"type": "portmap"}]}
+
+
+def _add(family: Family, address: str) -> list[str]:
+    """The beginning of a command; an IPv6 address may be used at once, since nobody else can have it."""
+    whose = [f"{address}/{family.bits}", *(["nodad"] if family.name == "ipv6" else [])]
+    return ["address", "add", *whose]
 
 
 def _ip(*arguments: str) -> None:

@@ -25,6 +25,7 @@ from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.processes import end, spawn
 from e2e.node import kubelet, leftovers, network
 from e2e.node.containerd import Containerd
+from e2e.node.families import chosen
 from e2e.node.images import Builder, Image, vllm_image
 from e2e.node.machine import check_machine
 from e2e.node.namespaces import Namespaces
@@ -74,7 +75,11 @@ class Node:
         marker = _marker()
         self._stack.enter_context(leftovers.swept(marker))
         pause, self.images = _load(programs, marker)
-        self.cluster = ControlPlane(found, crds=self._crds, address=network.MACHINE, with_node=True)
+        own = chosen()
+        services = tuple(family.services for family in own)
+        self.cluster = ControlPlane(
+            found, crds=self._crds, address=own[0].machine, services=services, with_node=True
+        )
         self._stack.callback(self.cluster.stop)
         self._inside = self._stack.enter_context(Namespaces())
         self._stack.callback(network.down)
@@ -90,7 +95,7 @@ class Node:
 
     def _run_parts(self, programs: dict[str, Path]) -> None:
         folder, cluster = self.folder, self.cluster
-        serving = cluster.server_pair(kubelet.NODE, (kubelet.NODE, network.ADDRESS))
+        serving = cluster.server_pair(kubelet.NODE, (kubelet.NODE, *kubelet.addresses()))
         pki = kubelet.Pki(cluster.ca, serving)
         scheduler = kubelet.scheduler(programs["kube-scheduler"], self._own("system:kube-scheduler"))
         self._stack.callback(end, spawn(scheduler, folder / "kube-scheduler.log"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.node import network
+from e2e.node.families import bracketed, chosen
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 EMPTY: Final = "application/vnd.oci.empty.v1+json"
@@ -71,8 +72,9 @@ class Registry:
 @contextmanager
 def serving() -> Iterator[Registry]:
     """A registry at this machine's address in the node's network."""
-    server = ThreadingHTTPServer((network.MACHINE, 0), _Handler)
-    server.registry = Registry(f"{network.MACHINE}:{server.server_port}")  # type: ignore[attr-defined]
+    host = chosen()[0].machine
+    server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, 0), _Handler)
+    server.registry = Registry(f"{bracketed(host)}:{server.server_port}")  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, name="registry", daemon=True)
     thread.start()
     try:
@@ -81,6 +83,10 @@ def serving() -> Iterator[Registry]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

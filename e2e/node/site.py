@@ -49,6 +49,8 @@ class Site:
     """The API server's audit log; None where it cannot be had."""
     registry: Registry | None = None
     """Where weights are in images; None where there is none."""
+    families: tuple[str, ...] = ()
+    """IP families of pods, the cluster's own first; empty where nobody knows."""
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
         """What kubectl prints. CommandError where it fails."""
@@ -86,8 +88,9 @@ class Site:
         """Install the chart or upgrade it, and wait until what it makes is up."""
         repository, tag = self.images.product.rsplit(":", 1)
         image = ["--set", f"image.repository={repository}", "--set", f"image.tag={tag}"]
+        both = ["--set", "ipFamilyPolicy=PreferDualStack"] if len(self.families) > 1 else []
         where = ["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
-        self.helm("upgrade", "--install", RELEASE, str(chart), *where, *image, *options)
+        self.helm("upgrade", "--install", RELEASE, str(chart), *where, *image, *both, *options)
 
 
 def run(command: list[str], given: str = "") -> str:

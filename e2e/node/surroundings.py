@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from e2e.node.families import BOTH
 from e2e.node.leftovers import CGROUPS
 from e2e.node.namespaces import SETTINGS
-from e2e.node.network import BRIDGE, LINK, PODS
+from e2e.node.network import BRIDGE, LINK
 
 KERNEL: Final = Path("/proc/sys")
 NETWORK_SETTINGS: Final = (
@@ -40,7 +41,7 @@ OWN: Final = re.compile(r"/(k8s\.io|cni-)")
 MOUNTED: Final = (*FOLDERS, *SHARED_FOLDERS, "/mnt", f"{tempfile.gettempdir()}/cachefleet")
 """Where a node mounts; /mnt is what its tests mount."""
 RULES: Final = ("iptables-save", "ip6tables-save")
-CHAINS: Final = ("KUBE-", "CNI-", BRIDGE, LINK, PODS.rsplit(".", 1)[0])
+CHAINS: Final = ("KUBE-", "CNI-", BRIDGE, LINK, *(family.node.removesuffix("1") for family in BOTH))
 """What rules of a node name."""
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from e2e.cluster.processes import spawn
 from e2e.node import network
+from e2e.node.families import chosen
 from e2e.node.namespaces import SETTINGS, Namespaces
 from e2e.node.site import until
 from e2e.node.surroundings import surroundings
@@ -24,6 +25,8 @@ TOUCHED: Final = (
     "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet",
     "mkdir -p /var/lib/cni/results /var/lib/kubelet/device-plugins /var/log/containers /run/netns /opt/cni /etc/cni/x",
     "iptables -w -t nat -N KUBE-SERVICES",
+    "ip6tables -w -t nat -N KUBE-SERVICES",
+    "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding",
     "ip netns add cni-of-a-pod",
     "mount -t tmpfs none /mnt",
 )
@@ -31,6 +34,7 @@ TOUCHED: Final = (
 HOLDER: Final = f"""
 import time
 from e2e.node import network
+from e2e.node.families import chosen
 from e2e.node.namespaces import Namespaces
 with Namespaces() as inside:
     network.up(inside)
@@ -49,8 +53,9 @@ def test_what_is_done_inside_is_not_done_to_the_machine(tmp_path: Path) -> None:
             inside.run("sh", "-c", command)
         assert inside.run("cat", "/proc/sys/kernel/panic").strip() == "7"
         server = inside.spawn(["sleep", "600"], tmp_path / "sleep.log")
-        with pytest.raises(ConnectionRefusedError):  # it is reached, and nobody listens there
-            socket.create_connection((network.ADDRESS, 9), timeout=10)
+        for family in chosen():
+            with pytest.raises(ConnectionRefusedError):  # it is reached, and nobody listens there
+                socket.create_connection((family.node, 9), timeout=10)
         during = {name for name in surroundings() if name not in before and network.LINK not in name}
         assert during == set()
         inside.end(server)

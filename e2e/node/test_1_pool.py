@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from e2e.node.client import Client, failures
+from e2e.node.families import bracketed, names_of
 from e2e.node.looks import idle_blocks, writes
 from e2e.node.pools import Pool, from_image
 from e2e.node.site import NAMESPACE, RELEASE, CommandError, Site, until
@@ -85,6 +86,27 @@ def test_an_image_that_cannot_be_mounted_is_said_with_what_to_do(site: Site, poo
             each.delete()
 
 
+def test_all_addresses_are_of_the_node_s_families(site: Site, pool: Pool) -> None:
+    """Those of pods, of the Service for clients and of workers, whose one address is of the cluster's own."""
+    if not site.families:
+        pytest.skip("nobody knows this cluster's families")
+    for pod in (*pool.pods(), *site.list("pods")):
+        assert names_of(one["ip"] for one in pod["status"]["podIPs"]) == site.families
+    assert names_of(_service(site)["clusterIPs"]) == site.families
+    slices = site.list("endpointslices", pool.namespace)
+    assert {each["addressType"].lower() for each in slices} == {site.families[0]}
+
+
+def test_clients_are_answered_at_each_address_of_the_gateway(site: Site, client: Client) -> None:
+    for address in _service(site)["clusterIPs"]:
+        (answered,) = client.ask(1, url=f"http://{bracketed(address)}:8080", seed=76)
+        assert not failures([answered]), answered
+
+
+def _service(site: Site) -> dict[str, Any]:
+    return dict(site.get("service", f"{RELEASE}-gateway")["spec"])
+
+
 def test_a_conversation_s_next_turn_is_served_from_cache(client: Client) -> None:
     first, second = client.ask(2, conversations=1, stream="never", seed=77)
     assert not failures([first, second])
@@ -146,7 +168,10 @@ def test_kubectl_s_plugin_reaches_the_control_plane(site: Site, pool: Pool, tmp_
         return None if done.returncode else list(json.loads(done.stdout))
 
     try:
-        assert [one["ready"] for one in until(workers, seconds=60)] == [True, True]
+        found = until(workers, seconds=60)
+        assert [one["ready"] for one in found] == [True, True]
+        hosts = {bracketed(pod["status"]["podIP"]) for pod in pool.pods()}
+        assert {one["url"] for one in found} == {f"https://{host}:8000" for host in hosts}
     finally:
         site.kubectl("delete", "clusterrolebinding", "sre-view")
         site.kubectl("delete", "serviceaccount", "sre", "-n", pool.namespace)

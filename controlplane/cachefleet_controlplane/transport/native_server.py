@@ -77,9 +77,10 @@ class NativeServer:
 
     @property
     def origin(self) -> str:
-        """Where it is to listen."""
+        """Where it is to listen, as a URL."""
         host, port = self._address
-        return f"{'http' if self._bounds.tls is None else 'https'}://{host}:{port}"
+        scheme = "http" if self._bounds.tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @property
     def connections(self) -> int:

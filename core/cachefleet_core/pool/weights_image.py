@@ -16,7 +16,9 @@ from cachefleet_core.pool.section import Rule
 
 SCHEME: Final = "oci://"
 
-_HOST: Final = "[a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?(:[0-9]{1,5})?"
+_NAME: Final = "[a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?"
+_IPV6: Final = r"\[[0-9a-fA-F:]+\]"
+_HOST: Final = f"({_NAME}|{_IPV6})(:[0-9]{{1,5}})?"
 _PART: Final = "[a-z0-9]+([._-]+[a-z0-9]+)*"
 _TAG: Final = "[A-Za-z0-9_][-._A-Za-z0-9]{0,127}"
 _DIGEST: Final = "sha256:[0-9a-f]{64}"
@@ -73,7 +75,7 @@ def image_rules() -> tuple[Rule, ...]:
     return (
         Rule(
             field="source",
-            cel=f"!self.source.matches('{_SCHEME}') || self.source.matches('{_WHOLE}')",
+            cel=f"!self.source.matches('{_SCHEME}') || self.source.matches(r'{_WHOLE}')",
             message="must name an image as oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:DIGEST",
             holds=lambda section: not _is_image(section) or re.search(_WHOLE, section.source) is not None,
         ),
