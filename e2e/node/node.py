@@ -77,9 +77,7 @@ class Node:
         pause, self.images = _load(programs, marker)
         own = chosen()
         services = tuple(family.services for family in own)
-        self.cluster = ControlPlane(
-            found, crds=self._crds, address=own[0].machine, services=services, with_node=True
-        )
+        self.cluster = ControlPlane(found, crds=self._crds, address=own[0].machine, services=services, with_node=True)
         self._stack.callback(self.cluster.stop)
         self._inside = self._stack.enter_context(Namespaces())
         self._stack.callback(network.down)

@@ -420,6 +420,9 @@ INVALID: Final[tuple[Invalid, ...]] = (
             ("with a query", "oci://registry.example/acme/qwen:1?x=1"),
             ("with two tags", "oci://registry.example/acme/qwen:1:2"),
             ("with an empty part", "oci://registry.example//qwen:1"),
+            ("at an IPv6 address without brackets", "oci://fd77::2/acme/qwen:1"),
+            ("at an IPv6 address with half of them", "oci://[fd77::2/acme/qwen:1"),
+            ("at a name in brackets", "oci://[registry.example]/acme/qwen:1"),
         )
     ),
     _spec(

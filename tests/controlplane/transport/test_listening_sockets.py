@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from cachefleet_controlplane.transport import listening_sockets as module
+from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.listening_sockets import listening_sockets
+from tests.controlplane.transport.probe import Probe
+from tests.controlplane.transport.transports import made
 
 
 async def _opened(host: str, port: int = 0) -> list[tuple[str, int]]:
@@ -16,6 +19,12 @@ async def _opened(host: str, port: int = 0) -> list[tuple[str, int]]:
         sockets = [stack.enter_context(one) for one in await listening_sockets(host, port)]
         assert all(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for one in sockets)
         return [one.getsockname()[:2] for one in sockets]
+
+
+@pytest.mark.parametrize(("host", "origin"), [("::", "http://[::]:8080"), ("localhost", "http://localhost:8080")])
+async def test_a_server_tells_where_it_is_to_listen_as_a_url(host: str, origin: str, probe: Probe) -> None:
+    async with Completions() as completions:
+        assert made(completions, probe, host=host, port=8080).origin == origin
 
 
 async def test_an_address_is_listened_on_at_a_free_port() -> None:

@@ -30,10 +30,12 @@ class Served:
         return await connected(self.port)
 
 
-def made(completions: Completions, app: Application, *, port: int = 0, **bounds: Any) -> NativeServer:
+def made(
+    completions: Completions, app: Application, *, host: str = "127.0.0.1", port: int = 0, **bounds: Any
+) -> NativeServer:
     """A server that does not serve yet; bounds as those of ``ServerBounds``."""
     given = ServerBounds(**{"head_seconds": HEAD_SECONDS, "drain_seconds": 1.0, **bounds})
-    return NativeServer(app, completions, host="127.0.0.1", port=port, bounds=given)
+    return NativeServer(app, completions, host=host, port=port, bounds=given)
 
 
 @dataclass

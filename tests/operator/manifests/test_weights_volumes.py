@@ -63,6 +63,14 @@ def test_a_folder_of_an_image_is_mounted_and_is_other_weights_than_the_whole() -
     assert contract(made) == (f"oci://{BASE}#models/tiny", DIGEST)
 
 
+@pytest.mark.parametrize("registry", ["[fd77::2]:5000", "[fd77::2]", "10.0.0.2:5000", "localhost:5000"])
+def test_a_registry_may_be_an_address_of_either_family(registry: str) -> None:
+    reference = f"{registry}/acme/tiny:1@{DIGEST}"
+    made = spec({"source": f"oci://{reference}"})
+    assert mounted(made) == {"/mnt/model": (reference, "")}
+    assert contract(made) == (f"oci://{registry}/acme/tiny", DIGEST)
+
+
 def test_a_hub_s_model_has_no_volume() -> None:
     assert mounted(spec({"revision": "v1"})) == {}
     assert contract(spec({"revision": "v1"})) == ("org/tiny", "v1")
