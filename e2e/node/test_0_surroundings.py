@@ -64,6 +64,15 @@ def test_what_is_done_inside_is_not_done_to_the_machine(tmp_path: Path) -> None:
     assert surroundings() == before
 
 
+def test_the_bridge_keeps_its_hardware_address_whichever_pods_come_and_go() -> None:
+    with Namespaces() as inside:
+        network.up(inside)
+        inside.run("ip", "link", "add", "pod", "address", "02:00:00:00:00:01", "type", "veth")
+        inside.run("ip", "link", "set", "pod", "master", network.BRIDGE, "up")
+        assert network.HARDWARE in inside.run("ip", "link", "show", network.BRIDGE)
+        network.down()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_a_node_that_is_killed_leaves_nothing_either(tmp_path: Path, sent: signal.Signals) -> None:
     before = surroundings()
