@@ -139,12 +139,12 @@ class Reader:
         ids, _ = self._conversation(messages_as_chat(body))
         return len(ids)
 
-    def embeddings(self, body: Body) -> list[list[int]]:
-        """The ids of each input."""
-        if "input" not in body:
-            raise missing(["input"], len(body))
+    def inputs(self, body: Body, name: str) -> list[list[int]]:
+        """The ids of each input of a pooling model, which a member has."""
+        if name not in body:
+            raise missing([name], len(body))
         self.check_model(body)
-        return [self._ids(one) for one in _several(body["input"])]
+        return [self._ids(one) for one in _several(body[name])]
 
     def completion(self, body: Body) -> Ask:
         prompts = self._prompts(body)

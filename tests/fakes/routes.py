@@ -15,11 +15,11 @@ from tests.fakes import answers
 from tests.fakes.adapters import Adapters
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
-from tests.fakes.embeddings_api import embeddings
 from tests.fakes.failures import Refusal, as_anthropic, not_json
 from tests.fakes.finish import Finish
 from tests.fakes.gate import HOOK, details, new_engine_id, transfer_params
 from tests.fakes.messages_api import MessageChunks, counted, message
+from tests.fakes.pooling_api import embeddings, ranks, scores, states
 from tests.fakes.responses_api import ResponseChunks, response
 from tests.fakes.scheduler import Sequence as Generation
 from tests.fakes.streams import ChatChunks, Chunks, CompletionChunks, GenerateChunks
@@ -64,7 +64,9 @@ class Routes:
             web.get("/is_paused", self.is_paused, allow_head=False),
             web.get("/held_blocks", self.held_blocks, allow_head=False),
         ]
-        pooling = [web.post("/v1/embeddings", self.embeddings)] if self._options.pooling else []
+        pooled = {"/v1/embeddings": self.embeddings, "/pooling": self.states}
+        pooled |= {"/v1/score": self.scores, "/v1/rerank": self.ranks}
+        pooling = [web.post(path, handler) for path, handler in pooled.items()] if self._options.pooling else []
         return routes + pooling + self.adapters.table() + (self._scale_out() if self._options.scale_out else [])
 
     def _scale_out(self) -> list[web.RouteDef]:
@@ -170,8 +172,21 @@ class Routes:
 
     async def embeddings(self, request: web.Request) -> web.Response:
         body = await self._body(request)
-        inputs = self._read.embeddings(body)
+        inputs = self._read.inputs(body, "input")
         return reply(embeddings(self._options, inputs, body.get("encoding_format") or "float"))
+
+    async def states(self, request: web.Request) -> web.Response:
+        return reply(states(self._options, self._read.inputs(await self._body(request), "input")))
+
+    async def scores(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        names = ("text_1", "text_2") if "text_1" in body else ("queries", "documents")
+        return reply(scores(self._options, *(self._read.inputs(body, name) for name in names)))
+
+    async def ranks(self, request: web.Request) -> web.Response:
+        body = await self._body(request)
+        [query] = self._read.inputs(body, "query")
+        return reply(ranks(self._options, query, self._read.inputs(body, "documents"), body))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         ask = self._read.generate(await self._body(request))

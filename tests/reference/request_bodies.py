@@ -43,6 +43,19 @@ MAX_SEQUENCES: Final = 128
 MAX_INPUTS: Final = 2048
 MOST: Final = 2**63 - 1
 _GATED: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+_UNCOMPUTED: Final = {
+    Endpoint.COUNT_TOKENS: Bypass.COUNT_TOKENS,
+    Endpoint.TOKENIZE: Bypass.TOKENIZE,
+    Endpoint.DETOKENIZE: Bypass.TOKENIZE,
+}
+_LISTS: Final[Mapping[Endpoint, tuple[str, ...]]] = {
+    Endpoint.EMBEDDINGS: ("input",),
+    Endpoint.CLASSIFY: ("input",),
+    Endpoint.POOLING: ("input",),
+    Endpoint.RERANK: ("documents",),
+    Endpoint.SCORE: ("data_1", "data_2", "queries", "documents", "items", "text_1", "text_2"),
+}
+"""Members that list what a pooling model computes one by one."""
 _count = msgspec.json.Decoder(Annotated[int, Meta(ge=1)])
 _raws = msgspec.json.Decoder(list[Raw])
 _PRIVATE_FIELDS: Final = frozenset(
@@ -108,10 +121,24 @@ def _plain(fields: Fields, endpoint: Endpoint) -> dict[str, Any]:
         found["max_tokens"] = number(fields.get("max_tokens")) or CHAT_MAX_TOKENS
         return found | {"bypass": Bypass.MEDIA if holds_media(fields.get("messages")) else None}
     found |= {"stream": False, "max_tokens": 1}
-    if endpoint is Endpoint.COUNT_TOKENS:
-        return found | {"bypass": Bypass.COUNT_TOKENS}
-    prompts = within_bounds(count_of(fields.get("input")), most=MAX_INPUTS, param="input")
-    return found | {"bypass": Bypass.EMBEDDINGS, "prompts": prompts}
+    if endpoint in _UNCOMPUTED:
+        return found | {"bypass": _UNCOMPUTED[endpoint]}
+    counts = [
+        within_bounds(_items_of(fields.get(name)), most=MAX_INPUTS, param=name)
+        for name in _LISTS[endpoint]
+        if not is_null(fields, name)
+    ]
+    bypass = Bypass.EMBEDDINGS if endpoint is Endpoint.EMBEDDINGS else Bypass.POOLING
+    return found | {"bypass": bypass, "prompts": max(counts, default=1)}
+
+
+def _items_of(value: Raw | None) -> int:
+    """How many a pooling model computes: objects count as texts do."""
+    with suppress(*READ_ERRORS):
+        items = _raws.decode(value or b"")
+        if items and bytes(items[0]).startswith(b"{"):
+            return len(items)
+    return count_of(value)
 
 
 def upstream(info: Mapping[str, Any], *, model: str, salt: str, gated: bool) -> bytes:
@@ -124,9 +151,9 @@ def upstream(info: Mapping[str, Any], *, model: str, salt: str, gated: bool) -> 
         fields.pop("previous_response_id", None)
     if gated and endpoint in _GATED and info["threshold"] is None:
         fields[THRESHOLD_FIELD] = Raw(b"0")
-    if salt and endpoint is not Endpoint.COUNT_TOKENS:
+    if salt and endpoint not in _UNCOMPUTED:
         fields["cache_salt"] = Raw(encode(salt))
-        named = [name for name in ("messages", "input") if name in fields]
+        named = [name for name in ("messages", "input", "query", *_LISTS[Endpoint.SCORE]) if name in fields]
         fields |= {name: with_own_names(fields[name], salt=salt) for name in named}
     if info["ids_wanted"]:
         fields["return_token_ids"] = TRUE

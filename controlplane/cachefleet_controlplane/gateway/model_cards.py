@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, POOLED, TOKENIZING
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 from cachefleet_controlplane.workers.views import ServedModel
@@ -31,7 +31,6 @@ ANTHROPIC_VERSION: Final = b"anthropic-version"
 CODEX_VERSION: Final = "client_version"
 MAX_QUERY: Final = 1024
 """Bytes of a query that are read."""
-_POOLING: Final = (Endpoint.EMBEDDINGS,)
 _RUNNER: Final = "--runner"
 
 
@@ -131,7 +130,7 @@ def card_elsewhere(model: ServedModel) -> Json:
 def endpoints(pools: Iterable[PrefixCachePool]) -> list[str]:
     """Return the paths that pools serve, as they are declared: a pooling runner generates nothing."""
     pooling = {_pools(pool.spec.engine.extra_args) for pool in pools}
-    return [*(GENERATING if False in pooling else ()), *(_POOLING if True in pooling else ())]
+    return [*(GENERATING if False in pooling else ()), *(POOLED if True in pooling else ()), *TOKENIZING]
 
 
 def _longest(model: ServedModel, announced: Sequence[Hello]) -> int | None:

@@ -106,6 +106,12 @@ _OPERATIONS: Final = (
         path=Endpoint.COUNT_TOKENS, summary="Count a message's tokens", takes="CountRequest", answer="TokenCount"
     ),
     _Operation(path=Endpoint.EMBEDDINGS, summary="Embed texts", takes="EmbeddingRequest", answer="Embeddings"),
+    _Operation(path=Endpoint.RERANK, summary="Order documents for a query", takes="RerankRequest", answer="Ranks"),
+    _Operation(path=Endpoint.SCORE, summary="Score pairs of texts", takes="ScoreRequest", answer="Embeddings"),
+    _Operation(path=Endpoint.CLASSIFY, summary="Classify texts", takes="PoolingRequest", answer="Embeddings"),
+    _Operation(path=Endpoint.POOLING, summary="States of texts", takes="PoolingRequest", answer="Embeddings"),
+    _Operation(path=Endpoint.TOKENIZE, summary="Token ids of a text", takes="TokenizeRequest", answer="Tokens"),
+    _Operation(path=Endpoint.DETOKENIZE, summary="The text of token ids", takes="DetokenizeRequest", answer="Text"),
     _Operation(path="/v1/route", summary="Decide, and send nothing", takes="RouteRequest", answer="Decision"),
     _Operation(path="/v1/models", method="get", summary="All models", answer="Models", decided=False, statuses=_LOCAL),
     _Operation(

@@ -87,6 +87,8 @@ _TURN: Final = object_of(
     {"role": TEXT | {"enum": ["user", "assistant"]}, "content": {"anyOf": [TEXT, ITEMS]}}, required=("role", "content")
 )
 
+_SCORED: Final[Schema] = {"anyOf": [TEXT, {"type": "object"}]}
+_SEVERAL_SCORED: Final[Schema] = {"anyOf": [_SCORED, array_of(_SCORED) | {"maxItems": MAX_INPUTS}]}
 _REFERENCE: Final = object_of(dict.fromkeys(_REFERRED, TEXT) | {"prefix_token_count": POSITIVE}, required=_REFERRED)
 
 REQUESTS: Final[Mapping[str, Schema]] = {
@@ -143,6 +145,26 @@ REQUESTS: Final[Mapping[str, Schema]] = {
         required=("input",),
         about="OpenAI's embeddings.",
     ),
+    "RerankRequest": object_of(
+        {"model": _MODEL, "query": _SCORED, "documents": _SEVERAL_SCORED, "top_n": COUNT},
+        required=("query", "documents"),
+        about="Documents to be put in order by how well they answer a query.",
+    ),
+    "ScoreRequest": object_of(
+        {"model": _MODEL, "queries": _SEVERAL_SCORED, "documents": _SEVERAL_SCORED},
+        about="Pairs to be scored: one with each of the others, or one by one; vLLM's other names for both go, too.",
+    ),
+    "PoolingRequest": object_of(
+        {"model": _MODEL, "input": _prompts(MAX_INPUTS), "messages": array_of(_MESSAGE)},
+        about="vLLM's classes or states of texts, or of a conversation.",
+    ),
+    "TokenizeRequest": object_of(
+        {"model": _MODEL, "prompt": TEXT, "messages": array_of(_MESSAGE), "return_token_strs": optional(FLAG)},
+        about="A text, or a conversation as the model's template renders it.",
+    ),
+    "DetokenizeRequest": object_of(
+        {"model": _MODEL, "tokens": array_of(TOKEN)}, required=("tokens",), about="Token ids of a text."
+    ),
     "RouteRequest": object_of(
         {
             "endpoint": TEXT | {"enum": [str(endpoint) for endpoint in Endpoint]},
@@ -192,6 +214,9 @@ ANSWERS: Final[Mapping[str, Schema]] = {
     ),
     "TokenCount": listed(input_tokens=COUNT),
     "Embeddings": listed(object={"const": "list"}, data=ITEMS, model=TEXT, usage=_USAGE),
+    "Ranks": listed(id=TEXT, model=TEXT, results=ITEMS, usage=_USAGE),
+    "Tokens": listed(count=COUNT, max_model_len=COUNT, tokens=array_of(TOKEN)),
+    "Text": listed(prompt=TEXT),
     "Model": listed(
         id=TEXT,
         object={"const": "model"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Final
 
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
@@ -14,11 +15,37 @@ UNKNOWN_URL: Final = "unknown_url"
 """OpenAI's code for a path that is not there."""
 
 
+ALIASES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("/rerank", "/v2/rerank"), "/v1/rerank"),
+        "/score": "/v1/score",
+        **{VERSION + path: path for path in ("/classify", "/pooling", "/tokenize", "/detokenize")},
+    }
+)
+"""Other paths of what is at one path here: vLLM's own, Cohere's, and those of clients with one base URL for all."""
+UNSERVED: Final = MappingProxyType(
+    {
+        "/v1/realtime": "Realtime sessions are not served: responses are, over HTTP and WebSocket (/v1/responses)",
+        "/v1/audio": "Speech is not served: a chat takes sound as `input_audio`, where its model does",
+        "/v1/images": "Images are not made here",
+        "/v1/videos": "Videos are not made here",
+        "/v1/batches": "Batches are not served: requests are sent one by one",
+        "/v1/files": "Files are not kept here: a chat takes images and sound as data URLs",
+        "/v1/moderations": "Moderations are not served: a model that was trained for it has /classify",
+        "/v1/assistants": "Assistants are not served: /v1/responses keeps conversations",
+        "/v1/threads": "Threads are not served: /v1/responses keeps conversations",
+    }
+)
+"""What clients of these APIs look for and do not find here, by the beginning of its path."""
+
+
 def plain_path(path: str) -> str:
-    """Return a path without doubled and trailing slashes, as clients make them of a base URL that ends with one."""
-    if "//" not in path and not (path.endswith("/") and len(path) > 1):
-        return path  # as nearly all
-    return "/" + "/".join(part for part in path.split("/") if part)
+    """Return a path without doubled and trailing slashes, as clients make them of a base URL that ends with one, and
+    under the name that it has here.
+    """
+    if "//" in path or (path.endswith("/") and len(path) > 1):
+        path = "/" + "/".join(part for part in path.split("/") if part)
+    return ALIASES.get(path, path)
 
 
 def meant_path(path: str, known: Iterable[str]) -> str:
@@ -31,7 +58,10 @@ def meant_path(path: str, known: Iterable[str]) -> str:
 def no_such_path(path: str, meant: str) -> ApiError:
     """Return the ApiError 404 for a path; ``meant`` is the one to use, "" where none is like it."""
     message = f"There is no {path[:MAX_SHOWN]} here."
-    if meant.startswith(ANTHROPIC_PATH):
+    unserved = next((words for start, words in UNSERVED.items() if f"{path}/".startswith(f"{start}/")), "")
+    if unserved:
+        message += f" {unserved}."
+    elif meant.startswith(ANTHROPIC_PATH):
         message += f" Use {meant}: set the base URL to this gateway's address without `{VERSION}`, which clients add."
     elif meant:
         message += f" Use {meant}: set the base URL to this gateway's address with `{VERSION}`, once (`.../v1`)."

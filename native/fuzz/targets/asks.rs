@@ -5,13 +5,19 @@ use cachefleet_native::ask::understand::understand;
 use cachefleet_native::ask::upstream::{Additions, upstream};
 use cachefleet_native::ask::{Endpoint, Members, resumable, text};
 
-const ENDPOINTS: [Endpoint; 6] = [
+const ENDPOINTS: [Endpoint; 12] = [
     Endpoint::Chat,
     Endpoint::Completions,
     Endpoint::Responses,
     Endpoint::Messages,
     Endpoint::Embeddings,
+    Endpoint::Rerank,
+    Endpoint::Score,
+    Endpoint::Classify,
+    Endpoint::Pooling,
     Endpoint::CountTokens,
+    Endpoint::Tokenize,
+    Endpoint::Detokenize,
 ];
 
 pub fn any(data: &[u8]) {

@@ -3,6 +3,7 @@
 //! Messages are taken apart, so that a tool's argument named "image" is not mistaken for one. What is missed here the
 //! worker's renderer finds.
 
+use super::Members;
 use super::values::{Object, listed, unquoted};
 use memchr::memmem::find;
 
@@ -29,10 +30,18 @@ pub fn holds_media(messages: Option<&[u8]>) -> bool {
     messages.is_some_and(|list| in_list(list, MAX_DEPTH) && HINTS.iter().any(|hint| find(list, hint).is_some()))
 }
 
-/// Whether messages or input items may name media by `uuid`.
+/// Members with messages, input items, or what is scored.
+const HOLDERS: [&str; 10] =
+    ["messages", "input", "query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2"];
+
+/// Whether one of a body's members may name media by `uuid`.
 #[must_use]
-pub fn may_name_media(messages: Option<&[u8]>) -> bool {
-    messages.is_some_and(|list| list.starts_with(b"[") && NAMES.iter().any(|name| find(list, name).is_some()))
+pub fn may_name_media(fields: &Members) -> bool {
+    fields.0.iter().any(|(name, value)| HOLDERS.contains(&&**name) && names_any(value))
+}
+
+fn names_any(value: &[u8]) -> bool {
+    matches!(value.first(), Some(b'[' | b'{')) && NAMES.iter().any(|name| find(value, name).is_some())
 }
 
 fn in_list(list: &[u8], depth: usize) -> bool {

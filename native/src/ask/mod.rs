@@ -19,7 +19,13 @@ pub enum Endpoint {
     Responses,
     Messages,
     Embeddings,
+    Rerank,
+    Score,
+    Classify,
+    Pooling,
     CountTokens,
+    Tokenize,
+    Detokenize,
 }
 
 impl Endpoint {
@@ -31,6 +37,12 @@ impl Endpoint {
             "/v1/responses" => Self::Responses,
             "/v1/messages" => Self::Messages,
             "/v1/embeddings" => Self::Embeddings,
+            "/v1/rerank" => Self::Rerank,
+            "/v1/score" => Self::Score,
+            "/classify" => Self::Classify,
+            "/pooling" => Self::Pooling,
+            "/tokenize" => Self::Tokenize,
+            "/detokenize" => Self::Detokenize,
             "/v1/messages/count_tokens" => Self::CountTokens,
             _ => return None,
         })
@@ -40,6 +52,23 @@ impl Endpoint {
     #[must_use]
     pub fn completes(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
+    }
+
+    /// Whether an engine computes anything for it.
+    #[must_use]
+    pub fn computes(self) -> bool {
+        !matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
+    }
+
+    /// The members that list what a pooling model computes one by one; none of other endpoints.
+    #[must_use]
+    pub fn inputs(self) -> &'static [&'static str] {
+        match self {
+            Self::Embeddings | Self::Classify | Self::Pooling => &["input"],
+            Self::Rerank => &["documents"],
+            Self::Score => &["data_1", "data_2", "queries", "documents", "items", "text_1", "text_2"],
+            _ => &[],
+        }
     }
 
     #[must_use]

@@ -5,7 +5,7 @@
 
 use super::media::holds_media;
 use super::retention::{add_retention, cache_key, sanitise_arguments};
-use super::values::{count, lax_bool, lists_prompts, number, number_or_text, prompts, text};
+use super::values::{count, inputs, lax_bool, lists_prompts, number, number_or_text, prompts, text};
 use super::{Endpoint, Fault, Members};
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ const CHAT_MAX_TOKENS: i64 = 256;
 pub const MAX_CHOICES: u8 = 8;
 /// Choices of all prompts of one request: an engine computes as many answers.
 pub const MAX_SEQUENCES: usize = 128;
-/// Texts of one request for embeddings.
+/// Texts of one request of a pooling model.
 pub const MAX_INPUTS: usize = 2048;
 const THRESHOLD: &str = "cache_hit_threshold";
 const WHOLE: &str = "responses are not stored here. Send the whole conversation as `input`.";
@@ -81,7 +81,7 @@ fn facts_of(fields: &Members, endpoint: Endpoint, model: String, size: usize) ->
     let mut facts = Facts {
         model,
         size,
-        stream: is("stream") && !matches!(endpoint, Endpoint::Embeddings | Endpoint::CountTokens),
+        stream: is("stream") && endpoint.generates(),
         usage_asked: true,
         ids_asked: false,
         ids_wanted: false,
@@ -115,7 +115,7 @@ fn max_tokens(fields: &Members, endpoint: Endpoint) -> i64 {
         Endpoint::Completions => first(&["max_tokens"]).unwrap_or(COMPLETIONS_MAX_TOKENS),
         Endpoint::Responses => first(&["max_output_tokens"]).unwrap_or(CHAT_MAX_TOKENS),
         Endpoint::Messages => first(&["max_tokens"]).unwrap_or(CHAT_MAX_TOKENS),
-        Endpoint::Embeddings | Endpoint::CountTokens => 1,
+        _ => 1,
     }
 }
 
@@ -124,7 +124,7 @@ fn media(fields: &Members, endpoint: Endpoint) -> bool {
         Endpoint::Chat | Endpoint::Messages => holds_media(fields.get("messages").map(|value| &value[..])),
         Endpoint::Responses => holds_media(fields.get("input").map(|value| &value[..])),
         Endpoint::Completions => fields.given("prompt_embeds").is_some(),
-        Endpoint::Embeddings | Endpoint::CountTokens => false,
+        _ => false,
     }
 }
 
@@ -167,11 +167,10 @@ fn threshold(fields: &Members) -> Result<Option<f64>, Fault> {
 }
 
 fn prompts_of(fields: &Members, endpoint: Endpoint, choices: usize) -> Result<usize, Fault> {
-    if endpoint == Endpoint::Embeddings {
-        return within_bounds(fields.get("input").map_or(1, |input| prompts(input)), 1, MAX_INPUTS, "input");
-    }
     if endpoint != Endpoint::Completions {
-        return Ok(1);
+        let lists = endpoint.inputs().iter().filter_map(|name| Some((*name, fields.given(name)?)));
+        let mut bounded = lists.map(|(name, list)| within_bounds(inputs(list), 1, MAX_INPUTS, name));
+        return bounded.try_fold(1, |most, list| Ok(most.max(list?)));
     }
     let mut sum = 0;
     for name in ["prompt", "prompt_embeds"] {

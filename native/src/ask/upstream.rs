@@ -34,7 +34,7 @@ pub fn upstream(fields: &Members, endpoint: Endpoint, add: &Additions<'_>) -> Me
     if add.threshold {
         fields.set("cache_hit_threshold", Bytes::from_static(b"0"));
     }
-    if !add.salt.is_empty() && endpoint != Endpoint::CountTokens {
+    if !add.salt.is_empty() && endpoint.computes() {
         fields.set("cache_salt", quoted(add.salt));
     }
     if add.ids {

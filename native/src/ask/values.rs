@@ -74,6 +74,12 @@ pub(super) fn prompts(value: &[u8]) -> usize {
     if lists_prompts(value) { items(value).map_or(1, |items| items.len()) } else { 1 }
 }
 
+/// The number of texts and media that a pooling model computes one by one: of a list of ids 1.
+pub(super) fn inputs(value: &[u8]) -> usize {
+    let first = value.strip_prefix(b"[").and_then(|rest| rest.iter().find(|byte| !blank(**byte)));
+    if first == Some(&b'{') { items(value).map_or(1, |items| items.len()) } else { prompts(value) }
+}
+
 /// The members of an object and the items of a list, borrowed.
 pub(super) struct Object<'a> {
     json: &'a [u8],

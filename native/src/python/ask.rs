@@ -92,10 +92,10 @@ impl Ask {
         self.members.0.iter().any(|(_, value)| find(value, text).is_some())
     }
 
-    /// Whether messages or input items may name media by `uuid`.
+    /// Whether messages, input items or what is scored may name media by `uuid`.
     #[getter]
     fn may_name_media(&self) -> bool {
-        ["messages", "input"].iter().any(|name| media::may_name_media(self.members.get(name).map(|value| &value[..])))
+        media::may_name_media(&self.members)
     }
 
     /// Whether another worker can go on from an answer's tokens alone; `gated`: the threshold does not matter.

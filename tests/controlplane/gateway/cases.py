@@ -127,9 +127,15 @@ POOLED: Final[list[Case]] = [
     (EMBEDDINGS, "text", {"input": _SAID}),
     (EMBEDDINGS, "texts", {"input": ["one", "two"], "encoding_format": "base64"}),
     (EMBEDDINGS, "ids", {"input": list(range(40, 60)), "encoding_format": "float"}),
+    ("/v1/rerank", "texts", {"query": "one", "documents": ["two", "one more"], "top_n": 1}),
+    ("/v1/score", "pairs", {"queries": "one", "documents": ["two", "one more"]}),
+    ("/v1/score", "as vLLM names them", {"text_1": ["one", "two"], "text_2": ["three", "four"]}),
+    ("/pooling", "texts", {"input": ["one", "two"]}),
+    ("/tokenize", "text", {"prompt": _SAID, "return_token_strs": True}),
+    ("/detokenize", "ids", {"tokens": [40, 41, 42]}),
 ]
 
-_ID: Final = re.compile(rb'"(id|item_id|call_id)":"(chatcmpl|cmpl|resp|msg|fc|embd)([-_])[^"]*"')
+_ID: Final = re.compile(rb'"(id|item_id|call_id)":"(chatcmpl|cmpl|resp|msg|fc|embd|rerank|score|pooling)([-_])[^"]*"')
 _CREATED: Final = re.compile(rb'"(created|created_at)":\d+')
 
 

@@ -15,6 +15,8 @@ from tests.controlplane.gateway.apis.client_setup import clients
 from tests.controlplane.gateway.harness import CONTRACT, MODEL, POOL, engine, front, pool
 
 GENERATING = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
+POOLED = ["/v1/embeddings", "/v1/rerank", "/v1/score", "/classify", "/pooling"]
+TOKENIZING = ["/tokenize", "/detokenize"]
 
 
 def hello(name: str = "a", *, longest: int = 0, **modes: str) -> Hello:
@@ -59,7 +61,7 @@ def with_arguments(*arguments: str) -> PrefixCachePool:
 def test_a_capability_is_one_that_every_worker_has() -> None:
     on, off = hello("a", gate="in_loop", preemption="in_loop"), hello("b", gate="off", preemption="in_loop")
     assert told(on) == {
-        "endpoints": GENERATING,
+        "endpoints": GENERATING + TOKENIZING,
         "prefix_caching": True,
         "cache_hit_threshold": True,
         "hand_back": True,
@@ -77,13 +79,13 @@ def test_the_longest_prompt_is_what_the_workers_say_before_what_is_declared() ->
 
 
 @pytest.mark.parametrize("arguments", [("--runner", "pooling"), ("--runner=pooling",)])
-def test_a_pooling_runner_serves_embeddings_alone(arguments: tuple[str, ...]) -> None:
-    assert endpoints([with_arguments(*arguments)]) == ["/v1/embeddings"]
-    assert endpoints([with_arguments(*arguments), pool()]) == [*GENERATING, "/v1/embeddings"]
+def test_a_pooling_runner_generates_nothing(arguments: tuple[str, ...]) -> None:
+    assert endpoints([with_arguments(*arguments)]) == [*POOLED, *TOKENIZING]
+    assert endpoints([with_arguments(*arguments), pool()]) == [*GENERATING, *POOLED, *TOKENIZING]
 
 
 def test_other_arguments_mean_nothing() -> None:
-    assert endpoints([with_arguments("--seed", "pooling", "--runner")]) == GENERATING
+    assert endpoints([with_arguments("--seed", "pooling", "--runner")]) == GENERATING + TOKENIZING
 
 
 async def test_every_name_that_is_listed_can_be_asked_for_and_no_namespace_takes_anothers() -> None:

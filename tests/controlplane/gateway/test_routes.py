@@ -28,7 +28,9 @@ def error(body: bytes) -> dict[str, Any]:
 async def test_what_is_not_here_is_told_as_openai_does() -> None:
     asked = [
         ("GET", "/", 404),
-        ("POST", "/v1/rerank", 404),
+        ("POST", "/v1/none", 404),
+        ("POST", "/v1/audio/transcriptions", 404),
+        ("GET", "/v1/realtime", 404),
         ("GET", "/v1/chat/completions", 405),
         ("GET", "/v1/responses", 426),
         ("PUT", "/v1/responses/resp_1", 405),
@@ -215,7 +217,7 @@ async def test_a_decision_says_which_endpoint_it_is_about() -> None:
         ids = {"model": MODEL, "prompt": [1, 2, 3]}
         assert (await _route(gate, ids))["rendered_by"] == "client"
         assert (await _route(gate, ids | {"endpoint": "/v1/completions"}))["prompt_tokens"] == 3
-        status, _, body = await gate.post("/v1/route", ids | {"endpoint": "/v1/rerank"})
+        status, _, body = await gate.post("/v1/route", ids | {"endpoint": "/v1/realtime"})
         assert (status, error(body)["param"]) == (400, "endpoint")
         status, _, body = await gate.post("/v1/route", b'{"endpoint":7}')
         assert (status, error(body)["param"]) == (400, "endpoint")

@@ -23,7 +23,13 @@ _OPERATIONS: Final = {
     Endpoint.MESSAGES: "chat",
     Endpoint.COMPLETIONS: "text_completion",
     Endpoint.EMBEDDINGS: "embeddings",
+    Endpoint.RERANK: "rerank",
+    Endpoint.SCORE: "score",
+    Endpoint.CLASSIFY: "classify",
+    Endpoint.POOLING: "pooling",
     Endpoint.COUNT_TOKENS: "count_tokens",
+    Endpoint.TOKENIZE: "tokenize",
+    Endpoint.DETOKENIZE: "detokenize",
 }
 _FINE: Final = frozenset(
     {

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import POOLED, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.send.answers.answer import (
     error_message,
     read_error,
@@ -64,6 +64,8 @@ def _unserved(info: RequestInfo) -> str:
     model = f"The model `{info.model}`" if info.model else "The model"
     if info.endpoint is Endpoint.EMBEDDINGS:
         return f"{model} has no embeddings: only pooling models have them (`--runner pooling`)."
+    if info.endpoint in POOLED:
+        return f"{model} has no {info.endpoint}: only pooling models have it that were trained for it."
     return f"{model} has no {info.endpoint}."
 
 

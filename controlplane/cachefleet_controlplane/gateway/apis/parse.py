@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.output_schemas import check_output_schemas
-from cachefleet_controlplane.gateway.apis.request_info import Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import POOLED, TOKENIZING, Bypass, Endpoint, RequestInfo
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import (
     READ_ERRORS,
@@ -37,10 +37,18 @@ _items = msgspec.json.Decoder(list[Raw])
 _members = msgspec.json.Decoder(Fields)
 _text = msgspec.json.Decoder(str)
 
-_BYPASSED: Final = {Endpoint.EMBEDDINGS: Bypass.EMBEDDINGS, Endpoint.COUNT_TOKENS: Bypass.COUNT_TOKENS}
+_BYPASSED: Final = {
+    **dict.fromkeys(POOLED, Bypass.POOLING),
+    **dict.fromkeys(TOKENIZING, Bypass.TOKENIZE),
+    Endpoint.EMBEDDINGS: Bypass.EMBEDDINGS,
+    Endpoint.COUNT_TOKENS: Bypass.COUNT_TOKENS,
+}
+_SALTLESS: Final = frozenset({Endpoint.COUNT_TOKENS, *TOKENIZING})
+"""Nothing is computed, so nothing is cached."""
 _REFERENCE: Final = b"$ref"
 _GATED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
-_MEDIA_IN: Final = ("messages", "input")
+_SCORED: Final = ("query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+_MEDIA_IN: Final = ("messages", "input", *_SCORED)
 
 
 def parse(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> RequestInfo:
@@ -80,7 +88,7 @@ def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = Fal
 
 def _with_own_names(info: RequestInfo, salt: str) -> cachefleet_native.Ask:
     """The members with the tenant's own names of media, where clients name any and the tenant has a salt."""
-    if not salt or info.endpoint is Endpoint.COUNT_TOKENS or not info.ask.may_name_media:
+    if not salt or info.endpoint in _SALTLESS or not info.ask.may_name_media:
         return info.ask
     named = {name: with_own_names(info.fields[name], salt=salt) for name in _MEDIA_IN if name in info.fields}
     return cachefleet_native.Ask(info.fields | named)
@@ -117,11 +125,13 @@ _NAME_HINT, _ESCAPED = b"uuid", b"\\u00"
 
 
 def with_own_names(messages: Raw, *, salt: str) -> Raw:
-    """Return messages or input items with names of media hashed under ``salt``; what cannot be read stays."""
+    """Return messages, input items or what is scored with names of media hashed under ``salt``; what cannot be read
+    stays.
+    """
     text = bytes(messages)
-    if not is_list(messages) or (_NAME_HINT not in text and _ESCAPED not in text):
+    if _NAME_HINT not in text and _ESCAPED not in text:
         return messages
-    return _list(messages, salt.encode(), _MAX_DEPTH)
+    return (_list if is_list(messages) else _item)(messages, salt.encode(), _MAX_DEPTH)
 
 
 def _list(raw: Raw, salt: bytes, depth: int) -> Raw:

@@ -25,10 +25,20 @@ class Endpoint(StrEnum):
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
     EMBEDDINGS = "/v1/embeddings"
+    RERANK = "/v1/rerank"
+    SCORE = "/v1/score"
+    CLASSIFY = "/classify"
+    POOLING = "/pooling"
     COUNT_TOKENS = "/v1/messages/count_tokens"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
 
 
 GENERATING: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES)
+POOLED: Final = (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.SCORE, Endpoint.CLASSIFY, Endpoint.POOLING)
+"""Of pooling models, each of which serves some of them."""
+TOKENIZING: Final = (Endpoint.TOKENIZE, Endpoint.DETOKENIZE)
+"""Of all models; nothing is computed."""
 
 
 class Bypass(StrEnum):
@@ -36,6 +46,10 @@ class Bypass(StrEnum):
 
     EMBEDDINGS = "embeddings"
     """A pooling model; no worker reports blocks of it."""
+    POOLING = "pooling"
+    """The same: rerank, score, classify, pooling."""
+    TOKENIZE = "tokenize"
+    """Nothing is computed, as of COUNT_TOKENS."""
     COUNT_TOKENS = "count_tokens"
     """Nothing is computed."""
     MEDIA = "media"

@@ -100,8 +100,8 @@ impl Counts {
 /// The usage of a whole answer; None where it has none.
 #[must_use]
 pub fn usage_of(body: &[u8], endpoint: Endpoint) -> Option<Usage> {
-    if endpoint == Endpoint::CountTokens {
-        return None; // it computes nothing
+    if !endpoint.computes() {
+        return None;
     }
     let top = members(body)?;
     Counts::in_member(body, &top, endpoint).map(Counts::usage)

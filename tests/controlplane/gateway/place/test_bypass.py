@@ -1,12 +1,15 @@
 """C9: what no block of ids tells of is routed by load, counted with its reason, and not held up by asking."""
 
 import json
+import re
 from typing import Any
 
 import pytest
+from cachefleet_native import MAX_INPUTS
 
-from cachefleet_controlplane.gateway.apis.parse import parse
+from cachefleet_controlplane.gateway.apis.parse import parse, upstream_body
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.report_frames import Capability
 from tests.controlplane.gateway.harness import INDEX_KEY, MODEL, SALT, engine, front
@@ -170,3 +173,73 @@ async def test_embeddings_are_tried_elsewhere_where_a_worker_fails() -> None:
         await one.crash()
         for _ in range(3):
             assert (await gate.post("/v1/embeddings", {"model": MODEL, "input": "x"}))[0] == 200
+
+
+SCORED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/rerank", {"query": "one", "documents": ["two", "three"]}, "pooling"),
+    ("/v1/score", {"queries": "one", "documents": ["two", "three"]}, "pooling"),
+    ("/pooling", {"input": ["two", "three"]}, "pooling"),
+    ("/tokenize", {"prompt": "one"}, "tokenize"),
+    ("/detokenize", {"tokens": [1, 2]}, "tokenize"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "reason"), SCORED, ids=[path for path, *_ in SCORED])
+async def test_what_pooling_models_and_tokenizers_answer_goes_by_load(
+    path: str, body: dict[str, Any], reason: str
+) -> None:
+    """With the tenant's salt where anything is computed, and in the account as the engine counts."""
+    used: list[UsageRecord] = []
+    async with engine(pooling=True) as worker, front([worker], used=used.append) as gate:
+        gate.report(0)
+        asked = {"model": MODEL} | body
+        status, headers, data = await gate.settled(path, asked | {"cache_salt": "mine", "priority": 1})
+        assert (status, headers["x-cachefleet-knowledge"]) == (200, "load")
+        salted = {"cache_salt": SALT} if reason == "pooling" else {}
+        assert json.loads(worker.requests[0].body) == asked | salted
+        assert value(gate.metrics, "render_bypasses_total", reason=reason) == 1
+        gate.metrics.registry.settle()
+    told = json.loads(data).get("usage", {}).get("prompt_tokens", 0)
+    assert [(one.requests, one.prompt_tokens) for one in used] == [(1, told)]
+    assert (told > 0) is (reason == "pooling")
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [("/rerank", "/v1/rerank"), ("/v2/rerank", "/v1/rerank"), ("/score", "/v1/score"), ("/v1/tokenize", "/tokenize")],
+)
+async def test_other_paths_of_the_same_are_the_same(asked: str, served: str) -> None:
+    body = next(body for path, body, _ in SCORED if path == served)
+    async with engine(pooling=True) as worker, front([worker]) as gate:
+        assert (await gate.post(asked, {"model": MODEL} | body))[0] == 200
+        assert [seen.path for seen in worker.requests] == [served]
+
+
+async def test_what_a_model_was_not_trained_for_is_told() -> None:
+    async with engine(pooling=True) as worker, front([worker]) as gate:
+        status, _, data = await gate.post("/classify", {"model": MODEL, "input": "x"})
+    assert (status, "only pooling models have it" in json.loads(data)["error"]["message"]) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/rerank", "documents"), ("/v1/score", "text_2"), ("/pooling", "input"), ("/classify", "input")],
+)
+async def test_what_one_request_may_score_is_bounded(path: str, name: str) -> None:
+    items: list[Any] = ["x", {"content": []}]
+    for item in items:
+        body = json.dumps({"model": MODEL, name: [item] * (MAX_INPUTS + 1)}).encode()
+        with pytest.raises(ApiError) as refused:
+            parse(body, Endpoint(path))
+        assert (refused.value.status, refused.value.param) == (400, name)
+        assert parse(json.dumps({name: [item] * MAX_INPUTS}).encode(), Endpoint(path)).prompts == MAX_INPUTS
+
+
+def test_media_among_what_is_scored_have_names_of_the_tenant_s_own() -> None:
+    """The engine knows a medium by its name, whoever gave it."""
+    part = {"type": "image_url", "image_url": {"url": "data:x"}, "uuid": "dog"}
+    body = json.dumps({"query": {"content": [part]}, "documents": ["x", {"content": [part]}]}).encode()
+    one, other = (upstream_body(parse(body, Endpoint.RERANK), model="", salt=salt)[0] for salt in ("a", "b"))
+    assert b"dog" not in one + other
+    assert one != other
+    assert len(set(re.findall(rb'"uuid":"(\w{64})"', one))) == 1
