@@ -45,6 +45,7 @@ MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 MAX_KEYS_PER_FRAME: Final = 131_072
 MAX_OPERATIONS: Final = 16_384
 MAX_LOADS: Final = 1024
+MAX_ENDPOINTS: Final = 128
 
 PackedKeys = Annotated[bytes, Meta(min_length=8, max_length=8 * MAX_KEYS_PER_FRAME)]
 
@@ -132,6 +133,8 @@ class Hello(Struct, tag="hello", frozen=True, kw_only=True):
     """What a hit needs; keys of windows are among those reported (``hit_rule.window_key``)."""
     shares: bool = False
     """The agent passes Loads on between its control planes."""
+    endpoints: Annotated[tuple[Name, ...], Meta(max_length=MAX_ENDPOINTS)] | None = None
+    """Paths that the engine takes a POST at; None where that is not told."""
     not_indexed: Text = ""
     """Why hits on this engine cannot be told from its blocks, so that none are reported; "" where they can."""
 

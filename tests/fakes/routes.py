@@ -52,6 +52,7 @@ class Routes:
             web.get("/load", self.load, allow_head=False),
             web.get("/metrics", self.metrics, allow_head=False),
             web.get("/kv_event_sources", self.event_sources, allow_head=False),
+            web.get("/openapi.json", self.document, allow_head=False),
             web.get("/v1/models", self.models, allow_head=False),
             web.post("/v1/chat/completions", self.chat),
             web.post("/v1/completions", self.completion),
@@ -100,6 +101,9 @@ class Routes:
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         return reply({"success": self.worker.pool.clear()})
+
+    async def document(self, _: web.Request) -> web.Response:
+        return reply({"paths": {route.path: {route.method.lower(): {}} for route in self.table()}})
 
     async def is_paused(self, _: web.Request) -> web.Response:
         return reply({"is_paused": bool(self.worker.suspended)})

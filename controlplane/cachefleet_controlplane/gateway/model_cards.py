@@ -32,6 +32,7 @@ CODEX_VERSION: Final = "client_version"
 MAX_QUERY: Final = 1024
 """Bytes of a query that are read."""
 _RUNNER: Final = "--runner"
+_LISTED: Final = (*GENERATING, *POOLED, *TOKENIZING)
 
 
 class ModelListing:
@@ -111,7 +112,7 @@ def card(model: ServedModel, announced: Sequence[Hello]) -> Json:
         "max_output_tokens": longest,
         **({"parent": model.base} if model.is_adapter else {}),
         "capabilities": {
-            "endpoints": endpoints(model.declared),
+            "endpoints": endpoints(model.declared, announced),
             "prefix_caching": all(pool.spec.prefix_cache.enabled for pool in model.declared),
             "cache_hit_threshold": _all_have(announced, "gate"),
             "hand_back": _all_have(announced, "preemption") and all(map(_hands_back, model.declared)),
@@ -127,8 +128,14 @@ def card_elsewhere(model: ServedModel) -> Json:
     return told | {"capabilities": capabilities}
 
 
-def endpoints(pools: Iterable[PrefixCachePool]) -> list[str]:
-    """Return the paths that pools serve, as they are declared: a pooling runner generates nothing."""
+def endpoints(pools: Iterable[PrefixCachePool], announced: Sequence[Hello] = ()) -> list[str]:
+    """Return the paths that every worker of pools serves: as their engines tell, where all of them do.
+
+    Else as pools are declared, of which a pooling runner generates nothing.
+    """
+    told = [hello.endpoints for hello in announced]
+    if told and None not in told:
+        return [path for path in _LISTED if all(path in (served or ()) for served in told)]
     pooling = {_pools(pool.spec.engine.extra_args) for pool in pools}
     return [*(GENERATING if False in pooling else ()), *(POOLED if True in pooling else ()), *TOKENIZING]
 

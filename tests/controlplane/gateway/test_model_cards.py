@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from yarl import URL
 
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
@@ -86,6 +87,15 @@ def test_a_pooling_runner_generates_nothing(arguments: tuple[str, ...]) -> None:
 
 def test_other_arguments_mean_nothing() -> None:
     assert endpoints([with_arguments("--seed", "pooling", "--runner")]) == GENERATING + TOKENIZING
+
+
+def test_endpoints_are_those_that_every_engine_has() -> None:
+    """Where one does not tell, those that are declared."""
+    one, other = hello("a"), hello("b")
+    served = ("/classify", "/tokenize", "/v1/chat/completions", "/v1/embeddings", "/v1/load_lora_adapter")
+    one, other = replace(one, endpoints=served), replace(other, endpoints=served[1:])
+    assert endpoints([pool()], [one, other]) == ["/v1/chat/completions", "/v1/embeddings", "/tokenize"]
+    assert endpoints([pool()], [one, hello("b")]) == endpoints([pool()])
 
 
 async def test_every_name_that_is_listed_can_be_asked_for_and_no_namespace_takes_anothers() -> None:

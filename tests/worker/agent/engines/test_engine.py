@@ -103,6 +103,7 @@ async def test_a_process_is_known_by_its_facts_and_another_one_is_told_from_it(r
     assert facts.ranks[0].block_size == 4
     assert facts.ranks[0].blocks > 0
     assert next(each.feature for each in facts.ranks[0].transport) == "events"
+    assert facts.endpoints is None or {"/v1/chat/completions", "/tokenize"} <= set(facts.endpoints)
     assert (await process.poll()).process == facts.process
     await running.crash()
     await asyncio.sleep(0.05)

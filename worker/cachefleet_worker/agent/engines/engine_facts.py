@@ -60,6 +60,8 @@ class EngineFacts:
     ranks: Mapping[int, RankFacts]
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The adapters served, in the order in which they were loaded, and from where."""
+    endpoints: tuple[str, ...] | None = None
+    """Paths that it takes a POST at; None where it does not tell."""
     features: tuple[Capability, ...] = ()
     """What it can do besides serving requests and block events."""
     plugin: str = ""

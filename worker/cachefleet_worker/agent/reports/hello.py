@@ -10,7 +10,7 @@ from cachefleet_core.engine.engine_configuration import differences
 from cachefleet_core.hit_rule import membership
 from cachefleet_core.index_contract import IndexContract, RenderProfile, key_version
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS
-from cachefleet_core.report_frames import Hello
+from cachefleet_core.report_frames import MAX_ENDPOINTS, Hello
 from cachefleet_worker.agent.engines.engine_errors import EngineError
 from cachefleet_worker.agent.engines.engine_facts import EngineFacts, RankFacts
 from cachefleet_worker.agent.settings import AgentSettings
@@ -58,6 +58,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         max_batched_tokens=settings.max_batched_tokens,
         adapters=fitting(facts.adapters),
         configuration=differences(settings.asked, known.configuration),
+        endpoints=fitting_paths(facts.endpoints),
         rule=members.rule,
         shares=True,
         not_indexed=members.unknown,
@@ -67,6 +68,12 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
 def lookahead_of(facts: EngineFacts, rank: RankFacts) -> int:
     """Tokens after a block that its hash in the engine covers: as the engine tells, else as events showed."""
     return facts.lookahead if rank.lookahead is None else rank.lookahead
+
+
+def fitting_paths(paths: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The paths; None for more, or longer ones, than a frame has room for."""
+    fit = paths is not None and len(paths) <= MAX_ENDPOINTS and all(0 < len(path) <= MAX_NAME for path in paths)
+    return paths if fit else None
 
 
 def fitting(adapters: Collection[str]) -> tuple[str, ...] | None:

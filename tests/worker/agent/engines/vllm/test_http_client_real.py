@@ -124,6 +124,8 @@ async def test_the_engine_is_known(plane: ControlPlane, agent: Agent, server: Vl
     assert hello.engine_version.startswith("0.32")
     assert hello.blocks_total == server.options.num_blocks - 1
     assert hello.max_model_len == server.options.max_model_len
+    assert {"/v1/chat/completions", "/v1/messages", "/tokenize"} <= set(hello.endpoints or ())
+    assert "/v1/embeddings" not in (hello.endpoints or ())
     assert {capability.feature: capability.mode for capability in hello.capabilities}["replay"] == "zmq"
 
 

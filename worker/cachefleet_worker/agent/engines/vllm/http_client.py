@@ -94,6 +94,10 @@ class _Source(Struct):
     replay_endpoint: str | None = None
 
 
+class _Document(Struct):
+    paths: dict[str, dict[str, msgspec.Raw]]
+
+
 class _Paused(Struct):
     is_paused: bool
 
@@ -211,6 +215,16 @@ class EngineClient:
         return {
             rank: PublisherEndpoints(source.endpoint, source.replay_endpoint or "") for rank, source in answer.items()
         }
+
+    async def endpoints(self) -> tuple[str, ...] | None:
+        """The paths that it takes a POST at; None where vLLM does not say, as with --disable-fastapi-docs."""
+        try:
+            paths = _decode(await self.request("GET", "/openapi.json"), _Document).paths
+        except EngineUnreachableError:
+            raise
+        except EngineError:
+            return None
+        return tuple(sorted(path for path, methods in paths.items() if "post" in methods and "{" not in path))
 
     async def capabilities(self) -> FleetFacts | None:
         """The plugin's capability document; None without the plugin, or where it refuses the key."""

@@ -40,6 +40,7 @@ def engine_facts(settings: AgentSettings, readings: Readings) -> EngineFacts:
         process=readings.process,
         ranks={rank: _rank_facts(settings, readings, rank) for rank in readings.caches},
         adapters=models.adapters,
+        endpoints=readings.endpoints,
         features=fleet.features if fleet else _NO_PLUGIN,
         plugin=fleet.plugin if fleet else "",
         takes_policy=fleet is not None,

@@ -14,8 +14,8 @@ from cachefleet_worker.agent.engines.vllm.plugin_api import FleetFacts
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Answers of one vLLM; ``sources`` is None where it does not report them, ``fleet`` without a plugin that accepts
-    the worker key.
+    """Answers of one vLLM; ``sources`` and ``endpoints`` are None where it does not report them, ``fleet`` without a
+    plugin that accepts the worker key.
     """
 
     models: Models
@@ -25,6 +25,7 @@ class Readings:
     template: str
     sources: Mapping[int, PublisherEndpoints] | None
     process: str | None
+    endpoints: tuple[str, ...] | None = None
     fleet: FleetFacts | None = None
 
 
@@ -43,5 +44,6 @@ async def read_all(client: EngineClient) -> Readings:
         template=await client.template_digest(models.model),
         sources=await client.sources(),
         process=scrape.process,
+        endpoints=await client.endpoints(),
         fleet=await client.capabilities(),
     )
