@@ -22,13 +22,14 @@ from cachefleet_controlplane.admin.answers.entity_tags import (
 )
 from cachefleet_controlplane.admin.answers.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord
+from cachefleet_controlplane.store.tenant_records import PICOS, KeyRecord, TenantRecord, picos
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
 
 Name = Annotated[str, Path(min_length=1, max_length=128, pattern=TENANT)]
 KeyId = Annotated[str, Path(min_length=1, max_length=32)]
 
+SPEND: Final = ("spend_per_day", "spend_per_month")
 MAX_LIFE_DAYS: Final = 36_500
 MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
 
@@ -56,7 +57,7 @@ def tenant_routes(service: TenantService) -> APIRouter:
 
     @router.post("/tenants", summary="Make a tenant", status_code=201, responses=_CONFLICT)
     async def create(wanted: tenant_schemas.NewTenant, response: Response) -> tenant_schemas.Tenant:
-        fields = wanted.model_dump() | {"name": TenantId(wanted.name)}
+        fields = _stored(wanted.model_dump()) | {"name": TenantId(wanted.name)}
         made = shown_tenant(await service.create(TenantRecord(**fields)))
         response.headers["location"] = f"/admin/v1/tenants/{quote(wanted.name, safe='')}"
         return made
@@ -71,7 +72,7 @@ def tenant_routes(service: TenantService) -> APIRouter:
     async def change(
         tenant: Name, wanted: tenant_schemas.TenantChange, response: Response, if_match: IfMatch = None
     ) -> tenant_schemas.Tenant:
-        fields = wanted.model_dump(exclude_unset=True)
+        fields = _stored(wanted.model_dump(exclude_unset=True))
         changed = shown_tenant(await service.change(TenantId(tenant), fields, expecting(if_match, shown_tenant)))
         response.headers["etag"] = entity_tag(changed)
         return changed
@@ -114,12 +115,19 @@ def key_routes(service: TenantService) -> APIRouter:
 
 def shown_tenant(tenant: TenantRecord) -> tenant_schemas.Tenant:
     """A tenant as the API shows it."""
-    return tenant_schemas.Tenant.model_validate(asdict(tenant) | {"created": _time(tenant.created)})
+    spend = {name: None if (most := getattr(tenant, name)) is None else most / PICOS for name in SPEND}
+    return tenant_schemas.Tenant.model_validate(asdict(tenant) | spend | {"created": _time(tenant.created)})
 
 
 def shown_key(key: KeyRecord, now: float) -> tenant_schemas.Key:
     """A key without its hash, with its state at ``now`` (Unix seconds)."""
     return tenant_schemas.Key.model_validate(_key_fields(key, now))
+
+
+def _stored(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a tenant as they are stored, with what it may spend in picos."""
+    spend = {name: picos(fields[name]) for name in SPEND if fields.get(name) is not None}
+    return fields | spend
 
 
 def _created_key(made: tuple[KeyRecord, str], response: Response) -> tenant_schemas.CreatedKey:

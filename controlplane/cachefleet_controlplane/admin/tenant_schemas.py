@@ -9,7 +9,15 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from cachefleet_controlplane.admin.schemas import Schema
-from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, LOWEST_PRIORITY, MAX_NUMBER, KeyState
+from cachefleet_controlplane.store.tenant_records import (
+    DEFAULT_PRIORITY,
+    LEAST_SPEND,
+    LOWEST_PRIORITY,
+    MAX_NUMBER,
+    MAX_SPEND,
+    MAX_TOKENS,
+    KeyState,
+)
 from cachefleet_core.pool.section import TENANT
 
 MAX_GRACE_SECONDS: Final = 30 * 86_400
@@ -17,6 +25,9 @@ MAX_GRACE_SECONDS: Final = 30 * 86_400
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT, examples=["acme"])]
 Priority = Annotated[int, Field(strict=True, ge=0, le=LOWEST_PRIORITY, examples=[10])]
 Number = Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBER, examples=[100])]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS, examples=[5_000_000])]
+Spend = Annotated[float, Field(strict=True, ge=LEAST_SPEND, le=MAX_SPEND, allow_inf_nan=False, examples=[25.5])]
+"""In the currency of the pools' prices, to its millionth."""
 Amount = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$", examples=["12.0345"])]
 """A decimal number, exact."""
 Flag = Annotated[bool, Field(strict=True)]
@@ -37,6 +48,14 @@ class NewTenant(Schema):
     """On each replica of the control plane; null is no limit."""
     tokens_per_minute: Number | None = None
     """Prompt tokens computed and tokens generated, on each replica; null is no limit."""
+    requests_per_minute: Number | None = None
+    """On each replica; null is no limit."""
+    tokens_per_day: Tokens | None = None
+    """As of a minute, in a day of UTC and on all replicas together; null is no limit."""
+    tokens_per_month: Tokens | None = None
+    spend_per_day: Spend | None = None
+    """What may be charged in a day of UTC at the pools' prices, in their currency; null is no limit."""
+    spend_per_month: Spend | None = None
     disabled: Flag = False
     trusted: Flag = False
     """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
@@ -53,6 +72,11 @@ class TenantChange(Schema):
     priority: Priority = Field(default_factory=lambda: DEFAULT_PRIORITY)
     requests_at_once: Number | None = Field(default_factory=lambda: None)
     tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    requests_per_minute: Number | None = Field(default_factory=lambda: None)
+    tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
+    tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
+    spend_per_day: Spend | None = Field(default_factory=lambda: None)
+    spend_per_month: Spend | None = Field(default_factory=lambda: None)
     disabled: Flag = Field(default_factory=lambda: False)
     trusted: Flag = Field(default_factory=lambda: False)
 
@@ -65,6 +89,11 @@ class Tenant(Schema):
     priority: int
     requests_at_once: int | None
     tokens_per_minute: int | None
+    requests_per_minute: int | None
+    tokens_per_day: int | None
+    tokens_per_month: int | None
+    spend_per_day: float | None
+    spend_per_month: float | None
     disabled: bool
     trusted: bool
     created: datetime

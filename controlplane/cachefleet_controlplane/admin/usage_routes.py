@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import Context, Decimal
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, HTTPException, Query, Response
@@ -15,7 +14,7 @@ from pydantic import AwareDatetime
 from cachefleet_controlplane.admin import tenant_schemas
 from cachefleet_controlplane.admin.admin_openapi import ERRORS
 from cachefleet_controlplane.admin.tenant_schemas import UsageBy
-from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.tenant_records import UsageRecord, amount_text
 from cachefleet_controlplane.store.usage_log import DAY_SECONDS, HOUR_SECONDS, UsageLog
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
@@ -25,7 +24,6 @@ TRUNCATED: Final = "x-cachefleet-truncated"
 """Header of a CSV answer from which rows are missing."""
 MAX_ROWS: Final = 100_000
 AMOUNTS: Final = ("charged", "saved", "wasted", "compute_saved", "compute_wasted")
-_EXACT: Final = Context(prec=80)
 _DEFAULT_SPANS: Final = {UsageBy.HOUR: timedelta(hours=24), UsageBy.DAY: timedelta(days=30)}
 _STEPS: Final = {UsageBy.HOUR: HOUR_SECONDS, UsageBy.DAY: DAY_SECONDS}
 _EXAMPLE: Final = (
@@ -86,14 +84,8 @@ def shown(record: UsageRecord) -> tenant_schemas.Usage:
         computed_tokens=record.prompt_tokens - record.cached_tokens,
         completion_tokens=record.completion_tokens,
         recomputed_tokens=record.recomputed_tokens,
-        **{name: _amount(getattr(record, name)) for name in AMOUNTS},
+        **{name: amount_text(getattr(record, name)) for name in AMOUNTS},
     )
-
-
-def _amount(picos: int) -> str:
-    """An amount as a decimal number of the currency."""
-    whole = Decimal(picos)
-    return format(whole.scaleb(-12, context=_EXACT).normalize(_EXACT), "f")
 
 
 def _span(start: datetime | None, to: datetime | None, now: float, default: timedelta) -> tuple[int, int]:

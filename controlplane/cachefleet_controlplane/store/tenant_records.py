@@ -6,6 +6,7 @@ Times are Unix seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from enum import StrEnum
 from typing import Final
 
@@ -16,8 +17,25 @@ DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100
 PICOS: Final = 10**12
 """In one unit of the currency of amounts."""
+_EXACT: Final = Context(prec=80)
 MAX_NUMBER: Final = 2**31 - 1
-"""Upper bound of salt versions and limits."""
+"""Upper bound of salt versions and of limits of requests, and of tokens a minute."""
+MAX_TOKENS: Final = 10**15
+"""Upper bound of tokens a day or month."""
+MAX_SPEND: Final = 10**6
+"""Upper bound of spending a day or month, in units of the currency."""
+LEAST_SPEND: Final = 1e-6
+"""As the least price; limits are to a millionth, too."""
+
+
+def picos(amount: float) -> int:
+    """An amount of the currency in picos, to its millionth."""
+    return round(amount * 10**6) * 10**6
+
+
+def amount_text(amount: int) -> str:
+    """An amount in picos as a decimal number of the currency, exact."""
+    return format(Decimal(amount).scaleb(-12, context=_EXACT).normalize(_EXACT), "f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +50,13 @@ class TenantRecord:
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
     """Computed prompt tokens and completion tokens."""
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    """As of a minute, but of a day of UTC."""
+    tokens_per_month: int | None = None
+    spend_per_day: int | None = None
+    """What may be charged at its pools' prices in a day of UTC, in picos of their currency."""
+    spend_per_month: int | None = None
     disabled: bool = False
     trusted: bool = False
     """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
@@ -78,6 +103,19 @@ class Tenancy:
     """Why nobody is served without a key when there is none."""
 
 
+@dataclass(slots=True)
+class Totals:
+    """What was used in some time: computed prompt tokens and completion tokens, and what they cost, in picos."""
+
+    tokens: int = 0
+    charged: int = 0
+
+    def add(self, used: UsageRecord | Totals) -> None:
+        """Add what was used."""
+        self.tokens += used.tokens
+        self.charged += used.charged
+
+
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
 class UsageRecord:
     """What one tenant used of one model in the hour that begins at ``hour``."""
@@ -102,3 +140,8 @@ class UsageRecord:
     """Cost of the devices' time that cached tokens would have taken."""
     compute_wasted: int = 0
     """Cost of the devices' time that recomputed tokens took."""
+
+    @property
+    def tokens(self) -> int:
+        """Computed prompt tokens and completion tokens."""
+        return self.prompt_tokens - self.cached_tokens + self.completion_tokens

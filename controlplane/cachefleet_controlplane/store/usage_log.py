@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, func, select
+from sqlalchemy import Connection, Table, case, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.tables import UsageRow
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.tenant_records import Totals, UsageRecord
 from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,12 @@ class UsageRepository(Protocol):
 
         With a ``step`` of several hours those of each are summed up, and ``hour`` is its beginning.
         """
+        ...
+
+    def spent(
+        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
+    ) -> dict[tuple[TenantId, bool], Totals]:
+        """What tenants used in hours from ``start`` on and before ``end``, by tenant and by whether from ``day`` on."""
         ...
 
     def prune(self, before: int) -> int:
@@ -114,6 +120,24 @@ class UsageLog:
                 return await self._in_thread(ask)
         except TimeoutError as error:
             raise StoreError("unavailable", "the store did not answer in time") from error
+
+    async def spent(
+        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
+    ) -> dict[tuple[TenantId, bool], Totals]:
+        """What tenants used by now, of other replicas what they have written; as of ``SqlUsage.spent``. StoreError."""
+        ask = partial(self._repository.spent, tenants, start=start, end=end, day=day)
+        try:
+            async with asyncio.timeout(self._bounds.answer_seconds):
+                await self.flush()
+                async with self._writing:  # nothing is on its way to the store while it is read
+                    found = await self._in_thread(ask)
+        except TimeoutError as error:
+            raise StoreError("unavailable", "the store did not answer in time") from error
+        asked = frozenset(tenants)
+        for used in self._waiting.values():
+            if used.tenant in asked and start <= used.hour < end:
+                found.setdefault((used.tenant, used.hour >= day), Totals()).add(used)
+        return found
 
     async def flush(self) -> None:
         """Write what waits. After a StoreError it still waits. Cancelling the caller does not cancel the write."""
@@ -229,6 +253,18 @@ class SqlUsage:
             query = query.where(_usage.c.tenant == tenant)
         with self._database.transaction() as connection:
             return [_record(dict(row)) for row in connection.execute(query).mappings()]
+
+    def spent(
+        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
+    ) -> dict[tuple[TenantId, bool], Totals]:
+        """What tenants used in hours from ``start`` on and before ``end``, by tenant and by whether from ``day`` on."""
+        later = case((_usage.c.hour >= day, 1), else_=0)
+        tokens = _usage.c.prompt_tokens - _usage.c.cached_tokens + _usage.c.completion_tokens
+        query = select(_usage.c.tenant, later, func.sum(tokens), func.sum(_usage.c.charged))
+        query = query.where(_usage.c.hour >= start, _usage.c.hour < end, _usage.c.tenant.in_(tenants))
+        with self._database.transaction() as connection:
+            rows = connection.execute(query.group_by(_usage.c.tenant, later)).all()
+        return {(row[0], bool(row[1])): Totals(int(row[2]), int(row[3])) for row in rows}
 
     def prune(self, before: int) -> int:
         """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""

@@ -1,4 +1,4 @@
-"""One tenant's requests in flight and tokens of the last minute, checked against its limits. Pure; seconds."""
+"""One tenant's requests in flight, and requests and tokens of the last minute, against its limits. Pure; seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ RETRY_SECONDS: Final = 1
 
 
 class Limit(StrEnum):
-    """Which limit a request would exceed; the value is a metric's label."""
+    """Which limit a request would exceed; the value is a TenantRecord's field, a metric's label and an error's code."""
 
     REQUESTS_AT_ONCE = "requests_at_once"
+    REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
+    TOKENS_PER_DAY = "tokens_per_day"
+    TOKENS_PER_MONTH = "tokens_per_month"
+    SPEND_PER_DAY = "spend_per_day"
+    SPEND_PER_MONTH = "spend_per_month"
 
 
 class Spent:
-    """Tokens of the last minute by the whole second they were spent in: at most WINDOW_SECONDS entries."""
+    """Tokens or requests of the last minute by the whole second they were spent in: at most WINDOW_SECONDS entries."""
 
     __slots__ = ("_seconds", "total")
 
@@ -61,18 +66,31 @@ class Spent:
 
 
 class TenantLoad:
-    """One tenant's requests in flight and tokens spent."""
+    """One tenant's requests in flight, and what it has spent in the last minute."""
 
-    __slots__ = ("requests", "spent")
+    __slots__ = ("asked", "limited", "requests", "spent", "tenant")
 
     def __init__(self) -> None:
         self.requests = 0
         self.spent = Spent()
+        """Tokens."""
+        self.asked = Spent()
+        """Requests; counted only where they are limited."""
+        self.tenant: TenantRecord | None = None
+        self.limited = False
+        """Whether ``tenant`` has any limit."""
+
+    def hold_to(self, tenant: TenantRecord) -> None:
+        """Take the limits of a tenant's present record."""
+        self.tenant = tenant
+        self.limited = any(getattr(tenant, limit) is not None for limit in Limit)
 
     def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
         """The limit that one more request would exceed, and the seconds to wait; None where there is none."""
         if tenant.requests_at_once is not None and self.requests >= tenant.requests_at_once:
             return Limit.REQUESTS_AT_ONCE, RETRY_SECONDS
+        if tenant.requests_per_minute is not None and (wait := self.asked.wait(tenant.requests_per_minute, now)):
+            return Limit.REQUESTS_PER_MINUTE, wait
         if tenant.tokens_per_minute is not None and (wait := self.spent.wait(tenant.tokens_per_minute, now)):
             return Limit.TOKENS_PER_MINUTE, wait
         return None
@@ -80,4 +98,5 @@ class TenantLoad:
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""
         self.spent.expire(now)
-        return not self.requests and not self.spent.total
+        self.asked.expire(now)
+        return not self.requests and not self.spent.total and not self.asked.total

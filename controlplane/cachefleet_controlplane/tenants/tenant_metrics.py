@@ -45,7 +45,7 @@ class TenantMetrics:
             counter.labels(name).inc(getattr(used, amount) / PICOS)
 
     def refused(self, tenant: str, reason: str) -> None:
-        """Count a refused request of a known tenant: disabled, requests_at_once or tokens_per_minute."""
+        """Count a refused request of a known tenant: disabled, or the Limit that it reached."""
         self._refusals.labels(self._name(tenant), reason).inc()
 
     def _name(self, tenant: str) -> str:

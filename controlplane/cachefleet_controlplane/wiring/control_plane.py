@@ -166,6 +166,7 @@ class ControlPlane:
         self._start("tenants", self.tenancy.tenants.run)
         self._start("audit", self.audit.run)
         self._start("usage", self.tenancy.usage.run)
+        self._start("budgets", self.tenancy.budgets.run)
         self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)

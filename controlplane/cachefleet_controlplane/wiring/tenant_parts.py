@@ -12,6 +12,8 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
+from cachefleet_controlplane.tenants.budget_keeper import BudgetKeeper
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
@@ -22,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TenantParts:
-    """The parts of tenants; run ``tenants`` and ``usage`` as tasks, which must end before the store closes."""
+    """The parts of tenants; run ``tenants``, ``usage`` and ``budgets`` as tasks that end before the store closes."""
 
     tenants: Tenants
     usage: UsageLog
+    budgets: BudgetKeeper
     admission: AdmissionMiddleware
     service: TenantService
 
@@ -46,8 +49,10 @@ def tenant_parts(
     usage_bounds = UsageBounds(days=settings.usage_days)
     usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=usage_bounds)
     hash_key = fleet_key.api_key_hash_key
-    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record)
+    budgets = Budgets(informed=False)
+    keeper = BudgetKeeper(budgets, tenants, usage, metrics=metrics, wall_clock=time.time)
+    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record, budgets=budgets)
     service = TenantService(
         tenants, repository, hash_key, private=settings.private_store, ephemeral=settings.store_ends_with_pod
     )
-    return TenantParts(tenants, usage, admission, service)
+    return TenantParts(tenants, usage, keeper, admission, service)

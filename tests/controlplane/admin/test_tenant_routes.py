@@ -26,6 +26,11 @@ ACME = {
     "priority": 50,
     "requestsAtOnce": None,
     "tokensPerMinute": None,
+    "requestsPerMinute": None,
+    "tokensPerDay": None,
+    "tokensPerMonth": None,
+    "spendPerDay": None,
+    "spendPerMonth": None,
     "disabled": False,
     "trusted": False,
     "created": "2027-01-15T08:00:00Z",
@@ -95,8 +100,17 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncCli
 
 async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
     given: dict[str, Any] = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1}
-    given |= {"disabled": True, "trusted": True}
+    given |= {"disabled": True, "trusted": True, "requestsPerMinute": 60, "tokensPerDay": 10**15, "tokensPerMonth": 1}
+    given |= {"spendPerDay": 0.000001, "spendPerMonth": 1_000_000}
     assert await make(client, "a", **given) == ACME | given | {"name": "a"}
+
+
+async def test_spending_is_kept_to_a_millionth_of_the_currency(client: httpx.AsyncClient) -> None:
+    for spend, kept in ((19.99, 19.99), (999_999.999999, 999_999.999999), (0.1234567, 0.123457)):
+        name = str(spend).replace(".", "-")
+        assert (await make(client, name, spendPerDay=spend))["spendPerDay"] == kept
+    changed = await client.patch("/tenants/19-99", json={"spendPerMonth": 5, "spendPerDay": None})
+    assert (changed.json()["spendPerMonth"], changed.json()["spendPerDay"]) == (5, None)
 
 
 async def test_a_name_is_taken_once(client: httpx.AsyncClient) -> None:
@@ -118,6 +132,11 @@ async def test_a_name_is_taken_once(client: httpx.AsyncClient) -> None:
         ({"name": "a", "requestsAtOnce": 0}, "body.requestsAtOnce"),
         ({"name": "a", "tokensPerMinute": 2**31}, "body.tokensPerMinute"),
         ({"name": "a", "saltVersion": 0}, "body.saltVersion"),
+        ({"name": "a", "requestsPerMinute": 0}, "body.requestsPerMinute"),
+        ({"name": "a", "tokensPerDay": 10**15 + 1}, "body.tokensPerDay"),
+        ({"name": "a", "tokensPerMonth": 1.5}, "body.tokensPerMonth"),
+        ({"name": "a", "spendPerDay": 0}, "body.spendPerDay"),
+        ({"name": "a", "spendPerMonth": 1_000_001}, "body.spendPerMonth"),
         ({"name": "a", "disabled": 1}, "body.disabled"),
         ({"name": "a", "colour": "red"}, "body.colour"),
     ],

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from cachefleet_controlplane.console.pages import tenant_pages
+from cachefleet_controlplane.console.pages.tenant_limits import FIELDS
 from cachefleet_controlplane.internal_auth.admin_rights import TENANTS
 from cachefleet_controlplane.internal_auth.authorizer import Asked
 from tests.controlplane.admin.conftest import Doorkeeper
@@ -39,12 +40,13 @@ async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csr
 async def test_limits_are_set_and_taken_away(browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper) -> None:
     await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
     shown = limits_form((await browser.get("/tenants/acme")).text)
-    assert shown | {"etag": ""} == {"etag": "", "tokensPerMinute": "", "requestsAtOnce": "", "priority": "50"}
-    form = shown | {"csrf": csrf, "tokensPerMinute": "200000", "requestsAtOnce": " 4 "}
+    limits = {field.name: "" for field in FIELDS}
+    assert shown | {"etag": ""} == {"etag": ""} | limits | {"priority": "50"}
+    form = shown | {"csrf": csrf, "tokensPerMinute": "200000", "requestsAtOnce": " 4 ", "spendPerMonth": "19.99"}
     changed = await browser.post("/tenants/acme/limits", data=form)
     assert (changed.status_code, "The limits hold from now on." in changed.text) == (200, True)
     assert Asked("update", name="acme", resource=TENANTS) in doorkeeper.asked
-    for words in ("<dd>200,000</dd>", "<dd>4</dd>", "<dd>50</dd>"):
+    for words in ("<dd>200,000</dd>", "<dd>4</dd>", "<dd>50</dd>", "<dd>19.99</dd>"):
         assert words in changed.text, words
     again = limits_form(changed.text) | {"csrf": csrf, "tokensPerMinute": "", "priority": "0"}
     page = (await browser.post("/tenants/acme/limits", data=again)).text
@@ -62,6 +64,15 @@ async def test_a_limit_out_of_range_is_told(browser: httpx.AsyncClient, csrf: st
     assert limits_form(wrong.text)["requestsAtOnce"] == "7", "what was sent stands in the form"
     assert limits_form((await browser.get("/tenants/acme")).text)["requestsAtOnce"] == ""
     assert "<script>alert" not in wrong.text
+
+
+@pytest.mark.parametrize("sent", ["0", "-1", "1000000.1", "0.0000001", "1e3", "1.2.3", "nan", "."])
+async def test_an_amount_out_of_range_is_told(browser: httpx.AsyncClient, csrf: str, sent: str) -> None:
+    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
+    form = limits_form((await browser.get("/tenants/acme")).text) | {"csrf": csrf, "spendPerDay": sent}
+    wrong = await browser.post("/tenants/acme/limits", data=form)
+    told = "Spending a day: a number from 0.000001 to 1,000,000, or nothing for no limit."
+    assert (wrong.status_code, told in wrong.text) == (422, True)
 
 
 async def test_every_wrong_limit_is_named(browser: httpx.AsyncClient, csrf: str) -> None:

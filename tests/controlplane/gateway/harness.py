@@ -47,6 +47,7 @@ from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.store.decision_log import LaterRecord
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tracing.tracer import Tracer
 from cachefleet_controlplane.transport.client_websocket import MessageBounds, client_websocket
@@ -306,6 +307,7 @@ async def front(
     bounds: GatewayBounds | None = None,
     known: Known | None = None,
     used: Callable[[UsageRecord], None] | None = None,
+    budgets: Budgets | None = None,
     handles: Callable[[Fleet, Metrics], Handles] | None = None,
     sockets: SocketLimits | None = None,
     drain_seconds: float = 1,
@@ -351,6 +353,7 @@ async def front(
                 hash_key=FLEET_KEY.api_key_hash_key,
                 metrics=metrics,
                 record=used or (lambda _: None),
+                budgets=budgets,
                 clock=loop_time,
             ),
             record=partial(_keep, records, metrics if used else None),

@@ -70,6 +70,26 @@ def test_requests_at_once_are_counted_as_they_come_and_go() -> None:
     assert load.over(tenant, 0.0) == (Limit.REQUESTS_AT_ONCE, RETRY_SECONDS)
 
 
+def test_requests_of_the_last_minute_say_how_long_to_wait() -> None:
+    load, tenant = TenantLoad(), TenantRecord(name=ACME, requests_per_minute=2)
+    load.asked.add(1, 10.0)
+    assert load.over(tenant, 20.0) is None
+    load.asked.add(1, 30.0)
+    assert load.over(tenant, 30.5) == (Limit.REQUESTS_PER_MINUTE, 40)
+    assert load.over(tenant, 70.0) is None
+    assert not load.idle(80.0)
+    assert load.idle(90.0)
+
+
+def test_a_load_is_limited_by_the_present_record_of_its_tenant() -> None:
+    load = TenantLoad()
+    for limit in Limit:
+        load.hold_to(TenantRecord(name=ACME, **{limit: 1}))  # type: ignore[arg-type]
+        assert load.limited
+        load.hold_to(TenantRecord(name=ACME))
+        assert not load.limited
+
+
 def test_tokens_of_the_last_minute_say_how_long_to_wait() -> None:
     load, tenant = TenantLoad(), TenantRecord(name=ACME, tokens_per_minute=100)
     load.spent.add(60, 10.0)

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.store.tenant_records import LOWEST_PRIORITY, MAX_NUMBER
+from cachefleet_controlplane.store.tenant_records import (
+    LEAST_SPEND,
+    LOWEST_PRIORITY,
+    MAX_NUMBER,
+    MAX_SPEND,
+    MAX_TOKENS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,37 +22,63 @@ class LimitField:
     name: str
     """As the admin API has it."""
     label: str
-    least: int
+    least: float
     most: int
     optional: bool = True
     """It may be empty: no limit."""
+    step: float = 1
+    """What its values are multiples of: 1, or a part of the currency."""
 
-    def parsed(self, text: str) -> int | None:
+    def parsed(self, text: str) -> float | None:
         """The number, None for an empty field. ValueError, which says what is allowed."""
         text = text.strip()
         if not text and self.optional:
             return None
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(self.most)) else -1
+        number = self._number(text)
         if not self.least <= number <= self.most:
             raise ValueError(f"{self.label}: {self.allowed}.")
         return number
 
+    def _number(self, text: str) -> float:
+        """-1 where it is none."""
+        whole, _, part = text.partition(".")
+        digits = whole + part
+        if not (digits.isascii() and digits.isdecimal() and len(whole) <= len(str(self.most)) and len(part) <= _PLACES):
+            return -1
+        return (-1 if "." in text else int(text)) if self.step == 1 else float(text)
+
+    def shown(self, value: float | None) -> str:
+        """What holds, in words."""
+        return "no limit" if value is None else f"{value:,}" if isinstance(value, int) else _text(value)
+
+    @property
+    def lowest(self) -> str:
+        """The least value, as a form has it."""
+        return _text(self.least)
+
     @property
     def allowed(self) -> str:
         """What may be sent, in words."""
-        return f"a whole number from {self.least:,} to {self.most:,}{', or nothing for no limit' * self.optional}"
+        kind, least = ("whole number", f"{self.least:,}") if self.step == 1 else ("number", self.lowest)
+        return f"a {kind} from {least} to {self.most:,}{', or nothing for no limit' * self.optional}"
 
 
+_PLACES: Final = 6
 FIELDS: Final = (
+    LimitField(name="requestsPerMinute", label="Requests a minute", least=1, most=MAX_NUMBER),
     LimitField(name="tokensPerMinute", label="Tokens a minute", least=1, most=MAX_NUMBER),
+    LimitField(name="tokensPerDay", label="Tokens a day", least=1, most=MAX_TOKENS),
+    LimitField(name="tokensPerMonth", label="Tokens a month", least=1, most=MAX_TOKENS),
+    LimitField(name="spendPerDay", label="Spending a day", least=LEAST_SPEND, most=MAX_SPEND, step=LEAST_SPEND),
+    LimitField(name="spendPerMonth", label="Spending a month", least=LEAST_SPEND, most=MAX_SPEND, step=LEAST_SPEND),
     LimitField(name="requestsAtOnce", label="Requests at once", least=1, most=MAX_NUMBER),
     LimitField(name="priority", label="Priority", least=0, most=LOWEST_PRIORITY, optional=False),
 )
 
 
-def change_of(form: Mapping[str, str]) -> tuple[Mapping[str, int | None], Sequence[str]]:
+def change_of(form: Mapping[str, str]) -> tuple[Mapping[str, float | None], Sequence[str]]:
     """What a form changes, and what is wrong with it, a sentence for each field. A field that it lacks stays."""
-    wanted: dict[str, int | None] = {}
+    wanted: dict[str, float | None] = {}
     problems = []
     for field in FIELDS:
         try:
@@ -59,5 +91,10 @@ def change_of(form: Mapping[str, str]) -> tuple[Mapping[str, int | None], Sequen
 
 def shown_values(tenant: Mapping[str, Any], form: Mapping[str, str] | None) -> Mapping[str, str]:
     """What stands in the fields: what was sent, where that was refused, else what holds."""
-    held = {field.name: "" if tenant[field.name] is None else str(tenant[field.name]) for field in FIELDS}
+    held = {field.name: "" if tenant[field.name] is None else _text(tenant[field.name]) for field in FIELDS}
     return held | {name: form[name] for name in held if form and name in form}
+
+
+def _text(number: float) -> str:
+    """A number as it stands in a field: 25.5, 0.000001."""
+    return str(number) if isinstance(number, int) else f"{number:.{_PLACES}f}".rstrip("0").rstrip(".")

@@ -12,7 +12,8 @@ from typing import Final, Protocol, Self
 from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord, amount_text
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
 from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
@@ -44,7 +45,12 @@ _MESSAGES: Final = {
 }
 _OVER: Final = {
     Limit.REQUESTS_AT_ONCE: "Tenant `{0.name}` may have {0.requests_at_once} requests at once.",
+    Limit.REQUESTS_PER_MINUTE: "Tenant `{0.name}` may make {0.requests_per_minute} requests a minute.",
     Limit.TOKENS_PER_MINUTE: "Tenant `{0.name}` may use {0.tokens_per_minute} tokens a minute.",
+    Limit.TOKENS_PER_DAY: "Tenant `{0.name}` may use {0.tokens_per_day} tokens a day (UTC).",
+    Limit.TOKENS_PER_MONTH: "Tenant `{0.name}` may use {0.tokens_per_month} tokens a month (UTC).",
+    Limit.SPEND_PER_DAY: "Tenant `{0.name}` may spend {1} a day (UTC).",
+    Limit.SPEND_PER_MONTH: "Tenant `{0.name}` may spend {1} a month (UTC).",
 }
 
 
@@ -121,6 +127,7 @@ class AdmissionMiddleware:
         hash_key: bytes,
         metrics: Metrics,
         record: Callable[[UsageRecord], None] = lambda _: None,
+        budgets: Budgets | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -129,6 +136,8 @@ class AdmissionMiddleware:
         self._metrics = metrics
         self._tenant_metrics = TenantMetrics(metrics)
         self._record = record
+        self._budgets = Budgets() if budgets is None else budgets
+        self._read = False
         self._clock = clock
         self._wall_clock = wall_clock
         self._loads: dict[TenantId, TenantLoad] = {}
@@ -154,11 +163,15 @@ class AdmissionMiddleware:
         return known
 
     async def informed(self) -> None:
-        """Wait until the tenants are known, FIRST_READ_SECONDS at most; returns at once except after the start."""
-        if not self._known.informed.is_set():
+        """Wait until tenants and what they have used are known, FIRST_READ_SECONDS at most; returns at
+        once except after the start.
+        """
+        if not self._read:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_READ_SECONDS):
                     await self._known.informed.wait()
+                    await self._budgets.informed.wait()
+                    self._read = True
 
     def enter(self, headers: Iterable[Header], *, limited: bool) -> AdmittedRequest:
         """Admit a request for as long as the context lasts; ``limited``: it counts against its tenant's limits.
@@ -202,15 +215,20 @@ class AdmissionMiddleware:
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
     def _check(self, tenant: TenantRecord, load: TenantLoad) -> None:
-        if tenant.requests_at_once is None and tenant.tokens_per_minute is None:
+        if load.tenant is not tenant:
+            load.hold_to(tenant)
+        if not load.limited:
             return
-        over = load.over(tenant, self._clock())
+        now = self._clock()
+        over = load.over(tenant, now) or self._budgets.over(tenant, self._wall_clock())
         if over is None:
+            if tenant.requests_per_minute is not None:
+                load.asked.add(1, now)
             return
         self.left(tenant, load)
         limit, seconds = over
         self._tenant_metrics.refused(tenant.name, limit)
-        message = f"{_OVER[limit].format(tenant)} Try again in {seconds} s."
+        message = f"{_OVER[limit].format(tenant, amount_text(getattr(tenant, limit)))} Try again in {seconds} s."
         raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
 
     def check_more(self, tenant: TenantRecord, load: TenantLoad, sequences: int) -> None:
@@ -228,6 +246,7 @@ class AdmissionMiddleware:
     def used(self, used: UsageRecord) -> None:
         """Count what settled requests used of workers."""
         self._tenant_metrics.used(used)
+        self._budgets.add(used)
         self._record(used)
 
     def settle(self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace) -> tuple[int, int, int]:

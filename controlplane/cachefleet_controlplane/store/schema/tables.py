@@ -82,6 +82,11 @@ class TenantRow(SQLModel, table=True):
     priority: int
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
+    tokens_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
+    spend_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
+    spend_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
     disabled: bool
     trusted: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=false()))
     created: float = Field(sa_column=Column(Float(53), nullable=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -44,6 +44,15 @@ AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on eac
 PerMinute = Annotated[
     int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones on each replica; 0 is no limit.")
 ]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=NUMBER",
+        help="requests-per-minute on each replica, tokens-per-day, tokens-per-month, spend-per-day or spend-per-month "
+        "(of UTC, on all replicas); 0 is no limit. May be repeated.",
+    ),
+]
 Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]
 Trusted = Annotated[
     bool | None,
@@ -69,6 +78,7 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
         priority: Priority = None,
         requests_at_once: AtOnce = None,
         tokens_per_minute: PerMinute = None,
+        limits: Limits = None,
         salt_version: SaltVersion = None,
         disabled: Disabled = None,
         trusted: Trusted = None,
@@ -81,7 +91,7 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
             disabled=disabled,
             trusted=trusted,
         )
-        command(show, name, settings)
+        command(show, name, {**settings, **_limits(limits or ())})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
@@ -198,7 +208,36 @@ def admit_all(show: Show) -> None:
     show.item(lambda client: client.post("access/open", {}), ACCESS)
 
 
-def _settings(**given: int | bool | None) -> dict[str, int | bool | None]:
+def _settings(**given: int | bool | None) -> Item:
     """The fields that were given; a limit of 0 becomes null, no limit."""
     limits = {"requestsAtOnce", "tokensPerMinute"}
     return {name: value or None if name in limits else value for name, value in given.items() if value is not None}
+
+
+_LIMITS: Final[Mapping[str, tuple[str, type[int | float], int]]] = {
+    "requests-per-minute": ("requestsPerMinute", int, 2**31 - 1),
+    "tokens-per-day": ("tokensPerDay", int, 10**15),
+    "tokens-per-month": ("tokensPerMonth", int, 10**15),
+    "spend-per-day": ("spendPerDay", float, 10**6),
+    "spend-per-month": ("spendPerMonth", float, 10**6),
+}
+"""The field of each limit, its kind of number, and the most that it may be."""
+
+
+def _limits(given: Iterable[str]) -> Item:
+    """Limits by their fields; one of 0 becomes null, no limit. BadParameter for one that is none, or out of range."""
+    found: dict[str, float | None] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        if name not in _LIMITS:
+            raise typer.BadParameter(f"{one!r}: NAME is one of {', '.join(_LIMITS)}", param_hint="--limit")
+        field, kind, most = _LIMITS[name]
+        try:
+            number = kind(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= most:
+            words = "whole number" if kind is int else "number"
+            raise typer.BadParameter(f"{one!r}: a {words} from 0 (no limit) to {most}", param_hint="--limit")
+        found[field] = number or None
+    return found

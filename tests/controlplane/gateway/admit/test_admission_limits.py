@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_end
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import TenantId
@@ -54,6 +56,41 @@ async def test_over_its_tokens_a_minute_a_tenant_is_429_until_it_is_under_them()
         status, told, body = await ask(gate, ACME)
         assert (status, body["error"]["code"]) == (429, "tokens_per_minute")
         assert 1 <= int(told["retry-after"]) <= 60
+        assert (await ask(gate, UMBRELLA))[0] == 200
+
+
+async def test_over_its_requests_a_minute_a_tenant_is_429_until_it_is_under_them() -> None:
+    limited = TenantRecord(name=ACME.name, requests_per_minute=2)
+    async with engine() as worker, front([worker], known=Known(directory(limited, UMBRELLA))) as gate:
+        assert [(await ask(gate, ACME, max_tokens=1))[0] for _ in range(2)] == [200, 200]
+        status, told, body = await ask(gate, ACME)
+        assert (status, body["error"]["code"]) == (429, "requests_per_minute")
+        assert 50 <= int(told["retry-after"]) <= 60
+        assert "may make 2 requests a minute" in body["error"]["message"]
+        assert (await ask(gate, UMBRELLA))[0] == 200
+        assert len(salts(worker)) == 2, "what is refused goes to no worker"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [("tokens_per_day", 5, "may use 5 tokens a day"), ("spend_per_month", 5 * 10**6, "may spend 0.000005 a month")],
+)
+async def test_over_a_limit_by_the_calendar_a_tenant_is_429_until_the_period_ends(
+    limit: str, most: int, said: str
+) -> None:
+    limited = TenantRecord(name=ACME.name, **{limit: most})  # type: ignore[arg-type]
+    budgets, prices = Budgets(), "{input: 1.0, output: 1.0}"
+    budgets.watch([limited])
+    known = Known(directory(limited, UMBRELLA))
+    async with engine() as worker, front([worker], known=known, budgets=budgets, pricing=prices) as gate:
+        assert (await ask(gate, ACME))[0] == 200
+        await until(lambda: gate.gateway.under_way == 0)
+        gate.metrics.registry.settle()
+        status, told, body = await ask(gate, ACME)
+        assert (status, body["error"]["code"]) == (429, limit)
+        assert said in body["error"]["message"]
+        now, period = time.time(), Period(limit.rpartition("_")[2])
+        assert abs(int(told["retry-after"]) - (period_end(period, now) - now)) < 5
         assert (await ask(gate, UMBRELLA))[0] == 200
 
 

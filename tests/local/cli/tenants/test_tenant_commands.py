@@ -105,6 +105,11 @@ def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
     assert changed["trusted"] is False
     for option, trusted in (("--trusted", True), ("--untrusted", False)):
         assert json.loads(command("set", "acme", option, "-o", "json")[1])["trusted"] is trusted
+    limits = ("requests-per-minute=60", "tokens-per-day=7000000000", "spend-per-month=12.5")
+    set_ = json.loads(command("set", "acme", *(f"--limit={one}" for one in limits), "-o", "json")[1])
+    assert (set_["requestsPerMinute"], set_["tokensPerDay"], set_["spendPerMonth"]) == (60, 7_000_000_000, 12.5)
+    none = ("--limit", "requests-per-minute=0", "--limit", "tokens-per-day=0", "--limit", "spend-per-month=0")
+    assert json.loads(command("set", "acme", *none, "-o", "json")[1]) == changed | {"trusted": False}
     _, out, _ = command("list", "--output", "yaml")
     assert yaml.safe_load(out) == [changed]
     assert command("delete", "acme", "--yes") == (0, "acme: deleted\n", "")
@@ -228,6 +233,10 @@ def test_what_tenants_have_of_the_idle_caches_is_listed(command: Command) -> Non
     ("arguments", "status", "said"),
     [
         (("set", "nobody", "--priority", "1"), 1, "there is no tenant nobody"),
+        (("set", "acme", "--limit", "tokens-per-week=1"), 2, "NAME is one of requests-per-minute, tokens-per-day"),
+        (("set", "acme", "--limit", "tokens-per-day=1.5"), 2, "a whole number from 0 (no limit) to 1000000000000000"),
+        (("set", "acme", "--limit", "spend-per-day=1e7"), 2, "a number from 0 (no limit) to 1000000"),
+        (("set", "acme", "--limit", "spend-per-day=nan"), 2, "a number from 0 (no limit) to 1000000"),
         (("keys", "create", "nobody"), 1, "there is no tenant nobody"),
         (("keys", "revoke", "acme", "k1"), 1, "tenant acme has no key k1"),
         (("create", "acme"), 1, "acme exists already"),
