@@ -60,8 +60,8 @@ NODE_PROGRAMS = (
     Program("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
 )
 OLDER = {
-    "1.31": "v1.31.14",
-    "1.32": "v1.32.13",
+    "1.31": "v1.31.13",
+    "1.32": "v1.32.12",
     "1.33": "v1.33.13",
     "1.34": "v1.34.4",
     "1.35": "v1.35.4",
