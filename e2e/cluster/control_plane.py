@@ -48,6 +48,7 @@ CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
 )
+FRONT_PROXY = "front-proxy-client"
 _SERVICE_HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 
@@ -171,7 +172,21 @@ class ControlPlane(ApiServer):
             "--allow-privileged",
             "--shutdown-delay-duration=0s",
             *(audit.flags(self.folder) if self.audit else ()),
+            *self._aggregation_flags(),
             *self._node_flags(),
+        ]
+
+    def _aggregation_flags(self) -> list[str]:
+        """For APIs that others answer behind this server: they learn from its certificate who asks."""
+        pair = self.client_pair(Identity(FRONT_PROXY))
+        return [
+            f"--proxy-client-cert-file={pair.certificate}",
+            f"--proxy-client-key-file={pair.key}",
+            f"--requestheader-client-ca-file={self._authority.certificate}",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         ]
 
     def _node_flags(self) -> list[str]:

@@ -19,6 +19,7 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 _PATHS: Final[Mapping[str, str]] = {
+    "APIService": "apis/apiregistration.k8s.io/v1/apiservices",
     "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "ConfigMap": "api/v1/{}configmaps",

@@ -23,6 +23,12 @@ MATRIX: Final[dict[str, Values]] = {
     "two families": {"ipFamilyPolicy": "PreferDualStack"},
     "single": {"operator": {"replicas": 1}, "controlPlane": {"replicas": 1}},
     "autoscaled": {"controlPlane": {"replicas": None}},
+    "pools by HPA": {
+        "autoscaling": {
+            "kind": "HorizontalPodAutoscaler",
+            "pools": [{"namespace": "serving", "name": "qwen", "maxWorkers": 4}],
+        }
+    },
     "persistent": {"controlPlane": {"replicas": 1, "persistence": {"enabled": True, "storageClass": "fast"}}},
     "claimed": {"controlPlane": {"replicas": 1, "persistence": {"enabled": True, "existingClaim": "mine"}}},
     "database": {"controlPlane": {"replicas": 3, "databaseUrlSecretRef": {"name": "db", "key": "uri"}}},

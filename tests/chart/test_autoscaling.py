@@ -1,4 +1,4 @@
-"""ScaledObjects: of each pool that is named, with the queries of docs/operations.md."""
+"""Autoscalers of each pool that is named: ScaledObjects with the queries of docs/operations.md, and HPAs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, Final
 import pytest
 
 from tests.chart.helm import Object, Refused, template
-from tests.docs.test_autoscaler_queries import POOL, queries
+from tests.docs.test_autoscaler_queries import POOL, adapter_queries, queries
 
 pytestmark = pytest.mark.cluster
 
+HPA: Final = "HorizontalPodAutoscaler"
 QWEN: Final[Object] = {"namespace": "serving", "name": "qwen", "minWorkers": 0, "maxWorkers": 4}
 
 
@@ -19,7 +20,7 @@ def scaled(*pools: Object, **values: Any) -> list[Object]:
 
 
 def test_by_default_nothing_is_scaled() -> None:
-    assert template({}).of("ScaledObject") == []
+    assert template({}).of("ScaledObject") == template({}).of(HPA) == []
 
 
 def test_a_pool_is_scaled_by_its_own_scale_within_its_bounds() -> None:
@@ -58,6 +59,52 @@ def test_targets_may_differ_by_pool() -> None:
     assert active["serverAddress"] == "https://metrics.example/prom"
 
 
+def autoscalers(*pools: Object, kubernetes: str = "1.37.0", **values: Any) -> list[Object]:
+    given = {"autoscaling": {"pools": list(pools), "kind": HPA} | values}
+    return template(given, kubernetes=kubernetes).of(HPA)
+
+
+def test_an_hpa_scales_the_pool_within_its_bounds_and_slowly_in() -> None:
+    [one, other] = autoscalers(QWEN, {"namespace": "batch", "name": "b", "maxWorkers": 2, "scaleInSeconds": 60})
+    target = {"apiVersion": "cachefleet.io/v1alpha1", "kind": "PrefixCachePool", "name": "qwen"}
+    assert (one["metadata"]["namespace"], one["spec"]["scaleTargetRef"]) == ("serving", target)
+    assert [(told["spec"]["minReplicas"], told["spec"]["maxReplicas"]) for told in (one, other)] == [(0, 4), (1, 2)]
+    down = [told["spec"]["behavior"]["scaleDown"] for told in (one, other)]
+    assert [each["policies"] for each in down] == [
+        [{"type": "Pods", "value": 1, "periodSeconds": seconds}] for seconds in (300, 60)
+    ]
+    assert {each["stabilizationWindowSeconds"] for each in down} == {900}
+
+
+def test_an_hpa_asks_for_what_the_adapter_s_rules_serve_of_its_pool() -> None:
+    [one] = autoscalers(QWEN, backlogSeconds=0.25)
+    metrics = {each["external"]["metric"]["name"]: each["external"] for each in one["spec"]["metrics"]}
+    assert list(metrics) == list(adapter_queries(POOL))
+    assert {str(each["metric"]["selector"]) for each in metrics.values()} == {"{'matchLabels': {'pool': 'qwen'}}"}
+    assert [each["target"]["averageValue"] for each in metrics.values()] == ["2", "250m", "800m"]
+
+
+def test_pools_may_differ_in_the_kind_of_their_autoscaler() -> None:
+    values = {"autoscaling": {"pools": [QWEN | {"kind": HPA}, QWEN | {"name": "other"}]}}
+    made = template(values, kubernetes="1.37.0")
+    assert [len(made.of(kind)) for kind in ("ScaledObject", HPA)] == [1, 1]
+
+
+def test_an_hpa_goes_to_zero_from_kubernetes_1_37_on() -> None:
+    with pytest.raises(Refused) as refused:
+        autoscalers(QWEN, kubernetes="1.36.3")
+    assert "of serving/qwen minWorkers 0 needs Kubernetes 1.37" in str(refused.value)
+    assert autoscalers(QWEN | {"minWorkers": 1}, kubernetes="1.36.3")
+    assert autoscalers(QWEN, kubernetes="1.37.0-rc.1")
+
+
+@pytest.mark.parametrize("where", ["pool", "all"])
+def test_an_hpa_cannot_be_told_how_long_a_pool_is_idle(where: str) -> None:
+    with pytest.raises(Refused) as refused:
+        autoscalers(QWEN | ({"idleSeconds": 60} if where == "pool" else {}), idleSeconds=60)
+    assert "idleSeconds 60 cannot be told to a HorizontalPodAutoscaler" in str(refused.value)
+
+
 BAD: dict[str, tuple[Object, str]] = {
     "no pool": ({"namespace": "serving", "maxWorkers": 2}, "name"),
     "no bound": ({"namespace": "serving", "name": "qwen"}, "maxWorkers"),
@@ -68,6 +115,11 @@ BAD: dict[str, tuple[Object, str]] = {
     "more than the most by default": (QWEN | {"minWorkers": 2, "maxWorkers": 1}, "minWorkers 2 is more"),
     "share of blocks": (QWEN | {"busyBlocks": 1.5}, "busyBlocks"),
     "idle": (QWEN | {"idleSeconds": 5}, "idleSeconds"),
+    "kind": (QWEN | {"kind": "Deployment"}, "kind"),
+    "an HPA with more than the most": (
+        QWEN | {"minWorkers": 5, "kind": HPA},
+        "of serving/qwen minWorkers 5 is more than maxWorkers 4",
+    ),
     "unknown": (QWEN | {"replicas": 5}, "replicas"),
     "Prometheus without a scheme": (QWEN | {"prometheus": "prometheus:9090"}, "prometheus"),
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import reduce
 from typing import Final
+
+import yaml
 
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
 from tests.controlplane.fleet_views import fleet_view, worker_status
@@ -40,3 +43,31 @@ def test_every_series_of_a_query_exists_and_has_its_labels() -> None:
 def test_the_table_has_what_the_queries_have() -> None:
     page = (ROOT / "docs/operations.md").read_text()
     assert re.findall(r"^\| \*(\w+)\* \|", page, re.MULTILINE) == list(queries())
+
+
+def adapter_queries(pool: str) -> dict[str, str]:
+    """The queries of examples/prometheus-adapter.yaml by the names of its metrics, as the adapter fills them in."""
+    rules = yaml.safe_load((ROOT / "examples/prometheus-adapter.yaml").read_text())["rules"]["external"]
+    namespace, _, name = pool.partition("/")
+    found = {rule["name"]["as"]: rule["metricsQuery"] for rule in rules}
+    given = {"<<.LabelValuesByName.pool_namespace>>": namespace, "<<.LabelValuesByName.pool>>": name}
+    return {metric: reduce(lambda text, one: text.replace(*one), given.items(), q) for metric, q in found.items()}
+
+
+def test_an_adapter_s_rules_have_the_same_queries() -> None:
+    page, told = queries(), adapter_queries(POOL)
+    assert _bare(told["cachefleet_pool_active"]) == _bare(page["active"])
+    assert _bare(told["cachefleet_pool_backlog_seconds"]) == _bare(page["backlog"])
+    assert _bare(told["cachefleet_pool_busy_blocks"]) == _bare(f"({page['blocks']}) * (({page['active']}) > bool 0)")
+    assert not [query for query in told.values() if "<<" in query]
+
+
+def _bare(query: str) -> str:
+    return re.sub(r"\s+", "", query)
+
+
+def test_an_adapter_finds_its_metrics_by_a_series_that_is_there() -> None:
+    rules = yaml.safe_load((ROOT / "examples/prometheus-adapter.yaml").read_text())["rules"]["external"]
+    series = {name for name, _ in _series()}
+    assert {rule["seriesQuery"] for rule in rules} <= series
+    assert not adapter_queries(POOL).keys() & series, "a metric of the adapter is none of ours"
