@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from e2e.cluster import keda_source
+
 MODULES = Path(__file__).parent / "modules"
 PROGRESS_SECONDS = 10.0
 WAIT_SECONDS = 0.5
@@ -74,11 +76,14 @@ KSTATUS = Program("kstatus", "kstatus", ".")
 """Says of an object what kstatus does, by which Flux waits."""
 SYFT = Program("syft", "syft", "github.com/anchore/syft/cmd/syft")
 """Lists the parts of an image for a release."""
+KEDA = tuple(Program(name, "keda", f"./cmd/{name}", release="v2.21.0") for name in ("operator", "adapter"))
+"""KEDA's operator and its adapter of external metrics, with no scaler but Prometheus'."""
 _PINNED = {
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm": "helm.sh/helm/v3",
+    "keda": "github.com/kedacore/keda/v2",
     "kstatus": "sigs.k8s.io/cli-utils",
     "kubernetes": "k8s.io/kubernetes",
     "syft": "github.com/anchore/syft",
@@ -221,17 +226,31 @@ def _build(folder: Path, programs: Sequence[Program]) -> None:
 
 
 def _module(program: Program, partial: Path) -> Path:
-    """The folder of a program's Go module. That of an older Kubernetes is made of its own go.mod."""
+    """The folder of a program's Go module. That of an older Kubernetes is made of its own go.mod, KEDA's is trimmed."""
     if not program.release:
         return MODULES / program.module
-    folder, name = partial / "module", f"{_PINNED[program.module]}@{program.release}"
+    folder, told = partial / "module", _downloaded(program)
+    if program.module == "keda":
+        keda_source.write(Path(told["Dir"]), folder)
+        return folder
     folder.mkdir()
+    (folder / "go.mod").write_text(_module_text(program.release, Path(told["GoMod"]).read_text()))
+    return folder
+
+
+def source(program: Program) -> Path:
+    """The folder of the Go module of a program that has a release of its own, as downloaded."""
+    return Path(_downloaded(program)["Dir"])
+
+
+def _downloaded(program: Program) -> dict[str, str]:
+    name = f"{_PINNED[program.module]}@{program.release}"
     asked = ["go", "mod", "download", "-json", name]
-    done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(asked, cwd=cache_root(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise UnavailableError(f"{name} cannot be downloaded:\n{done.stdout}{done.stderr}")
-    (folder / "go.mod").write_text(_module_text(program.release, Path(json.loads(done.stdout)["GoMod"]).read_text()))
-    return folder
+    told: dict[str, str] = json.loads(done.stdout)
+    return told
 
 
 def _module_text(release: str, own: str) -> str:

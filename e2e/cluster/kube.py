@@ -47,6 +47,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "ResourceSlice": "apis/resource.k8s.io/v1/resourceslices",
     "Role": "apis/rbac.authorization.k8s.io/v1/{}roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/{}rolebindings",
+    "ScaledObject": "apis/keda.sh/v1alpha1/{}scaledobjects",
     "Secret": "api/v1/{}secrets",
     "Service": "api/v1/{}services",
     "ServiceAccount": "api/v1/{}serviceaccounts",

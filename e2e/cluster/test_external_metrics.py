@@ -15,8 +15,6 @@ from e2e.cluster.test_operator_lifecycle import pods, running
 from tests.chart.helm import template
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
-SYNC_SECONDS = 15.0
-"""Between two looks of kube-controller-manager at an autoscaler."""
 
 
 def autoscaler(bench: Bench, **pool: object) -> Object:
@@ -51,7 +49,7 @@ def wanted(bench: Bench) -> int:
 
 def settles(bench: Bench, replicas: int) -> None:
     """The pool is scaled so, and its pods are there and ready."""
-    until(lambda: wanted(bench) == replicas, seconds=6 * SYNC_SECONDS)
+    until(lambda: wanted(bench) == replicas)
     until(lambda: len(pods(bench)) == replicas)
     for pod in pods(bench):
         kubelet.ready(bench.kube, pod)

@@ -147,7 +147,7 @@ async def at_zero(folder: Path) -> AsyncIterator[tuple[Running, Pods]]:
             yield running, Pods(folder / "endpoints.json", fakes)
 
 
-async def _ask(http: aiohttp.ClientSession, running: Running, number: int) -> int:
+async def ask(http: aiohttp.ClientSession, running: Running, number: int) -> int:
     body = {"model": MODEL, "prompt": f"{number:02} " * 600, "max_tokens": 400, "ignore_eos": True}
     async with http.post(f"{running.gateway}/v1/completions", json=body) as answer:
         await answer.read()
@@ -168,12 +168,12 @@ async def test_from_zero_to_two_and_back_under_traffic_nothing_is_lost(
         async with at_zero(tmp_path) as (running, pods), aiohttp.ClientSession() as http:
             targets = [Target("controlplane", "controlplane-0", running.internal.removeprefix("http://"))]
             with prometheus(tmp_path, targets) as source:
-                await _scraped(source)
+                await scraped(source)
                 scaler = Scaler(scaled_object(source.url), source, pods)
                 tasks = [asyncio.create_task(one.run()) for one in (scaler, pods)]
                 await asyncio.sleep(5)
                 assert pods.history == [0], "nothing is asked for, and nothing is started"
-                answers = await asyncio.gather(*(_ask(http, running, number) for number in range(24)))
+                answers = await asyncio.gather(*(ask(http, running, number) for number in range(24)))
                 assert answers == [200] * 24
                 async with asyncio.timeout(IDLE_SECONDS * 3):
                     while pods.listed:
@@ -181,14 +181,14 @@ async def test_from_zero_to_two_and_back_under_traffic_nothing_is_lost(
                         await asyncio.sleep(0.5)
                 assert pods.history == [0, 1, 2, 0]
                 assert scaler.unserved > 0
-                assert await _ask(http, running, 99) == 200, "and again from zero"
+                assert await ask(http, running, 99) == 200, "and again from zero"
                 for one in tasks:
                     one.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         assert through_proxy == []
 
 
-async def _scraped(source: Prometheus) -> None:
+async def scraped(source: Prometheus) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
