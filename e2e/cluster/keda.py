@@ -29,7 +29,12 @@ def keda(cluster: ControlPlane, kube: Kube, namespace: str, folder: Path) -> Ite
     programs = ensured(KEDA)
     cluster.install(source(KEDA[0]) / "config/crd/bases")
     ports = take_ports(dict.fromkeys(("facts", "external", "metrics"), 0))
-    told = {"KUBECONFIG": cluster.kubeconfig_for(USER), "POD_NAMESPACE": namespace, "WATCH_NAMESPACE": ""}
+    told = {
+        "KUBECONFIG": cluster.kubeconfig_for(USER),
+        "POD_NAMESPACE": namespace,
+        "KEDA_CLUSTER_OBJECT_NAMESPACE": namespace,
+        "WATCH_NAMESPACE": "",
+    }
     environment = ["env", *(f"{name}={value}" for name, value in told.items())]
     operator = [programs["operator"], *_operator_flags(cluster, ports, folder)]
     adapter = [programs["adapter"], *_adapter_flags(cluster, ports, folder, namespace)]

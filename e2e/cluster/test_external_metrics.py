@@ -55,6 +55,7 @@ def settles(bench: Bench, replicas: int) -> None:
         kubelet.ready(bench.kube, pod)
 
 
+@pytest.mark.slow
 def test_a_pool_is_scaled_out_and_in_one_worker_at_a_time(lonely: Bench, adapter: ExternalMetrics) -> None:
     lonely.operator()
     tell(lonely, adapter, active=1, backlog=5.0, blocks=0.3)  # 5 s of prompts, 2 s for a worker
