@@ -11,7 +11,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -106,8 +106,9 @@ class ExternalMetrics:
         request.send_response(status)
         request.send_header("Content-Type", "application/json")
         request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
+        with suppress(OSError):  # who asked may have left
+            request.end_headers()
+            request.wfile.write(body)
 
     def _found(self, target: str) -> tuple[int, Object]:
         asked = urlsplit(target)

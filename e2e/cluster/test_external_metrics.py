@@ -14,7 +14,7 @@ from e2e.cluster.kube import Object, until
 from e2e.cluster.test_operator_lifecycle import pods, running
 from tests.chart.helm import template
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 def autoscaler(bench: Bench, **pool: object) -> Object:
@@ -49,8 +49,8 @@ def wanted(bench: Bench) -> int:
 
 def settles(bench: Bench, replicas: int) -> None:
     """The pool is scaled so, and its pods are there and ready."""
-    until(lambda: wanted(bench) == replicas)
-    until(lambda: len(pods(bench)) == replicas)
+    until(lambda: wanted(bench) == replicas, seconds=240)
+    until(lambda: len(pods(bench)) == replicas, seconds=240)
     for pod in pods(bench):
         kubelet.ready(bench.kube, pod)
 

@@ -84,14 +84,14 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Sequence[Target]) -> Iterator[Prometheus]:
-    """A Prometheus that reads these each second and computes the chart's rules; ended with the block."""
+def prometheus(folder: Path, targets: Sequence[Target], *, seconds: int = 1) -> Iterator[Prometheus]:
+    """A Prometheus that reads these each so many seconds and computes the chart's rules; ended with the block."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("no prometheus; on Debian: apt-get install prometheus")
     port = take_ports({"prometheus": 0})["prometheus"]
     url = f"http://127.0.0.1:{port}"
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(_configuration(targets)))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(_configuration(targets, seconds)))
     flags = {
         "config.file": folder / "prometheus.yml",
         "storage.tsdb.path": folder / "series",
@@ -111,12 +111,12 @@ def prometheus(folder: Path, targets: Sequence[Target]) -> Iterator[Prometheus]:
         running.wait()
 
 
-def _configuration(targets: Sequence[Target]) -> dict[str, Any]:
+def _configuration(targets: Sequence[Target], seconds: int) -> dict[str, Any]:
     jobs: dict[str, list[dict[str, Any]]] = {}
     for target in targets:
         jobs.setdefault(target.job, []).append(_static(target))
     return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{seconds}s"),
         "rule_files": [str(RULES)],
         "scrape_configs": [
             {"job_name": job, "honor_labels": True, "static_configs": found} for job, found in jobs.items()

@@ -83,7 +83,7 @@ async def traffic(http: aiohttp.ClientSession, running: Running, workers: Pods) 
 async def test_keda_scales_a_pool_from_zero_to_two_and_back_and_nothing_is_lost(tmp_path: Path) -> None:
     async with at_zero(tmp_path) as (running, workers), aiohttp.ClientSession() as http:
         targets = [Target("controlplane", "controlplane-0", running.internal.removeprefix("http://"))]
-        with prometheus(tmp_path, targets) as scraper, ExitStack() as stack:
+        with prometheus(tmp_path, targets, seconds=10) as scraper, ExitStack() as stack:
             await scraped(scraper)
             opened = partial(stack.enter_context, cluster_with_keda(tmp_path, scraper))
             bench = await asyncio.to_thread(opened)
