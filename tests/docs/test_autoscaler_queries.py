@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -45,9 +45,16 @@ def test_the_table_has_what_the_queries_have() -> None:
     assert re.findall(r"^\| \*(\w+)\* \|", page, re.MULTILINE) == list(queries())
 
 
+def adapter_rules() -> list[dict[str, Any]]:
+    """The rules of examples/autoscaling/prometheus-adapter.yaml."""
+    text = (ROOT / "examples/autoscaling/prometheus-adapter.yaml").read_text()
+    rules: list[dict[str, Any]] = yaml.safe_load(text)["rules"]["external"]
+    return rules
+
+
 def adapter_queries(pool: str) -> dict[str, str]:
-    """The queries of examples/prometheus-adapter.yaml by the names of its metrics, as the adapter fills them in."""
-    rules = yaml.safe_load((ROOT / "examples/prometheus-adapter.yaml").read_text())["rules"]["external"]
+    """The queries of an adapter's rules by the names of its metrics, as it fills them in."""
+    rules = adapter_rules()
     namespace, _, name = pool.partition("/")
     found = {rule["name"]["as"]: rule["metricsQuery"] for rule in rules}
     given = {"<<.LabelValuesByName.pool_namespace>>": namespace, "<<.LabelValuesByName.pool>>": name}
@@ -67,7 +74,7 @@ def _bare(query: str) -> str:
 
 
 def test_an_adapter_finds_its_metrics_by_a_series_that_is_there() -> None:
-    rules = yaml.safe_load((ROOT / "examples/prometheus-adapter.yaml").read_text())["rules"]["external"]
+    rules = adapter_rules()
     series = {name for name, _ in _series()}
     assert {rule["seriesQuery"] for rule in rules} <= series
     assert not adapter_queries(POOL).keys() & series, "a metric of the adapter is none of ours"
