@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -108,11 +109,15 @@ def fields(kube: Kube) -> set[str]:
     return set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
 
 
+def _ready(bench: Bench, name: str) -> bool:
+    return bench.reason("Ready", name) == "WorkersReady"
+
+
 def judged(bench: Bench) -> None:
     """The operator has seen a spec that it had not seen before, by the definition as it is now."""
     for name in POOLS:
         bench.edit(name, admission={"maxQueueSeconds": 7})
-        until(lambda name=name: bench.reason("Ready", name) == "WorkersReady")
+        until(partial(_ready, bench, name))
 
 
 def test_pools_and_their_pods_are_the_same_after_an_upgrade_and_the_way_back(before: tuple[Bench, Helm]) -> None:
