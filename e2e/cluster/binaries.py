@@ -60,6 +60,7 @@ NODE_PROGRAMS = (
     Program("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
     Program("containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
     Program("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
+    Program("devicedriver", "devicedriver", "."),
 )
 OLDER = {
     "1.31": "v1.31.13",
@@ -81,6 +82,7 @@ KEDA = tuple(Program(name, "keda", f"./cmd/{name}", release="v2.21.0") for name 
 _PINNED = {
     "containerd": "github.com/containerd/containerd/v2",
     "coredns": "github.com/coredns/coredns",
+    "devicedriver": "k8s.io/dynamic-resource-allocation",
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm": "helm.sh/helm/v3",
     "keda": "github.com/kedacore/keda/v2",

@@ -92,8 +92,8 @@ def site(figures: dict[str, float]) -> Iterator[Site]:
         with serving() as registry:
             node.reach(registry.address)
             images = Images.below(REPOSITORY)
-            own = tuple(family.name for family in chosen())
-            yield Site(node.kubeconfig, programs, images, node.cluster.requests, registry, own)
+            own, driver = tuple(family.name for family in chosen()), node.device_driver()
+            yield Site(node.kubeconfig, programs, images, node.cluster.requests, registry, own, driver)
     assert surroundings() == before, "the node has left its machine other than it was"
 
 

@@ -36,7 +36,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   disable_apparmor = true
   disable_hugetlb_controller = true
   tolerate_missing_hugetlb_controller = true
-  enable_cdi = false
+  cdi_spec_dirs = ["{cdi}"]
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     runtime_path = "{shim}"
@@ -55,14 +55,14 @@ class ContainerdError(RuntimeError):
 class Containerd:
     """One containerd, which ends with its namespaces; ``socket`` is where a kubelet finds it.
 
-    ``registries`` is where it looks for how to reach a registry.
+    ``registries`` is where it looks for how to reach a registry, ``cdi`` for what claimed devices are in a container.
     """
 
     def __init__(self, folder: Path, programs: Mapping[str, Path], pause: Image, inside: Namespaces) -> None:
         self._programs = programs
         self._inside = inside
         self._root = cache_root() / "node" / "containerd-2"
-        self.registries = folder / "registries"
+        self.registries, self.cdi = folder / "registries", folder / "cdi"
         self._folder = folder
         self._pause = pause
         self.socket = folder / "containerd.sock"
@@ -75,7 +75,12 @@ class Containerd:
             shutil.rmtree(self._root / "io.containerd.grpc.v1.cri" / kind, ignore_errors=True)
         config = self._folder / "containerd.toml"
         places = {"root": self._root, "state": self._folder / "containerd", "socket": self.socket}
-        places |= {"plugins": network.PLUGINS, "cni": self._folder / "cni", "registries": self.registries}
+        places |= {
+            "plugins": network.PLUGINS,
+            "cni": self._folder / "cni",
+            "registries": self.registries,
+            "cdi": self.cdi,
+        }
         shim = self._programs["containerd-shim-runc-v2"]
         config.write_text(CONFIG.format(pause=self._pause.reference, shim=shim, **places))
         self._process = self._inside.spawn([self._programs["containerd"], "--config", config], self.log)

@@ -48,10 +48,15 @@ def kubelet(binary: Path, folder: Path, *, kubeconfig: Path, pki: Pki, socket: P
         "kubeconfig": kubeconfig,
         "hostname-override": NODE,
         "node-ip": ",".join(addresses()),
-        "root-dir": folder / "kubelet",
+        "root-dir": root(folder),
         "cert-dir": folder,
     }
     return [binary, *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def root(folder: Path) -> Path:
+    """Where a kubelet has what is of its pods, and the sockets of drivers."""
+    return folder / "kubelet"
 
 
 def _configuration(folder: Path, pki: Pki, socket: Path) -> dict[str, Any]:

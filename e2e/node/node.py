@@ -25,6 +25,7 @@ from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.processes import end, spawn
 from e2e.node import kubelet, leftovers, network
 from e2e.node.containerd import Containerd
+from e2e.node.devices import DeviceDriver
 from e2e.node.families import chosen
 from e2e.node.images import Builder, Image, vllm_image
 from e2e.node.machine import check_machine
@@ -67,6 +68,12 @@ class Node:
         folder.mkdir(parents=True)
         url = f"http://{registry}"
         (folder / "hosts.toml").write_text(f'server = "{url}"\n[host."{url}"]\ncapabilities = ["pull", "resolve"]\n')
+
+    def device_driver(self) -> DeviceDriver:
+        """A driver of devices that are not there, which does not run yet."""
+        binary = binaries.ensured(NODE_PROGRAMS)["devicedriver"]
+        places = (self.folder, kubelet.root(self.folder), self._containerd.cdi)
+        return DeviceDriver(binary, *places, kubeconfig=self.kubeconfig, inside=self._inside)
 
     def _start(self) -> None:
         self._stack.enter_context(_alone())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from e2e.cluster import kube
+from e2e.node.devices import DeviceDriver
 from e2e.node.registry import Registry
 
 Object = dict[str, Any]
@@ -51,6 +52,8 @@ class Site:
     """Where weights are in images; None where there is none."""
     families: tuple[str, ...] = ()
     """IP families of pods, the cluster's own first; empty where nobody knows."""
+    driver: DeviceDriver | None = None
+    """What publishes devices on the node; None where that cannot be had."""
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
         """What kubectl prints. CommandError where it fails."""
