@@ -69,6 +69,7 @@ class Reason(StrEnum):
     NAME_OF_ANOTHER = "NameOfAnother"
     NAME_NOT_ALLOWED = "NameNotAllowed"
     ADAPTER_NAME_TAKEN = "AdapterNameTaken"
+    ALIAS_TAKEN = "AliasTaken"
     # KeysBroken
     KEYS_HELD = "KeysHeld"
     KEYS_REFUSED = "KeysRefused"

@@ -86,6 +86,8 @@ class Fleet:
         self._registry = Registry(wall, clock, name_rules)
         self.refuted_blocks = self._registry.refuted_blocks
         self.elsewhere, self.models_elsewhere = self._registry.elsewhere, self._registry.models_elsewhere
+        self.aliased, self.aliases = self._registry.aliased, self._registry.aliases
+        self.named_besides = self._registry.named_besides
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self._arrivals = WorkerArrivals(clock)
@@ -377,7 +379,8 @@ class Fleet:
                     pool,
                     now,
                     wall=wall,
-                    conflicts=self._registry.adapter_conflicts(pool),
+                    adapters=self._registry.adapter_conflicts(pool),
+                    aliases=self._registry.alias_conflicts(pool),
                     demand=self.demands.of(pool.fleet),
                 )
                 for _, pool in sorted(self._registry.pools.items())

@@ -18,7 +18,14 @@ from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.views import IndexStatus
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.budget import budget_mib
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict, ContractFacts, HitRatio, PoolFacts, WorkerCounts
+from cachefleet_core.fleet_status.pool_facts import (
+    AdapterConflict,
+    AliasConflict,
+    ContractFacts,
+    HitRatio,
+    PoolFacts,
+    WorkerCounts,
+)
 from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_fields import MAX_TEXT
@@ -26,10 +33,16 @@ from cachefleet_core.report_frames import Capability, Hello, State
 
 
 def pool_facts(
-    pool: Pool, now: float, *, wall: float, conflicts: tuple[AdapterConflict, ...] = (), demand: Demand
+    pool: Pool,
+    now: float,
+    *,
+    wall: float,
+    adapters: tuple[AdapterConflict, ...] = (),
+    aliases: tuple[AliasConflict, ...] = (),
+    demand: Demand,
 ) -> PoolFacts:
-    """A pool's facts; ``wall`` is ``now`` in Unix seconds, ``conflicts`` those of its adapters, ``demand`` that
-    which its fleet does not meet.
+    """A pool's facts; ``wall`` is ``now`` in Unix seconds, ``adapters`` and ``aliases`` are those with a conflict,
+    ``demand`` that which its fleet does not meet.
     """
     declared, workers = pool.declared, list(pool.workers.values())
     unserved = demand.unserved
@@ -46,7 +59,8 @@ def pool_facts(
         replicas=declared.spec.replicas,
         admitted=pool.policy is not None,
         budget_mib=budget_mib(declared.spec),
-        adapter_conflicts=conflicts,
+        adapter_conflicts=adapters,
+        alias_conflicts=aliases,
         unserved_requests=unserved,
         queued_requests=demand.queued,
         queued_blocks=demand.queued_blocks,

@@ -47,16 +47,21 @@ class ModelListing:
         name, anthropic = scope["path"].removeprefix(MODELS_PATH).removeprefix("/"), is_anthropic(scope)
         if anthropic:
             reply.path = ANTHROPIC_PATH
-        models = [self._find(name)] if name else [*self._fleet.models(adapters=True), *self._fleet.models_elsewhere()]
-        cards = [self._card(model, anthropic=anthropic) for model in models]
+        cards = [self._card(named, anthropic=anthropic) for named in ([name] if name else self._names())]
         told = cards[0] if name else anthropic_list(cards) if anthropic else openai_list(cards, codex=_is_codex(scope))
         await reply.whole(200, [JSON], msgspec.json.encode(told))
 
-    def _card(self, model: ServedModel, *, anthropic: bool) -> Json:
+    def _names(self) -> list[str]:
+        models = (*self._fleet.models(adapters=True), *self._fleet.models_elsewhere())
+        return [*(model.name for model in models), *self._fleet.aliases()]
+
+    def _card(self, name: str, *, anthropic: bool) -> Json:
+        model = self._find(name)
         announced = self._fleet.announced(model.name)
         if anthropic:
-            return anthropic_card(model, announced)
-        return card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
+            return under(name, model, anthropic_card(model, announced))
+        found = card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
+        return under(name, model, found)
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -66,6 +71,12 @@ def is_anthropic(scope: Scope) -> bool:
 
 def _is_codex(scope: Scope) -> bool:
     return CODEX_VERSION in parse_qs(scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
+
+
+def under(name: str, model: ServedModel, told: Json) -> Json:
+    """Return a model's object under the name that was asked for; where that is an alias, ``root`` is the model's."""
+    aliased = {"id": name, "display_name": name} if "display_name" in told else {"id": name, "root": model.name}
+    return told if name == model.name else told | aliased
 
 
 def openai_list(cards: Sequence[Json], *, codex: bool) -> Json:

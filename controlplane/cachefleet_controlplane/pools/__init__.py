@@ -8,6 +8,7 @@ inference_objectives  priorities of requests by InferenceObjectives of a cluster
 kubernetes_objects  PrefixCachePools and EndpointSlices: parsed, kept by name, merged
 kubernetes_source   pools and endpoints from the Kubernetes API
 cache_salts         the cache salt of each tenant
+model_aliases       which models a name means that is an alias
 recent_endpoints    endpoints whose EndpointSlices went out of sight, kept for a while
 source              the PoolSource Protocol, and pools and endpoints from two files
 """

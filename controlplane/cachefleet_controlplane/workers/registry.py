@@ -10,6 +10,7 @@ from typing import Final
 import cachefleet_native
 
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
+from cachefleet_controlplane.pools.model_aliases import ModelAliases
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES, needed_blocks
@@ -17,11 +18,11 @@ from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, H
 from cachefleet_controlplane.workers.models_elsewhere import ModelsElsewhere, fleet_of, served_model
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.refuted_blocks import RefutedBlocks
-from cachefleet_controlplane.workers.views import ModelElsewhere, ServedModel
+from cachefleet_controlplane.workers.views import AliasedModel, ModelElsewhere, ServedModel
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.paid_waiting import PaidWaiting
 from cachefleet_core.engine.engine_arguments import engine_policy
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict
 from cachefleet_core.pool.model_names import Claim, ModelNames, NameRules, adapter_claims, claim_of
 from cachefleet_core.report_frames import Policy
 
@@ -64,6 +65,7 @@ class Registry:
         self._names = ModelNames((), name_rules)
         self._adapter_names = ModelNames((), name_rules)
         """Names of adapters, which give way to those of models."""
+        self._aliases = ModelAliases()
         self._elsewhere = ModelsElsewhere()
         self._known_at = 0
         self._fleets: dict[str, tuple[Pool, ...]] = {}
@@ -86,6 +88,7 @@ class Registry:
         self._names = ModelNames(claims.values(), self._name_rules)
         adapters = (claim for view in named for claim in adapter_claims(view.pool, view.place))
         self._adapter_names = ModelNames(adapters, self._name_rules)
+        self._aliases = ModelAliases(((view.pool, view.place) for view in named), self._name_rules)
         fleets, now = {fleet_of(view.pool) for view in named}, int(self.wall())
         self._created = {fleet: self._created.get(fleet, now) for fleet in fleets}
         self._elsewhere = ModelsElsewhere(
@@ -243,9 +246,47 @@ class Registry:
             self._served[model] = self._serving(model, pools)
         return self._served[model]
 
+    def aliased(self, name: str) -> tuple[AliasedModel, ...]:
+        """The models that a name means as an alias, which no model or adapter has; () where no pool here serves one."""
+        found = self._aliases.of(name)
+        if not found or self.serving(name) or self._elsewhere.of(name):
+            return ()
+        served = ((self.serving(self._names.shown(share.namespace, share.model)), share.weight) for share in found)
+        return tuple(AliasedModel(model, weight) for model, weight in served if model is not None)
+
+    def aliases(self) -> list[str]:
+        """Every alias that is no pattern and means a model, sorted; a model's own name is none."""
+        return [name for name in self._aliases.exact() if self.aliased(name)]
+
+    def named_besides(self) -> list[str]:
+        """All aliases, patterns too, that may be asked for in place of a model's name; sorted."""
+        return [name for name in self._aliases.shown() if self.serving(name) is None]
+
+    def alias_conflicts(self, pool: Pool) -> tuple[AliasConflict, ...]:
+        """The aliases of a pool that do not mean its model."""
+        model = pool.declared.spec.model
+        found = (self._alias_conflict(pool, alias) for alias in model.aliases if model.alias_weight)
+        return tuple(conflict for conflict in found if conflict)
+
+    def _alias_conflict(self, pool: Pool, alias: str) -> AliasConflict | None:
+        bare, qualified = (self._alias_means(name, pool) for name in (alias, f"{pool.fleet[0]}/{alias}"))
+        if bare:
+            return None
+        model = self.serving(alias)
+        return AliasConflict(alias, model.pools[0] if model else self._aliases.owner(alias), nameless=not qualified)
+
+    def _alias_means(self, name: str, pool: Pool) -> bool:
+        return self.serving(name) is None and self._aliases.means(name, pool.declared)
+
     def elsewhere(self, model: str) -> ModelElsewhere | None:
-        """The model of that name where another control plane serves it, and none of the pools here."""
-        return None if self.serving(model) else self._elsewhere.of(model)
+        """The model of that name, or alias, where another control plane serves it, and none of the pools here."""
+        if self.serving(model) is not None:
+            return None
+        if (found := self._elsewhere.of(model)) is not None:
+            return found
+        shares = () if self.aliased(model) else self._aliases.of(model)
+        named = (self._elsewhere.of(self._names.shown(share.namespace, share.model)) for share in shares)
+        return next((one for one in named if one is not None), None)
 
     def models_elsewhere(self) -> list[ServedModel]:
         """Models and adapters that other control planes serve, and no pool here, as ``models``."""

@@ -41,6 +41,14 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class AliasedModel:
+    """A model that an alias means, and its share of the requests, relative to those of the others."""
+
+    model: ServedModel
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelElsewhere:
     """A model, and the name of the control plane whose pools serve it."""
 

@@ -89,6 +89,16 @@ class AdapterConflict(Struct, frozen=True, rename="camel"):
     """Whether "namespace/adapter" does not mean it either, so that nobody can ask for it."""
 
 
+class AliasConflict(Struct, frozen=True, rename="camel"):
+    """Why an alias of a pool's model does not mean the model."""
+
+    alias: str
+    owner: str = ""
+    """The pool that it means; "" where a rule lets no pool of this namespace have it."""
+    nameless: bool = False
+    """Whether "namespace/alias" does not mean the model either."""
+
+
 class PoolFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """One pool, as one replica of the control plane sees it."""
 
@@ -108,6 +118,7 @@ class PoolFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     budget_mib: Count = field(name="budgetMiB", default=0)
     """The admitted budget for idle cached blocks, of each device; 0 where there is none."""
     adapter_conflicts: tuple[AdapterConflict, ...] = ()
+    alias_conflicts: tuple[AliasConflict, ...] = ()
     unserved_requests: Count = 0
     """Requests for its model held here while no worker is ready, and those refused for that in the last minute."""
     queued_requests: Count = 0

@@ -7,6 +7,7 @@ one declared first. "namespace/model" is how that namespace's model is asked for
 declares: it then belongs to the older of both, or to whom a rule for it names.
 
 Names of adapters belong to namespaces in the same way, among themselves; where a model has the name, it is the model's.
+So do aliases, which give way to both; within its namespace several models may have one.
 """
 
 from __future__ import annotations
@@ -120,6 +121,12 @@ def adapter_claims(pool: PrefixCachePool, place: int = 0) -> list[Claim]:
     """The claims of a pool to the names of its model's adapters."""
     own = claim_of(pool, place)
     return [replace(own, model=adapter.name) for adapter in pool.spec.model.adapters]
+
+
+def alias_claims(pool: PrefixCachePool, place: int = 0) -> list[Claim]:
+    """The claims of a pool to its model's aliases, patterns by their text; none of a pool that takes no requests."""
+    own, model = claim_of(pool, place), pool.spec.model
+    return [replace(own, model=alias) for alias in model.aliases] if model.alias_weight else []
 
 
 def claim_in(document: Mapping[str, Any]) -> Claim | None:

@@ -22,6 +22,7 @@ RULE: Final = "rule"
 DNS_LABEL: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 POOL_NAME: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 MODEL_NAME: Final = "^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?$"
+MODEL_ALIAS: Final = "^[A-Za-z0-9*]([A-Za-z0-9._:/*-]*[A-Za-z0-9*])?$"
 ARGUMENT: Final = r"^[^-\s]\S*$"
 OPTIONAL_ARGUMENT: Final = r"^([^-\s]\S*)?$"
 VERSION: Final = r"^(v?[0-9]{1,4}\.[0-9]{1,4}[-+._A-Za-z0-9]*)?$"
@@ -41,6 +42,7 @@ PATTERN_WORDS: Final = {
     DNS_LABEL: "lowercase letters, digits and '-', beginning and ending with a letter or digit",
     POOL_NAME: "lowercase letters, digits and '-', beginning with a letter and ending with a letter or digit",
     MODEL_NAME: "letters, digits and any of . _ : / -, beginning and ending with a letter or digit",
+    MODEL_ALIAS: "letters, digits and any of . _ : / - *, beginning and ending with a letter, digit or '*'",
     ARGUMENT: "no spaces and no '-' at the beginning",
     OPTIONAL_ARGUMENT: "no spaces and no '-' at the beginning",
     RESOURCE: "a Kubernetes resource such as nvidia.com/gpu, or empty for a CPU",

@@ -63,6 +63,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stream_filter::answer_usage, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
+    module.add_function(wrap_pyfunction!(stream_filter::answer_with_model, module)?)?;
     module.add_function(wrap_pyfunction!(json_bounds::json_excess, module)?)?;
     module.add_function(wrap_pyfunction!(plane::shared_blocks, module)?)?;
     pure::register(module)?;

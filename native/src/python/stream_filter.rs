@@ -3,7 +3,7 @@
 use super::ask::endpoint_of;
 use super::errors::guard;
 use crate::transport::relay::{
-    Rules, SharedFilter, StreamFilter as Filter, Usage, usage_of, without_ids, without_zeros,
+    Rules, SharedFilter, StreamFilter as Filter, Usage, usage_of, with_model, without_ids, without_zeros,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -50,6 +50,11 @@ impl StreamFilter {
     /// Sets whether counts of cached tokens that are 0 are left out.
     fn omit_zeros(&self, omit: bool) {
         self.0.lock().omit_zeros(omit);
+    }
+
+    /// Sets the name that a model has in the stream, as JSON.
+    fn name_model(&self, name: &[u8]) {
+        self.0.lock().name_model(name);
     }
 
     #[getter]
@@ -105,6 +110,13 @@ pub fn without_token_ids<'py>(body: &Bound<'py, PyBytes>) -> PyResult<Bound<'py,
 #[pyfunction]
 pub fn without_zero_counts<'py>(data: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyBytes>> {
     guard(|| Ok(changed(data, without_zeros(data.as_bytes()))))
+}
+
+/// An answer's JSON with another model; `name` is JSON.
+#[pyfunction]
+#[pyo3(name = "with_model")]
+pub fn answer_with_model<'py>(body: &Bound<'py, PyBytes>, name: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    guard(|| Ok(changed(body, with_model(body.as_bytes(), name))))
 }
 
 fn changed<'py>(before: &Bound<'py, PyBytes>, after: Cow<'_, [u8]>) -> Bound<'py, PyBytes> {

@@ -75,6 +75,7 @@ def essence(facts: Facts) -> object:
         pool.hit_ratio.by,
         block_bytes(pool),
         pool.adapter_conflicts,
+        pool.alias_conflicts,
         frozenset(map(_life, pool.members)),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cachefleet_core.budget import BudgetReason
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_options import ADAPTERS_FOLDER
 from cachefleet_operator.controlplane_client.pool_facts import (
@@ -205,6 +205,8 @@ def _name(verdict: Verdict, observations: Observations) -> Finding:
         return _unread(kind)
     if conflict is None and known and known.adapter_conflicts:
         return Finding(kind, "True", Reason.ADAPTER_NAME_TAKEN, _adapter_words(known.adapter_conflicts))
+    if conflict is None and known and known.alias_conflicts:
+        return Finding(kind, "True", Reason.ALIAS_TAKEN, _alias_words(known.alias_conflicts))
     if conflict is None:
         return Finding(kind, "False", Reason.NAME_OWNED, "the model is asked for by its name")
     words = "the model is asked for as namespace/model alone"
@@ -222,6 +224,15 @@ def _adapter_words(conflicts: tuple[AdapterConflict, ...]) -> str:
     if first.nameless:
         words = f"namespace/{first.adapter} is not its name either, so nobody can ask for it: name it apart"
     return f"the name of adapter {first.adapter} {owner}; {words}{more}"
+
+
+def _alias_words(conflicts: tuple[AliasConflict, ...]) -> str:
+    first, more = conflicts[0], f"; and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+    owner = f"belongs to pool {first.owner}" if first.owner else "may not be had by this namespace"
+    words = f"it means this model as namespace/{first.alias} alone"
+    if first.nameless:
+        words = f"namespace/{first.alias} does not mean this model either: take another alias"
+    return f"the alias {first.alias} {owner}; {words}{more}"
 
 
 def _keys(verdict: Verdict, facts: Facts) -> Finding:

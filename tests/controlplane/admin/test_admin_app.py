@@ -169,6 +169,7 @@ async def test_pools(client: httpx.AsyncClient) -> None:
         "admitted": True,
         "budgetMiB": 0,
         "adapterConflicts": [],
+        "aliasConflicts": [],
         "unservedRequests": 0,
         "queuedRequests": 0,
         "queuedBlocks": 0,
@@ -356,7 +357,16 @@ async def test_the_schema_of_a_fleets_status_is_that_of_its_answers(client: http
     of_objects |= {"HitRatio": pool["hitRatio"], "Worker": pool["members"][0], "Load": pool["members"][0]["load"]}
     for name, value in of_objects.items():
         assert schemas[name]["properties"].keys() == value.keys() == set(schemas[name]["required"])
-    parts = {"WorkerCounts", "AdapterConflict", "Difference", "Capability", "Warmth", "WarmProblem", "Adapters"}
+    parts = {
+        "WorkerCounts",
+        "AdapterConflict",
+        "AliasConflict",
+        "Difference",
+        "Capability",
+        "Warmth",
+        "WarmProblem",
+        "Adapters",
+    }
     assert parts | {"AdapterProblem"} <= schemas.keys()
     assert schemas["HitRatio"]["properties"]["by"]["enum"] == ["answers", "engines"]
     named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))

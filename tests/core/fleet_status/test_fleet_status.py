@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cachefleet_core.fleet_status.pool_facts import (
     AdapterConflict,
+    AliasConflict,
     ContractFacts,
     HitRatio,
     PoolDetail,
@@ -34,11 +35,12 @@ OBJECTS: Final[dict[str, msgspec.Struct]] = {
     "workers": WorkerCounts(),
     "contract": ContractFacts("f"),
     "adapterConflicts": AdapterConflict("a"),
+    "aliasConflicts": AliasConflict("a"),
     "warmth": Warmth(),
     "adapters": AdapterReport(),
 }
 """Objects in it by the field that holds them, with nothing but what is required; others have no field to leave out."""
-REQUIRED: Final = frozenset({"key", "name", "fingerprint", "adapter"})
+REQUIRED: Final = frozenset({"key", "name", "fingerprint", "adapter", "alias"})
 
 Path_ = tuple[str | int, ...]
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict, ContractFacts, HitRatio, PoolDetail
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict, ContractFacts, HitRatio, PoolDetail
 from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
@@ -300,6 +300,29 @@ def test_an_adapters_name_that_another_has_is_told(conflict: AdapterConflict, me
     conditions = made(observations(known=Facts(known)))["conditions"]
     (found,) = [each for each in conditions if each["type"] == "ModelNameConflict"]
     assert (found["status"], found["reason"], found["message"]) == ("True", "AdapterNameTaken", message)
+
+
+@pytest.mark.parametrize(
+    ("conflict", "message"),
+    [
+        (
+            AliasConflict("gpt", "b/other"),
+            "the alias gpt belongs to pool b/other; it means this model as namespace/gpt alone",
+        ),
+        (
+            AliasConflict("gpt", nameless=True),
+            (
+                "the alias gpt may not be had by this namespace; namespace/gpt does not mean this model either: take "
+                "another alias"
+            ),
+        ),
+    ],
+)
+def test_an_alias_that_another_has_is_told(conflict: AliasConflict, message: str) -> None:
+    known = msgspec.structs.replace(facts(member()).pool or PoolDetail(key="p/q"), alias_conflicts=(conflict,))
+    conditions = made(observations(known=Facts(known)))["conditions"]
+    (found,) = [each for each in conditions if each["type"] == "ModelNameConflict"]
+    assert (found["status"], found["reason"], found["message"]) == ("True", "AliasTaken", message)
 
 
 def test_a_prefix_that_does_not_fit_is_told_with_both_numbers() -> None:

@@ -32,6 +32,18 @@ def _name_findings(pool: PoolFacts) -> Iterator[Finding]:
             action="name it apart, or ask for it with its namespace where that means it",
             docs=operations("modelnameconflict"),
         )
+    for alias in pool.alias_conflicts:
+        named = f"it means {pool.model} as {pool.namespace}/{alias.alias} alone"
+        instead = f"nothing means {pool.model} by it" if alias.nameless else named
+        owner = f"is that of pool {alias.owner}" if alias.owner else "may not be had by this namespace"
+        yield Finding(
+            severity=Severity.WARNING,
+            subject=f"pool {pool.key}",
+            reason="AliasConflict",
+            message=f"the alias {alias.alias} {owner}: {instead}",
+            action="take another alias, or ask for it with its namespace where that means it",
+            docs=operations("modelnameconflict"),
+        )
 
 
 def _hit_words(pool: PoolFacts) -> str:

@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.admit.alias_choice import chosen, conversation_of
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.converse.rehydration import PREVIOUS, previous_id
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
@@ -18,7 +19,7 @@ from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
 from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_controlplane.wire.json_members import encode
-from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_controlplane.workers.views import AliasedModel, ServedModel
 
 MODELS_NAMED: Final = 16
 """Names in the error for an unknown model."""
@@ -72,10 +73,30 @@ class ModelLookup:
         if not name and len(self._fleet.models()) != 1:
             name = await self._continued(info, request.tenant, memory)
             info = _naming(info, name)
-        model = find_model(self._fleet, name)
+        aliased = self._fleet.aliased(name) if name and self._fleet.serving(name) is None else ()
+        if len(aliased) > 1:
+            model = await self._shared(aliased, request, info, memory)
+        else:
+            model = aliased[0].model if aliased else find_model(self._fleet, name)
         if memory is not None:
             memory.model = model.name
         return info, model
+
+    async def _shared(
+        self, aliased: Sequence[AliasedModel], request: Request, info: RequestInfo, memory: LastModel | None
+    ) -> ServedModel:
+        """Return that of the models of one alias which made the response that a request continues, else the one of its
+        conversation: of those with a ready worker, where there are any.
+        """
+        before = self._fleet.serving(await self._continued(info, request.tenant, memory))
+        if before is not None and (same := [one.model for one in aliased if one.model.pools == before.pools]):
+            return same[0]
+        ready = [one for one in aliased if not self._fleet.lacks_workers(one.model.name)] or aliased
+        headers = () if request.arrival is NO_ARRIVAL else request.arrival.scope["headers"]
+        return chosen(
+            [(one.model, one.model.base, one.weight) for one in ready],
+            conversation_of(info, headers, request.tenant.name),
+        )
 
     async def _continued(self, info: RequestInfo, tenant: TenantRecord, memory: LastModel | None) -> str:
         """The model of the response that a request continues, else the last one of its connection; "" for neither."""
@@ -104,17 +125,21 @@ def _naming(info: RequestInfo, name: str) -> RequestInfo:
 
 
 def find_model(fleet: Fleet, name: str) -> ServedModel:
-    """Return the model that a client names; the only one of this control plane where it names none.
+    """Return the model that a client names, of those that share an alias the one with the largest weight; the only one
+    of this control plane where it names none.
 
     ElsewhereError where another control plane serves it; ApiError 400 or 404.
     """
     if name and (served := fleet.serving(name)) is not None:
         return served
+    if name and (aliased := fleet.aliased(name)):
+        return max(aliased, key=lambda one: one.weight).model
     if name and (other := fleet.elsewhere(name)) is not None:
         raise ElsewhereError(name, other.control_plane)
     if not name and len(models := fleet.models()) == 1:
         return models[0]
-    raise no_such_model(name, [*fleet.models(adapters=True), *fleet.models_elsewhere()])
+    served = [one.name for one in (*fleet.models(adapters=True), *fleet.models_elsewhere())]
+    raise no_such_model(name, [*served, *fleet.named_besides()])
 
 
 def listed_model(fleet: Fleet, name: str) -> ServedModel:
@@ -123,9 +148,9 @@ def listed_model(fleet: Fleet, name: str) -> ServedModel:
     return find_model(fleet, name) if other is None else other.model
 
 
-def no_such_model(asked: str, models: Sequence[ServedModel]) -> ApiError:
+def no_such_model(asked: str, valid_names: Sequence[str]) -> ApiError:
     """404 for a model that there is not, 400 where none is named; with the names of some that there are, as vLLM."""
-    names, more = [served.name for served in models[:MODELS_NAMED]], len(models) - MODELS_NAMED
+    names, more = valid_names[:MODELS_NAMED], len(valid_names) - MODELS_NAMED
     rest = f" and {more} more (GET /v1/models)" if more > 0 else ""
     valid = f"Valid names: {', '.join(names)}{rest}." if names else "There are no models yet."
     if not asked:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import cachefleet_native
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
@@ -20,6 +21,7 @@ from cachefleet_controlplane.gateway.request.request import AnswerStage, Request
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
+from cachefleet_controlplane.wire.json_members import encode
 from cachefleet_runtime.sse import is_end
 
 _GIVEN_UP = (
@@ -136,13 +138,15 @@ class NamedTurn:
         self.fresh: Fresh | None = None
         self.served: Served = lambda: None
         self._settling = settling
+        self._asked = ""
+        """The client's name for the model, where the worker has another."""
         self._spoilt = False
         self._calls_tool = False
         self._over = False
 
     def placed(self, request: Request, served: Served) -> Request:
         """Plan the turn, and prefer the worker of the last one."""
-        self.served = served
+        self.served, self._asked = served, request.asked_name
         self.outcome = self._settling.planned(self, request)
         return replace(request, preferred=self.thread.preferred or request.preferred)
 
@@ -182,5 +186,7 @@ class NamedTurn:
         response = finished(body) if self._is_response else None
         if self._spoilt or not self.leaves or (self._is_response and response is None):
             return
+        if body and self._asked:
+            body = cachefleet_native.with_model(body, encode(self._asked))
         calls = self._calls_tool or (response is not None and response.calls_tool)
         self.outcome = await self._settling.commit(self, Ending(body, calls))

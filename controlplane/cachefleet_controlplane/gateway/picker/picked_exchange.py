@@ -64,13 +64,12 @@ class PickedExchange(Exchange):
 
     async def _send(self) -> Outcome:
         chosen = unwrap(self._placement.chosen)
-        headers, request = self._begin(chosen), self._request
+        headers = self._begin(chosen)
         key = self._context.credentials.of(chosen.url)
         attempt = self._planner.next(self._progress)
         if attempt.threshold:
             attempt.changes = {**attempt.changes, THRESHOLD_FIELD: ZERO}
-        self._filter = self._api.transformer(request.info, self._context.fingerprints.of(chosen.url))
-        self._filter.omit_zeros(omit=self._omits_zeros)
+        self._filter = self._filter_of(chosen)
         self._number = self._completions.expect(self._events.put_nowait)
         named = [*decision_headers(self._trace.id, chosen), *self._reply.names]
         try:

@@ -146,6 +146,11 @@ class Request(Struct, frozen=True):
         return self.model.namespace, self.model.base
 
     @property
+    def asked_name(self) -> str:
+        """The client's name for the model, where its answer would have another: that of its workers; else ""."""
+        return self.info.model if self.info.model != self.model.upstream else ""
+
+    @property
     def line(self) -> tuple[str, str]:
         """Its line in the queue; prefill has a line of its own, since other workers need room for it."""
         name = self.model.base

@@ -150,8 +150,7 @@ class Exchange(RetryLoop):
         stream, chosen = unwrap(self._opened.stream), unwrap(self._placement.chosen)
         if self._transformer is None:
             self._trace.ttft_seconds = self._context.clock() - self._began
-            self._transformer = self._api.transformer(self._request.info, self._context.fingerprints.of(chosen.url))
-            self._transformer.omit_zeros(omit=self._omits_zeros)
+            self._transformer = self._filter_of(chosen)
             self._reply.numbered(self._transformer)
             await self._reply.start(stream.status, [*stream.headers, *self._headers(stream.status)])
             self._forget()
@@ -202,7 +201,17 @@ class Exchange(RetryLoop):
         # Read from what the client gets: it is shorter, without the prompt's ids.
         self._trace.usage = self._possible(self._api.usage(answer.body)) if answer.status == 200 else None
         body = cachefleet_native.without_zero_counts(answer.body) if self._omits_zeros else answer.body
+        if answer.status == 200 and (asked := self._request.asked_name):
+            body = cachefleet_native.with_model(body, encode(asked))
         await self._reply.whole(answer.status, [*answer.headers, *self._headers(answer.status)], body)
+
+    def _filter_of(self, chosen: Decision) -> StreamFilter:
+        """The filter of a stream of the worker chosen, as its client is to see it."""
+        made = self._api.transformer(self._request.info, self._context.fingerprints.of(chosen.url))
+        made.omit_zeros(omit=self._omits_zeros)
+        if asked := self._request.asked_name:
+            made.name_model(asked)
+        return made
 
     @property
     def _omits_zeros(self) -> bool:

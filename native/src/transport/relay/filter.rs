@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::event::{DONE, Part, is_error, payload};
 use super::event_counts::EventCounts;
+use super::model_name::with_model;
 use super::token_count::TokenCount;
 use super::token_ids::{TokenIds, alone};
 use super::usage::{Usage, usage_of};
@@ -50,6 +51,8 @@ pub struct StreamFilter {
     signs: bool,
     /// Counts of cached tokens that are 0 are left out.
     omit_zeros: bool,
+    /// The model as the client asked for it, as JSON; None where that is the engine's own name for it.
+    model: Option<Arc<[u8]>>,
     /// Usage at the stream's end.
     usage: Option<Usage>,
     count: TokenCount,
@@ -77,6 +80,11 @@ impl StreamFilter {
 
     pub fn omit_zeros(&mut self, omit: bool) {
         self.omit_zeros = omit;
+    }
+
+    /// Sets the name that a model has in the stream, as JSON.
+    pub fn name_model(&mut self, name: &[u8]) {
+        self.model = Some(name.into());
     }
 
     /// The worker's fingerprint, as JSON.
@@ -114,6 +122,13 @@ impl StreamFilter {
     /// Adds to `out` what the client is to be sent for one whole event.
     pub fn feed(&mut self, event: &[u8], out: &mut Vec<u8>) {
         self.sequence += 1;
+        match self.model.clone() {
+            Some(name) => self.edited(&with_model(event, &name), out),
+            None => self.edited(event, out),
+        }
+    }
+
+    fn edited(&mut self, event: &[u8], out: &mut Vec<u8>) {
         if let Some((endpoint, counts)) = &mut self.counts {
             counts.note(event, *endpoint);
             return out.extend_from_slice(&if self.omit_zeros { without_zeros(event) } else { event.into() });
@@ -285,6 +300,20 @@ mod tests {
         let mut waits = StreamFilter::new(rules(false), None);
         assert_eq!(fed(&mut waits, LAST) + &fed(&mut waits, DELTA), "");
         assert_eq!(fed(&mut waits, TAIL), SIGNED.to_owned() + CUT);
+    }
+
+    #[test]
+    fn a_model_has_the_name_that_was_asked_for_in_every_event() {
+        let (mut filter, mut other) = (StreamFilter::new(rules(true), None), StreamFilter::passing(Endpoint::Messages));
+        filter.name_model(b"\"asked\"");
+        other.name_model(b"\"asked\"");
+        let named =
+            |event: &str, name: &str| event.replace("{\"choices\"", &format!("{{\"model\":\"{name}\",\"choices\""));
+        for (event, expected) in [(DELTA, CUT), (LAST, ""), (TAIL, SIGNED)] {
+            assert_eq!(fed(&mut filter, &named(event, "m")), named(expected, "asked"));
+        }
+        let start = "event: message_start\ndata: {\"message\":{\"model\":\"NAME\"}}\n\n";
+        assert_eq!(fed(&mut other, &start.replace("NAME", "m")), start.replace("NAME", "asked"));
     }
 
     #[test]

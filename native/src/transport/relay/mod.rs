@@ -6,6 +6,7 @@ mod ending;
 mod event;
 mod event_counts;
 mod filter;
+mod model_name;
 mod passing;
 mod splitter;
 mod token_count;
@@ -22,6 +23,7 @@ use tokio::time::{timeout, timeout_at};
 
 pub use chunk::Beginning;
 pub use filter::{Rules, SharedFilter, StreamFilter};
+pub use model_name::with_model;
 pub use passing::{Notes, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
 pub use token_ids::without_ids;

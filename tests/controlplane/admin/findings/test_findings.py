@@ -19,7 +19,7 @@ from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import FleetView, IndexStatus
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict, WorkerCounts
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict, WorkerCounts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
 from cachefleet_core.report_frames import Phase
@@ -62,6 +62,17 @@ def test_a_healthy_fleet_has_none() -> None:
 )
 def test_a_clash_of_an_adapters_name_is_told_with_the_name_that_is_left(conflict: AdapterConflict, words: str) -> None:
     assert words in told(view(worker_status("a"), adapter_conflicts=(conflict,)))["AdapterNameConflict"].message
+
+
+@pytest.mark.parametrize(
+    ("conflict", "words"),
+    [
+        (AliasConflict("gpt", "b/other"), "the alias gpt is that of pool b/other: it means tiny as default/gpt alone"),
+        (AliasConflict("gpt", nameless=True), "may not be had by this namespace: nothing means tiny by it"),
+    ],
+)
+def test_a_clash_of_an_alias_is_told_with_the_name_that_is_left(conflict: AliasConflict, words: str) -> None:
+    assert words in told(view(worker_status("a"), alias_conflicts=(conflict,)))["AliasConflict"].message
 
 
 @pytest.mark.parametrize(

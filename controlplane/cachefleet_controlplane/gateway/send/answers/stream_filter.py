@@ -9,6 +9,7 @@ import cachefleet_native
 
 from cachefleet_controlplane.gateway.send.answers.answer import restated_event
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.wire.json_members import encode
 
 
 class Passes(IntEnum):
@@ -70,6 +71,10 @@ class StreamFilter:
     def omit_zeros(self, *, omit: bool) -> None:
         """Set whether counts of cached tokens that are 0 are left out."""
         self.native.omit_zeros(omit)
+
+    def name_model(self, name: str) -> None:
+        """Have the model bear the name by which the client asked for it."""
+        self.native.name_model(encode(name))
 
     def feed(self, event: bytes) -> bytes:
         """Return the bytes to send to the client now; an error gets the shape of the API."""
