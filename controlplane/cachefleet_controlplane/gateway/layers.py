@@ -5,6 +5,7 @@ Read this first. A client's POST for an answer goes through all of them, from th
     account    account/   what it cost and what became of it, however it ends
     admit      admit/     its tenant's limits, its body, its model; passed on where another control plane serves that
     hold       admit/     until its model has a ready worker, where it has none and the pool says so
+    comment    admit/     comments to a stream that waits for its first token, where pool or header says so
     converse   converse/  its turn in a conversation
     know       know/      its prompt's length and block keys; the body that a worker is sent
     retry      retry/     each attempt is placed (``place/``) and sent (``send/``) anew
@@ -29,6 +30,7 @@ from cachefleet_controlplane.gateway.account.settled_requests import SettledRequ
 from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.cold_start import HELD_SHARE, ColdStartLayer, ColdStarts
+from cachefleet_controlplane.gateway.admit.keep_alive import KeepAliveLayer
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes, PassedRequests
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
@@ -95,7 +97,7 @@ def layers(parts: GatewayParts) -> Layers:
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
     picks = partial(_pick, converse, know(partial(picked_exchange, replace(context, max_attempts=1))))
     hold = ColdStartLayer(_cold_starts(parts), partial(_by_sender, converse, picks))
-    answer = AccountLayer(account, admit(parser_of, hold, counts=True), traced=True)
+    answer = AccountLayer(account, admit(parser_of, KeepAliveLayer(hold, memory_of), counts=True), traced=True)
 
     route = RouteLayer(context, parts.lookup, converse.whole)
     return Layers(

@@ -197,10 +197,8 @@ class NativeReply(Reply):
         self._exchange = exchange
         self._head: tuple[int, list[Header]] | None = None
 
-    async def start(self, status: int, headers: Iterable[Header]) -> None:
+    async def _begin(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers, with the first piece of the body where that follows at once."""
-        self.started = True
-        self.status = status
         self._head = status, [*headers, *self.names]
         asyncio.get_running_loop().call_soon(self._flush)
 
@@ -231,10 +229,9 @@ class NativeReply(Reply):
         except BrokenPipeError as error:
             raise ClientGoneError from error
 
-    async def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+    async def _answer(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Send a whole answer; the transport adds its content-length."""
-        self.started = self.ended = True
-        self.status = status
+        self.ended = True
         try:
             self.native.answer(status, [*headers, *self.names], body)
         except BrokenPipeError as error:

@@ -29,6 +29,9 @@ _ANTHROPIC_TYPES: Final = {
     529: "overloaded_error",
 }
 
+MAX_WORDS: Final = 500
+"""Bytes of an error in no API's shape that are repeated."""
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _encode = msgspec.json.encode
@@ -62,6 +65,16 @@ def error_body(path: str, error: ApiError) -> bytes:
     return _shape(path).body(error)
 
 
+def error_of(status: int, body: bytes) -> ApiError:
+    """The error that the body of an error answer tells, in any API's shape."""
+    try:
+        told = _bodies.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ApiError(status, body[:MAX_WORDS].decode(errors="replace"))
+    code = None if told.code == str(status) else told.code
+    return ApiError(status, told.message, param=told.param, code=code)
+
+
 def error_event(path: str, error: ApiError, *, sequence: int = 0) -> bytes:
     """The bytes that end a stream that failed after its first byte; ``sequence`` is the number of events before it."""
     shape = _shape(path)
@@ -77,6 +90,19 @@ def no_ready_worker(model: str, *, retry_after: int, headers: Mapping[str, str] 
     """503: no worker is ready, or all that were tried failed before their first byte."""
     message = f"No worker of model `{model}` is ready. Try again in {retry_after} s."
     return ApiError(503, message, headers=headers or {"retry-after": str(retry_after)})
+
+
+class _Told(msgspec.Struct):
+    message: str = ""
+    param: str | None = None
+    code: str | None = None
+
+
+class _Body(msgspec.Struct):
+    error: _Told
+
+
+_bodies = msgspec.json.Decoder(_Body)
 
 
 class _Shape(Protocol):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
+from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event, error_of
 from cachefleet_controlplane.wire.headers import Header
 
 T = TypeVar("T")
@@ -25,6 +25,8 @@ CLIENT_GONE_STATUS: Final = 499
 STALL_SECONDS: Final = 10.0
 """How long a client may send nothing of a body that has begun."""
 _CLOSE: Final = {"connection": "close"}
+_EVENTS: Final = (b"data:", b"event:", b":")
+"""How a stream begins."""
 NO_ROOM: Final = "Too many bytes of request bodies are under way."
 NO_ROOM_SECONDS: Final = 2
 """When there may be room again."""
@@ -53,8 +55,17 @@ class Numbered(Protocol):
     def sequence(self) -> int: ...
 
 
+class EarlyHead(Protocol):
+    """What may send the head of a stream before there is an answer."""
+
+    async def over(self) -> bool:
+        """Send nothing more; whether the head was sent."""
+        ...
+
+
 class Reply:
-    """The answer to one request; ``started`` and ``ended`` tell how far it is.
+    """The answer to one request; ``started`` and ``ended`` tell how far it is: not of a head that was sent before there
+    was an answer (``early``), after which what is no stream goes as its events.
 
     A client that takes nothing for ``seconds`` counts as gone, or it would hold a worker for ever. Errors have the
     shape of the API that ``path`` belongs to. Methods raise ClientGoneError.
@@ -73,6 +84,7 @@ class Reply:
         self.started = False
         self.ended = False
         self.status = 0
+        self.early: EarlyHead | None = None
         self._events: Numbered | None = None
 
     def numbered(self, events: Numbered) -> None:
@@ -86,8 +98,20 @@ class Reply:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers; once, before the body."""
-        self.started = True
-        self.status = status
+        self.started, self.status = True, status
+        if not await self._is_open():
+            await self._begin(status, headers)
+
+    async def open_early(self, headers: Iterable[Header], data: bytes) -> None:
+        """Send the head of a stream before there is an answer, with the first bytes; ``early`` does."""
+        await self._begin(200, headers)
+        await self.write(data)
+
+    async def _is_open(self) -> bool:
+        """Whether the head was sent before there was an answer; it is not from now on."""
+        return self.early is not None and await self.early.over()
+
+    async def _begin(self, status: int, headers: Iterable[Header]) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.names]})
 
     async def write(self, data: bytes) -> None:
@@ -100,8 +124,17 @@ class Reply:
         await self._send({"type": "http.response.body", "body": data})
 
     async def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
-        """Send a whole answer with its content-length."""
-        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        """Send a whole answer with its content-length; in a stream that is open its event, an error's or its own."""
+        self.started, self.status = True, status
+        if not await self._is_open():
+            await self._answer(status, headers, body)
+        elif status >= 400:
+            await self.broken(error_of(status, body))
+        else:
+            await self.end(body if body.startswith(_EVENTS) else b"data: " + body + b"\n\n")
+
+    async def _answer(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        await self._begin(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 
     async def error(self, error: ApiError, headers: Iterable[Header] = ()) -> None:

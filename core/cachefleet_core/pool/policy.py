@@ -29,6 +29,7 @@ MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
 """Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
 MAX_TENANT_SHARES: Final = 256
 MAX_PRICE: Final = 1000
+MAX_KEEP_ALIVE_SECONDS: Final = 300
 MAX_LABELS: Final = 8
 """Labels by which an InferencePool selects workers."""
 
@@ -171,6 +172,9 @@ class AdmissionSpec(Section):
     """Longest time a request waits for a worker, in seconds."""
     cold_start_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Longest time a request is held while no worker is ready, as at zero workers, in seconds; 0 refuses it at once."""
+    keep_alive_seconds: Annotated[int, Field(ge=0, le=MAX_KEEP_ALIVE_SECONDS)] = 0
+    """Seconds after which a stream that has no first token yet is begun with a comment, and sent another each time, so
+    that proxies do not cut it; from then on its status is 200 whatever comes. 0 sends none."""
 
 
 class TenantShare(Section):

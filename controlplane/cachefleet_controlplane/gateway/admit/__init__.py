@@ -6,6 +6,8 @@ cold_start        holds requests of models that have no ready worker until one i
 fairness_ids        tenants of requests without keys, by a header
 passed_requests   passes requests for models of other control planes on to these
 model_lookup      the model that a request names
+alias_choice      which of the models that share an alias answers a request
 objective_priority  a request's priority by its InferenceObjective
+keep_alive        comments to a stream that waits for its first token
 request_bodies    reads and parses bodies within their bounds
 """
