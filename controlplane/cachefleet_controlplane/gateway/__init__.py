@@ -3,6 +3,7 @@
 app                 the gateway as an ASGI application
 layers              the layers that a request goes through: read this first
 routes              paths and methods, and what answers them
+access_log          a line for each request, where a setting asks for it
 answers_under_way   requests under way, and their end when the replica stops
 body_budget         bytes of all bodies held at once, shared between tenants
 dry_run             dry-run decisions for the admin API

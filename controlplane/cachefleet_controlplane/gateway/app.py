@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from cachefleet_controlplane.gateway.access_log import AccessLog
 from cachefleet_controlplane.gateway.admit.tenant_admission import ADMITTED, ARRIVED
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.health import OPEN_PATHS
@@ -16,6 +17,7 @@ from cachefleet_controlplane.gateway.responses_socket.responses_socket import Re
 from cachefleet_controlplane.gateway.responses_socket.socket_limits import SocketLimits
 from cachefleet_controlplane.gateway.routes import DECIDED, OWN_NAME, Routes
 from cachefleet_controlplane.transport.native_exchange import reply_of
+from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
 from cachefleet_controlplane.wire.headers import NAMES, answer_names, request_id
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Receive, Reply, Scope, Send
@@ -35,6 +37,8 @@ class Gateway:
         sockets: SocketLimits | None = None,
         new_id: Callable[[], str] | None = None,
         ready: Callable[[], bool] = lambda: True,
+        origins: AllowedOrigins | None = None,
+        access_log: bool = False,
     ) -> None:
         self._context, self._admission, self._bounds = parts.context, parts.admission, parts.bounds
         self._other_id = RandomIds().next
@@ -42,6 +46,8 @@ class Gateway:
         stack = layers(parts)
         self.explain, self.bodies, self._passed = stack.explain, stack.bodies, stack.passed
         self._routes = Routes(parts, stack, ready)
+        self._origins = origins or AllowedOrigins()
+        self._log = AccessLog(parts.context.clock) if access_log else None
         metrics = parts.context.metrics
         self._socket = ResponsesSocket(self, parts.admission, stack.bodies, metrics=metrics, limits=sockets)
 
@@ -51,15 +57,19 @@ class Gateway:
             return await self._socket(scope, receive, send)
         reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
         reply.names = scope[NAMES]
+        serving = self._cross_origin(scope, receive, reply) if self._origins else self._serve(scope, receive, reply)
+        began = self._log.began() if self._log is not None else 0.0
         self._context.metrics.request_started()
         answered_by = self._context.under_way.begin()
         try:
-            await self._serve(scope, receive, reply)
+            await serving
         except ClientGoneError:
             self._context.metrics.client_gone()
         finally:
             self._context.under_way.end(answered_by)
             self._context.metrics.request_ended()
+            if self._log is not None:
+                self._log.ended(scope, reply, began)
 
     def _name(self, scope: Scope) -> None:
         """Give a request its name, and the path that it is meant for."""
@@ -78,6 +88,15 @@ class Gateway:
         """End the answers under way: the replica stops, and the time to finish them is over."""
         if ended := self._context.under_way.stop():
             logger.warning("answers were still under way when the time to stop was over: %d", ended)
+
+    async def _cross_origin(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        """Serve a request that a page of another origin may have sent, or answer its browser's question before it."""
+        headers = scope["headers"]
+        reply.names = (*reply.names, *self._origins.told(headers))
+        if asked := self._origins.preflight(scope["method"], headers):
+            await reply.whole(204, asked, b"")
+        else:
+            await self._serve(scope, receive, reply)
 
     async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         try:

@@ -14,7 +14,7 @@ from cachefleet_controlplane.gateway.health import Handler, Health
 from cachefleet_controlplane.gateway.layers import GatewayParts, Layers
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing
 from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
-from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.decision_trace import TRACE, DecisionTrace
 from cachefleet_controlplane.gateway.request.request import NO_MODEL, UNREAD, Arrival, Layer, Request
 from cachefleet_controlplane.gateway.response_resources import (
     COMPACT_PATH,
@@ -73,7 +73,7 @@ class Routes:
     async def _answer(self, layer: Layer, scope: Scope, receive: Receive, reply: Reply) -> None:
         """Have a layer answer a request that has just come."""
         named = request_id(scope["headers"])
-        trace = DecisionTrace(scope[OWN_NAME], self._wall_clock(), "", scope["path"], request_id=named)
+        trace = scope[TRACE] = DecisionTrace(scope[OWN_NAME], self._wall_clock(), "", scope["path"], request_id=named)
         arrival = Arrival(scope, receive, reply, trace, self._clock())
         tenant = admitted_request(scope).tenant
         await layer(Request(UNREAD, NO_MODEL, tenant, arrival, client=reply.native))

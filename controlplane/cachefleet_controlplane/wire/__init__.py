@@ -1,6 +1,7 @@
 """HTTP and JSON details that several rooms share.
 
 content_encoding  decodes compressed bodies, of clients and of workers
+cross_origin      which pages of other origins may read answers (CORS)
 errors            error bodies and error events in the shape of each client API
 event_stream      an answer of server-sent events, which ends with its client, or where that reads no more
 headers           which request headers a worker is sent

@@ -27,6 +27,7 @@ from cachefleet_controlplane.pools.control_plane_share import share_of
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
+from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
 from cachefleet_controlplane.wiring.fleet_parts import fleet_of
 from cachefleet_controlplane.wiring.gateway_parts import (
@@ -128,7 +129,13 @@ class ControlPlane:
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
         )
-        return Gateway(parts, sockets=socket_limits(settings), ready=lambda: self.readiness()[0])
+        return Gateway(
+            parts,
+            sockets=socket_limits(settings),
+            ready=lambda: self.readiness()[0],
+            origins=AllowedOrigins(settings.allowed_origins),
+            access_log=settings.access_log,
+        )
 
     async def __aenter__(self) -> Self:
         await self._resources.__aenter__()

@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 
 from cachefleet_controlplane.index.block_index import MOST_BYTES
 from cachefleet_controlplane.store.database import usable_url
+from cachefleet_controlplane.wire.cross_origin import MAX_ORIGINS, is_origin
 from cachefleet_core.environment.control_planes import (
     MAX_NAME,
     ControlPlanes,
@@ -119,6 +120,10 @@ class Settings(BaseSettings):
     api_keys: Literal["auto", "required"] = "auto"
     """Clients need a key: always, or (auto) as soon as any tenant has one, and from then on: as the store and its
     marker tell, so where both are lost nobody does. Set it to `required` wherever others can reach the gateway."""
+
+    allowed_origins: Names = Field((), max_length=MAX_ORIGINS)
+    """Origins whose pages may ask the gateway (CORS), comma separated, like https://app.example; `*` for all. Set by
+    the chart from `controlPlane.gateway.allowedOrigins`."""
 
     # Deciding.
     policy: Literal["cacheAware", "leastLoaded", "roundRobin"] = "cacheAware"
@@ -223,6 +228,8 @@ class Settings(BaseSettings):
     """Form of log lines. Set it to `json` where logs are collected."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """The least severe lines that are written. Lower it to DEBUG while looking for a problem."""
+    access_log: bool = False
+    """A line for each request to the gateway, without anything of prompts. Set it where nothing before it has one."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -252,6 +259,9 @@ class Settings(BaseSettings):
         if self.buffer_bytes < (least := 2 * self.request_max_bytes):
             got = f"got {self.request_buffer_bytes}, allowed: from {least}, twice {_variable('request_max_bytes')}"
             return [f"{_variable('request_buffer_bytes')}: {got}"]
+        if wrong := [origin for origin in self.allowed_origins if not is_origin(origin)]:
+            words = "origins like https://app.example or http://localhost:3000, comma separated, or *"
+            return [f"{_variable('allowed_origins')}: got {wrong[0]!r}, allowed: {words}"]
         allowed = "addresses like http://renderer:8000, comma separated"
         wrong = [url for url in self.renderer_urls if not is_base_url(url)]
         return [f"{_variable('renderer_urls')}: got {url!r}, allowed: {allowed}" for url in wrong]

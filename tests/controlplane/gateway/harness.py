@@ -54,6 +54,7 @@ from cachefleet_controlplane.transport.client_websocket import MessageBounds, cl
 from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
+from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wiring.conversation_parts import rendered
 from cachefleet_controlplane.wiring.gateway_parts import GatewayOptions, gateway_context, prompt_lookup, renderer_of
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
@@ -315,6 +316,8 @@ async def front(
     tls: ServedTls | None = None,
     objectives: InferenceObjectives | None = None,
     others: OtherControlPlanes | None = None,
+    origins: Sequence[str] = (),
+    access_log: bool = False,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -365,7 +368,13 @@ async def front(
             others=others or OtherControlPlanes(),
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )
-        gateway = Gateway(parts, sockets=sockets, new_id=map("d{}".format, count(1)).__next__)
+        gateway = Gateway(
+            parts,
+            sockets=sockets,
+            new_id=map("d{}".format, count(1)).__next__,
+            origins=AllowedOrigins(origins),
+            access_log=access_log,
+        )
         server = _server(completions, gateway, bounds, drain_seconds, tls)
         serving = asyncio.create_task(server.serve())
         url = f"{server.origin.rpartition(':')[0]}:{await server.listening()}"

@@ -33,6 +33,9 @@ _SHOWN_TO_TENANTS: Final = ("worker", "pool", "rank", "chosen", "matched_blocks"
 """Fields of a candidate."""
 _NOBODY: Final = TenantId("")
 
+TRACE: Final = "cachefleet.trace"
+"""Member of an ASGI scope: the notes on a request that is decided on."""
+
 
 def decision_headers(decision_id: str, decision: Decision | None) -> list[Header]:
     """Return the headers that tell of a decision: id, knowledge, worker; the id alone for None."""
