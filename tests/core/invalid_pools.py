@@ -395,6 +395,48 @@ INVALID: Final[tuple[Invalid, ...]] = (
         model={"adapters": [{"name": VALID["spec"]["model"]["name"], "source": "/a"}]},
     ),
     _spec(
+        "alias of the model's name",
+        "spec.model.aliases: a list of 1: must not have the name of the model or of an adapter",
+        "must not have the name of the model or of an adapter",
+        model={"aliases": [VALID["spec"]["model"]["name"]]},
+    ),
+    _spec(
+        "alias of an adapter's name",
+        "spec.model.aliases: a list of 2: must not have the name of the model or of an adapter",
+        "must not have the name of the model or of an adapter",
+        model={"aliases": ["gpt", "sql"], "adapters": [{"name": "sql", "source": "/a"}]},
+    ),
+    _spec(
+        "alias twice",
+        "spec.model.aliases: a list of 2: must not have the name of the model or of an adapter, nor anything twice",
+        "spec.model.aliases[1]: Duplicate value",
+        model={"aliases": ["gpt", "gpt"]},
+    ),
+    _spec(
+        "alias with a space",
+        'spec.model.aliases[0]: "claude *": must be text of 1 to 128 characters: letters, digits and any of . _ :',
+        "spec.model.aliases[0]: Invalid value",
+        model={"aliases": ["claude *"]},
+    ),
+    _spec(
+        "too many aliases",
+        "spec.model.aliases: a list of 33: must be a list of 0 to 32 entries",
+        "spec.model.aliases: Too many",
+        model={"aliases": [f"a-{number}" for number in range(33)]},
+    ),
+    _spec(
+        "weight of aliases out of range",
+        "spec.model.aliasWeight: 1001: must be a whole number from 0 to 1000",
+        "spec.model.aliasWeight: Invalid value: 1001",
+        model={"aliasWeight": 1001},
+    ),
+    _spec(
+        "comments out of range",
+        "spec.admission.keepAliveSeconds: 301: must be a whole number from 0 to 300",
+        "spec.admission.keepAliveSeconds: Invalid value: 301",
+        admission={"keepAliveSeconds": 301},
+    ),
+    _spec(
         "revision of a folder",
         'spec.model.adapters[0].revision: "v2": must be empty where source is a path',
         "must be empty where source is a path",

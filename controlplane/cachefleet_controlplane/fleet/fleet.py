@@ -83,11 +83,9 @@ class Fleet:
         self._index = index
         self._clock = clock
         self._keyers = Keyers(index_key, keyer)
-        self._registry = Registry(wall, clock, name_rules)
-        self.refuted_blocks = self._registry.refuted_blocks
-        self.elsewhere, self.models_elsewhere = self._registry.elsewhere, self._registry.models_elsewhere
-        self.aliased, self.aliases = self._registry.aliased, self._registry.aliases
-        self.named_besides = self._registry.named_besides
+        self._registry = own = Registry(wall, clock, name_rules)
+        self.elsewhere, self.models_elsewhere = own.elsewhere, own.models_elsewhere
+        self.refuted_blocks, self.aliased, self.aliases = own.refuted_blocks, own.aliased, own.aliases
         self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
         self._arrivals = WorkerArrivals(clock)

@@ -52,13 +52,9 @@ class ModelAliases:
         found = self._names.resolve(asked) or self._matching(asked)
         return () if found is None else self._of(*found)
 
-    def exact(self) -> list[str]:
-        """Every alias that is no pattern, under the shortest name that means it; sorted."""
-        return sorted(self._names.shown(*alias) for alias in self._shares if ANY not in alias[1])
-
-    def shown(self) -> list[str]:
-        """All aliases, patterns too, under the shortest names that mean them; sorted."""
-        return sorted(self._names.shown(*alias) for alias in self._shares)
+    def shown(self, *, patterns: bool = False) -> list[str]:
+        """Every alias under the shortest name that means it, with the ``patterns`` or without; sorted."""
+        return sorted(self._names.shown(*alias) for alias in self._shares if patterns or ANY not in alias[1])
 
     def means(self, asked: str, pool: PrefixCachePool) -> bool:
         """Whether an alias, as it is declared, means the model of a pool."""

@@ -254,13 +254,9 @@ class Registry:
         served = ((self.serving(self._names.shown(share.namespace, share.model)), share.weight) for share in found)
         return tuple(AliasedModel(model, weight) for model, weight in served if model is not None)
 
-    def aliases(self) -> list[str]:
-        """Every alias that is no pattern and means a model, sorted; a model's own name is none."""
-        return [name for name in self._aliases.exact() if self.aliased(name)]
-
-    def named_besides(self) -> list[str]:
-        """All aliases, patterns too, that may be asked for in place of a model's name; sorted."""
-        return [name for name in self._aliases.shown() if self.serving(name) is None]
+    def aliases(self, *, patterns: bool = False) -> list[str]:
+        """Every alias that means a model and is no model's own name, with the ``patterns`` or without; sorted."""
+        return [name for name in self._aliases.shown(patterns=patterns) if self.aliased(name)]
 
     def alias_conflicts(self, pool: Pool) -> tuple[AliasConflict, ...]:
         """The aliases of a pool that do not mean its model."""

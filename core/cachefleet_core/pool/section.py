@@ -69,6 +69,10 @@ BY_NAME: Final[JsonDict] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-
 
 MiB = Annotated[int, Field(ge=0, le=MAX_MIB)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
+Aliases = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_ALIAS)], ...],
+    Field(strict=False, max_length=32, json_schema_extra={"x-kubernetes-list-type": "set"}),
+]
 Label = Annotated[str, Field(min_length=1, max_length=63, pattern=DNS_LABEL)]
 PoolName = Annotated[str, Field(min_length=1, max_length=MAX_POOL_NAME, pattern=POOL_NAME)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME)]

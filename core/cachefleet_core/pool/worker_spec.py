@@ -14,7 +14,6 @@ from cachefleet_core.pool.section import (
     ARGUMENT,
     BY_NAME,
     FREE,
-    MODEL_ALIAS,
     MODEL_NAME,
     OPTIONAL_ARGUMENT,
     RESOURCE,
@@ -22,6 +21,7 @@ from cachefleet_core.pool.section import (
     TEXT,
     VARIABLE,
     VERSION,
+    Aliases,
     FreeMap,
     Host,
     MiB,
@@ -37,7 +37,6 @@ CPU_BLOCK_SIZE: Final = 32
 """vLLM's attention on a CPU takes multiples of 32 tokens only."""
 GPU_BLOCK_SIZE: Final = 16
 NVIDIA: Final = "nvidia.com/gpu"
-MAX_ALIASES: Final = 32
 MAX_ALIAS_WEIGHT: Final = 1000
 MAX_CLAIMED: Final = 32
 """Devices that Kubernetes allocates to one claim."""
@@ -144,15 +143,12 @@ class ModelSpec(Section):
         ),
         Rule(
             field="aliases",
-            cel="",  # the list is a set, which the API server keeps unique by itself
-            message="must not have an alias twice",
-            holds=lambda model: len(set(model.aliases)) == len(model.aliases),
-        ),
-        Rule(
-            field="aliases",
             cel="!self.aliases.exists(one, one == self.name || self.adapters.exists(other, other.name == one))",
-            message="must not have the name of the model or of an adapter",
-            holds=lambda model: {model.name, *(one.name for one in model.adapters)}.isdisjoint(model.aliases),
+            message="must not have the name of the model or of an adapter, nor anything twice",  # it is a set
+            holds=lambda model: (
+                len({model.name, *model.aliases}) == len(model.aliases) + 1
+                and not {one.name for one in model.adapters} & set(model.aliases)
+            ),
         ),
         *image_rules(),
     )
@@ -182,10 +178,7 @@ class ModelSpec(Section):
         ),
     ] = ()
     """Adapters (LoRA) that every worker serves, loaded at its start or while it runs. Default: none."""
-    aliases: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=128, pattern=MODEL_ALIAS)], ...],
-        Field(strict=False, max_length=MAX_ALIASES, json_schema_extra={"x-kubernetes-list-type": "set"}),
-    ] = ()
+    aliases: Aliases = ()
     """Further names that clients may ask for, exact or with * for any characters; unknown to the engine. Default:
     none."""
     alias_weight: Annotated[int, Field(ge=0, le=MAX_ALIAS_WEIGHT)] = 100

@@ -39,7 +39,7 @@ def test_a_name_goes_before_patterns_and_the_longer_pattern_before_the_shorter()
     )
     asked = {"claude-opus-4": "opus", "claude-x-4": "four", "claude-x": "claude", "gpt-4o-mini": "four", "x": "all"}
     assert {name: means(found, name)[0][1] for name in asked} == asked
-    assert (found.exact(), found.shown()[0]) == (["claude-opus-4", "gpt-4o-mini"], "*")
+    assert (found.shown(), found.shown(patterns=True)[0]) == (["claude-opus-4", "gpt-4o-mini"], "*")
 
 
 def test_models_of_a_namespace_share_an_alias_by_the_largest_weight_of_their_pools() -> None:
@@ -60,7 +60,7 @@ def test_an_alias_is_of_the_namespace_that_served_first_and_of_others_by_their_n
         assert means(found, asked)[0][0] == "b", asked
     assert [means(found, asked)[0][0] for asked in ("a/gpt", "a/o1")] == ["a", "a"]
     assert (found.means("gpt", ours), found.means("a/gpt", ours), found.owner("gpt")) == (False, True, "b/x")
-    assert found.exact() == ["a/gpt", "gpt"]
+    assert found.shown() == ["a/gpt", "gpt"]
 
 
 def test_rules_hold_for_aliases_too() -> None:

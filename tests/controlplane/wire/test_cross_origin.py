@@ -41,11 +41,9 @@ def test_an_allowed_page_may_read_answers_and_their_headers() -> None:
     assert told[b"vary"] == b"origin"
 
 
-@pytest.mark.parametrize(
-    "origin", [(), (b"origin", b"https://other.example"), (b"origin", b"https://app.example.evil")]
-)
-def test_any_other_page_may_not_and_caches_keep_both_apart(origin: tuple[bytes, bytes]) -> None:
-    origins, headers = AllowedOrigins(["https://app.example"]), [origin] if origin else []
+@pytest.mark.parametrize("headers", [[], [(b"origin", b"https://other.example")], [(b"origin", APP[1] + b".evil")]])
+def test_any_other_page_may_not_and_caches_keep_both_apart(headers: list[tuple[bytes, bytes]]) -> None:
+    origins = AllowedOrigins(["https://app.example"])
     assert dict(origins.told(headers)) == {b"vary": b"origin"}
     assert origins.preflight("OPTIONS", [*headers, ASKS]) == ()
 

@@ -30,6 +30,8 @@ spec:
     chatTemplate: {configMapKeyRef: {name: t, key: chat.jinja}}
     hubTokenSecretRef: {name: hf-token, key: token}
     adapters: [{name: sql, source: org/qwen-sql-lora, revision: v2, subPath: ""}]
+    aliases: [gpt-4o-mini, "claude-*"]
+    aliasWeight: 100
   role: Both
   replicas: 4
   controlPlane: eu-1
@@ -57,7 +59,7 @@ spec:
       tenants: [acme]
   hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600, minTokens: 1}}
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
-  admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, coldStartSeconds: 0}
+  admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, coldStartSeconds: 0, keepAliveSeconds: 0}
   tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
   pricing: {input: 0.4, cached: 0.1, output: 1.2, gpuHour: 2.5}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
@@ -113,7 +115,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     ):
         del whole[section][field]
     assert read_pool(VALID).spec.device.resource_name == whole["device"].pop("resource")
-    whole["model"] |= {"revision": "", "adapters": []}
+    whole["model"] |= {"revision": "", "adapters": [], "aliases": []}
     whole["replicas"] = 1
     whole["pricing"] = {}
     whole["controlPlane"] = "default"

@@ -139,7 +139,7 @@ def find_model(fleet: Fleet, name: str) -> ServedModel:
     if not name and len(models := fleet.models()) == 1:
         return models[0]
     served = [one.name for one in (*fleet.models(adapters=True), *fleet.models_elsewhere())]
-    raise no_such_model(name, [*served, *fleet.named_besides()])
+    raise no_such_model(name, [*served, *fleet.aliases(patterns=True)])
 
 
 def listed_model(fleet: Fleet, name: str) -> ServedModel:
