@@ -27,7 +27,7 @@ def aliases(*pools: PrefixCachePool, rules: dict[str, tuple[str, ...]] | None = 
 
 
 def means(found: ModelAliases, asked: str) -> list[tuple[str, str, int]]:
-    return [tuple(share) for share in found.of(asked)]
+    return [(share.namespace, share.model, share.weight) for share in found.of(asked)]
 
 
 def test_a_name_goes_before_patterns_and_the_longer_pattern_before_the_shorter() -> None:

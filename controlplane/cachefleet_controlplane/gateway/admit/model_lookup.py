@@ -138,8 +138,8 @@ def find_model(fleet: Fleet, name: str) -> ServedModel:
         raise ElsewhereError(name, other.control_plane)
     if not name and len(models := fleet.models()) == 1:
         return models[0]
-    served = [one.name for one in (*fleet.models(adapters=True), *fleet.models_elsewhere())]
-    raise no_such_model(name, [*served, *fleet.aliases(patterns=True)])
+    names = [one.name for one in (*fleet.models(adapters=True), *fleet.models_elsewhere())]
+    raise no_such_model(name, [*names, *fleet.aliases(patterns=True)])
 
 
 def listed_model(fleet: Fleet, name: str) -> ServedModel:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 CHATS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 WORDS = "one two three four five six seven eight nine ten"
-SAID = [{"role": "user", "content": WORDS}]
+SAID: list[Any] = [{"role": "user", "content": WORDS}]
 BODIES: dict[str, dict[str, Any]] = {
     CHATS: {"messages": SAID, "max_tokens": 4},
     "/v1/completions": {"prompt": WORDS, "max_tokens": 4},
@@ -86,7 +86,7 @@ async def test_official_clients_take_comments_for_nothing() -> None:
                 messages=SAID,
                 max_tokens=4,
                 stream=True,
-                extra_headers=HEADER,  # type: ignore[arg-type]
+                extra_headers=HEADER,
             )
             assert [chunk.choices[0].finish_reason async for chunk in stream][-1] == "length"
             made = await client.responses.create(
@@ -143,7 +143,7 @@ async def test_the_metrics_have_the_status_that_it_would_have_had() -> None:
 
 async def test_a_client_raises_the_error_of_an_event() -> None:
     async with at_zero() as gate, clients(gate.url, model=MODEL).openai as client:
-        stream = await client.chat.completions.create(model=MODEL, messages=SAID, stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model=MODEL, messages=SAID, stream=True)
         with pytest.raises(openai.APIError, match="No worker of model"):
             [chunk async for chunk in stream]
 
