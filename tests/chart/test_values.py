@@ -24,6 +24,10 @@ BAD: dict[str, tuple[Object, str]] = {
     "knowledge": ({"controlPlane": {"knowledge": "none"}}, "/controlPlane/knowledge"),
     "api keys": ({"controlPlane": {"apiKeys": "never"}}, "/controlPlane/apiKeys"),
     "renderer without a scheme": ({"controlPlane": {"renderers": ["renderer:8000"]}}, "/controlPlane/renderers/0"),
+    "origin with a path": (
+        {"controlPlane": {"gateway": {"allowedOrigins": ["*", "https://app.example/"]}}},
+        "/controlPlane/gateway/allowedOrigins/1",
+    ),
     "renderer with a path": ({"controlPlane": {"renderers": ["http://a/b"]}}, "/controlPlane/renderers/0"),
     "name of a control plane": ({"controlPlane": {"name": "B"}}, "/controlPlane/name"),
     "name of another control plane": ({"controlPlane": {"others": {"B": "http://b"}}}, "'B' does not match pattern"),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cachefleet_controlplane.gateway.send.answers.answer import error_code, error_message
-from cachefleet_controlplane.wire.errors import ApiError, error_body, error_event
+from cachefleet_controlplane.wire.errors import MAX_WORDS, ApiError, error_body, error_event, error_of
 
 ERROR = ApiError(429, "Too much.", param="n", headers={"retry-after": "2"})
 OPENAI = {"error": {"message": "Too much.", "type": "rate_limit_error", "param": "n", "code": "429"}}
@@ -56,3 +56,16 @@ def test_what_is_no_error(event: bytes) -> None:
 def test_a_code_that_is_no_status_leaves_it_to_the_type(code: str) -> None:
     event = json.dumps({"error": {"code": code, "type": "rate_limit_error", "message": "x"}})
     assert error_code(b"data: %b\n\n" % event.encode()) == 429
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("error", [ERROR, ApiError(503, "Later."), ApiError(400, "No.", param="n", code="why")])
+def test_an_error_is_read_from_the_body_of_its_answer(path: str, error: ApiError) -> None:
+    told = error_of(error.status, error_body(path, error))
+    assert error_body(path, told) == error_body(path, error)
+
+
+def test_a_body_in_no_apis_shape_is_the_message_as_far_as_it_goes() -> None:
+    for body in (b"out of order", b'{"error": "x"}', b"\xff"):
+        assert error_of(502, body).message == body.decode(errors="replace")
+    assert len(error_of(502, b"x" * 10_000).message) == MAX_WORDS
