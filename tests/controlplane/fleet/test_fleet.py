@@ -1,6 +1,6 @@
 """The live picture: who may be asked, what is known of each, and what was sent."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS
 from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, Reason, RoutingPolicy, Verdict
 from cachefleet_controlplane.selection.eligibility import Duty
 from cachefleet_core.block_keys import BlockKeyer, Namespace, pack_keys
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
@@ -28,6 +28,7 @@ from tests.reference.adapter_loading import ASSUMED_SECONDS
 from tests.reference.inflight import UNCACHED_WORK_SECONDS
 
 KEYS = chain(1, 10)
+TINY: Final[dict[str, Any]] = {"source": "tiny", "weightsMiB": 1}
 OTHER = IndexContract(weights="tiny", tokenizer="sha256:bb", block_size=16)
 
 
@@ -48,6 +49,11 @@ def adapted(*names: str) -> dict[str, Any]:
     """A model with adapters of these names."""
     adapters = [{"name": name, "source": f"/{name}"} for name in names]
     return {"name": MODEL, "source": "tiny", "weightsMiB": 1, "adapters": adapters}
+
+
+def renamed(*names: str) -> dict[str, Any]:
+    """A model with aliases."""
+    return {"name": MODEL, **TINY, "aliases": list(names)}
 
 
 class TestModels:
@@ -154,6 +160,34 @@ class TestModels:
             "c/c": (AdapterConflict("sql", "a/a", nameless=False),),
             "a/d": (AdapterConflict("own", "a/a", nameless=True),),
         }
+
+    def test_a_name_of_a_model_or_adapter_goes_before_an_alias_and_those_without_effect_are_told(self) -> None:
+        fleet = LiveFleet()
+        rival = pool("a", namespace="a", model=renamed("else", "sql", "free", "o*"))
+        owner = pool("b", namespace="b", model={"name": "else", **TINY, "aliases": ["free", "o*"]})
+        adapters = pool("c", namespace="c", model=adapted("sql"))
+        fleet.update_pools([view(rival, ["in-a"]), view(owner, ["in-b"]), view(adapters, ["in-c"])])
+        assert [one.model.name for one in fleet.aliased("free")] == [MODEL]
+        assert [one.model.namespace for one in fleet.aliased("b/free")] == ["b"]
+        assert fleet.aliased("else") == fleet.aliased("sql") == ()
+        assert fleet.aliases() == ["b/free", "free"]
+        assert fleet.aliases(patterns=True) == ["b/free", "b/o*", "free", "o*"]
+        assert {one.key: one.alias_conflicts for one in fleet.view().pools} == {
+            "a/a": (AliasConflict("else", "b/b"), AliasConflict("sql", "c/c")),
+            "b/b": (AliasConflict("free", "a/a"), AliasConflict("o*", "a/a")),
+            "c/c": (),
+        }
+
+    def test_an_alias_of_another_control_planes_model_is_served_there(self) -> None:
+        fleet = LiveFleet()
+        own = pool("a", model=renamed("both"))
+        other = pool("b", model={"name": "far", **TINY, "aliases": ["both", "only-there"]}, controlPlane="eu-1")
+        fleet.update_pools([view(own, ["in-a"])], others=[view(other)])
+        assert [one.model.name for one in fleet.aliased("both")] == [MODEL]
+        assert (fleet.aliased("only-there"), fleet.elsewhere("both")) == ((), None)
+        found = fleet.elsewhere("only-there")
+        assert found is not None
+        assert (found.model.name, found.control_plane) == ("far", "eu-1")
 
     def test_keys_of_an_adapter_are_not_made_here(self) -> None:
         fleet = LiveFleet()
