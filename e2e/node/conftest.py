@@ -19,6 +19,7 @@ import pytest
 
 from cachefleet_local.models.tiny_model import TINY_SOURCE, made_model_path
 from e2e.cluster.binaries import HELM, UnavailableError, ensured
+from e2e.engine.seeing_model import make_adapter
 from e2e.node import pools
 from e2e.node.client import Client, running
 from e2e.node.families import IPV4, chosen
@@ -26,7 +27,7 @@ from e2e.node.images import REPOSITORY, Builder
 from e2e.node.machine import check_machine
 from e2e.node.node import Node
 from e2e.node.prepare import prepare
-from e2e.node.registry import serving
+from e2e.node.registry import Registry, serving
 from e2e.node.site import Images, Site
 from e2e.node.surroundings import surroundings
 
@@ -125,12 +126,22 @@ def _weights(site: Site) -> dict[str, Any]:
         return {}
     site.apply(site.registry.pull_secret(WORKLOADS, pools.SECRET))
     with TemporaryDirectory() as folder:
-        pushed = Path(folder) / "pushed"
-        Builder().weights(made_model_path(TINY_SOURCE), f"/{pools.FOLDER}", pushed)
-        digest = site.registry.push(pools.WEIGHTS, "1", pushed)
-        site.registry.push("acme/locked", "1", pushed)
+        model, adapter = _built(Path(folder), site.registry)
     site.registry.push_artifact("acme/artifact", "1", b"weights")
-    return pools.from_image(f"{site.registry.address}/{pools.WEIGHTS}:1@{digest}")
+    named = {"name": pools.ADAPTER, "source": f"oci://{adapter}", "subPath": pools.ADAPTER}
+    return pools.from_image(model) | {"model.adapters": [named]}
+
+
+def _built(folder: Path, registry: Registry) -> tuple[str, str]:
+    """Images of the tiny model and of an adapter of it, built as users build them and pushed; their references."""
+    made, builder = folder / "made", Builder()
+    builder.weights(made_model_path(TINY_SOURCE), f"/{pools.FOLDER}", made)
+    model = registry.push(pools.WEIGHTS, "1", made)
+    registry.push("acme/locked", "1", made)
+    adapter, pushed = make_adapter(folder / "adapter", seed=1, layers="model.layers"), folder / "pushed"
+    builder.weights(adapter, f"/{pools.ADAPTER}", pushed)
+    own = registry.push(pools.ADAPTERS, "1", pushed)
+    return f"{registry.address}/{pools.WEIGHTS}:1@{model}", f"{registry.address}/{pools.ADAPTERS}@{own}"
 
 
 def _foreign() -> bool:

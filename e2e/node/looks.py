@@ -34,6 +34,11 @@ def one_pod(site: Site, pool: Pool, part: str) -> tuple[str, str]:
     return NAMESPACE, found[0]["metadata"]["name"]
 
 
+def images_of(pod: Object) -> list[str]:
+    """References of the images that a pod has as volumes."""
+    return [volume["image"]["reference"] for volume in pod["spec"]["volumes"] if "image" in volume]
+
+
 def all_up(site: Site, *namespaces: str) -> bool:
     """Whether every Deployment of the release and of these namespaces has all its pods ready, and none too many."""
     found = [each for namespace in (NAMESPACE, *namespaces) for each in site.list("deployments", namespace)]

@@ -89,6 +89,9 @@ WEIGHTS: Final = "acme/tiny"
 """Repository of the image of the tiny model's weights, where the site has a registry."""
 FOLDER: Final = "models/tiny"
 """Where they are in it."""
+ADAPTER: Final = "sql"
+"""Name of the adapter in the image ``ADAPTERS``, and its folder there."""
+ADAPTERS: Final = "acme/tiny-adapters"
 SECRET: Final = "registry"  # a name
 
 

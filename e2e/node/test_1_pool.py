@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import pytest
 
+from cachefleet_core.pool.worker_spec import AdapterSpec
 from e2e.node.client import Client, failures
 from e2e.node.families import bracketed, names_of
-from e2e.node.looks import idle_blocks, writes
+from e2e.node.looks import idle_blocks, images_of, writes
 from e2e.node.pools import Pool, from_image
 from e2e.node.site import NAMESPACE, RELEASE, CommandError, Site, until
 
@@ -59,8 +60,7 @@ def test_its_weights_came_from_an_image_and_are_those_of_the_digest(site: Site, 
         pytest.skip("this cluster has no registry of ours")
     digest = pool.read()["spec"]["model"]["source"].partition("@")[2]
     for pod in pool.pods():
-        (image,) = (volume["image"] for volume in pod["spec"]["volumes"] if "image" in volume)
-        assert image["reference"].endswith(f"/acme/tiny:1@{digest}")
+        assert any(one.endswith(f"/acme/tiny:1@{digest}") for one in images_of(pod))
         inside = ["exec", "-n", pool.namespace, pod["metadata"]["name"], "-c", "engine", "--"]
         assert "model.safetensors" in site.kubectl(*inside, "ls", "/mnt/model")
         with pytest.raises(CommandError, match="Read-only"):
@@ -68,6 +68,25 @@ def test_its_weights_came_from_an_image_and_are_those_of_the_digest(site: Site, 
         agent = next(each for each in pod["spec"]["initContainers"] if each["name"] == "agent")
         assert {"name": "CACHEFLEET_REVISION", "value": digest} in agent["env"]
     assert pool.condition("ContractConsistent")["status"] == "True"  # by which workers of other revisions are used last
+
+
+def test_an_adapter_from_an_image_answers_to_its_name(site: Site, pool: Pool, client: Client) -> None:
+    """By itself: with words and blocks of its own, and from the folder of its digest."""
+    if site.registry is None:
+        pytest.skip("this cluster has no registry of ours")
+    adapter = AdapterSpec.model_validate(pool.read()["spec"]["model"]["adapters"][0])
+    assert adapter.image is not None
+    for pod in pool.pods():
+        assert adapter.image.reference in images_of(pod)
+        inside = ["exec", "-n", pool.namespace, pod["metadata"]["name"], "-c", "engine", "--"]
+        assert "adapter_model.safetensors" in site.kubectl(*inside, "ls", adapter.image.adapter_folder)
+    pool.becomes("EngineAsAsked", "True", "EnginesAsAsked")  # which compares where adapters were loaded from
+    asked = {"conversations": 1, "stream": "never", "seed": 75}
+    first, second = client.ask(2, model=adapter.name, **asked)
+    (plain,) = client.ask(1, **asked)
+    assert not failures([first, second, plain])
+    assert (first["cached"], second["cached"] > 200, plain["cached"]) == (0, True, 0)
+    assert first["text"] != plain["text"]
 
 
 def test_an_image_that_cannot_be_mounted_is_said_with_what_to_do(site: Site, pool: Pool) -> None:

@@ -59,7 +59,8 @@ async def _whole(answer: aiohttp.ClientResponse, told: dict[str, Any]) -> dict[s
     text = await answer.text()
     if answer.status != 200:
         return {"error": f"{answer.status}: {text[:500]}"}
-    return _counted(json.loads(text)["usage"])
+    answered = json.loads(text)
+    return _counted(answered["usage"]) | {"text": answered["choices"][0]["message"]["content"]}
 
 
 async def _streamed(answer: aiohttp.ClientResponse, told: dict[str, Any]) -> dict[str, Any]:
