@@ -96,12 +96,12 @@ def key_routes(service: TenantService) -> APIRouter:
     @router.post("", summary="Make a key, which is told this once", status_code=201, responses=_BOTH)
     async def create(tenant: Name, wanted: tenant_schemas.NewKey, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
-        return _created_key(await service.new_key(TenantId(tenant), expires), response)
+        return _created_key(await service.new_key(TenantId(tenant), expires, wanted.models), response)
 
     @router.post("/rotate", summary="Make a key, and let the tenant's others end", status_code=201, responses=_BOTH)
     async def rotate(tenant: Name, wanted: tenant_schemas.Rotation, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
-        made = await service.rotate(TenantId(tenant), expires, grace_seconds=wanted.grace_seconds)
+        made = await service.rotate(TenantId(tenant), expires, wanted.models, grace_seconds=wanted.grace_seconds)
         return _created_key(made, response)
 
     @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH | _LATER)
@@ -139,7 +139,7 @@ def _created_key(made: tuple[KeyRecord, str], response: Response) -> tenant_sche
 
 def _key_fields(key: KeyRecord, now: float) -> dict[str, Any]:
     times = {name: _time(getattr(key, name)) for name in ("created", "expires", "revoked")}
-    return {"id": key.id, "tenant": key.tenant, "hint": key.hint, "state": key.state(now)} | times
+    return {"id": key.id, "tenant": key.tenant, "hint": key.hint, "models": key.models, "state": key.state(now)} | times
 
 
 def _time(unix: float | None) -> datetime | None:

@@ -18,6 +18,7 @@ from cachefleet_controlplane.store.tenant_records import (
     MAX_TOKENS,
     KeyState,
 )
+from cachefleet_controlplane.tenants.allowed_models import MAX_MODELS, MAX_NAME
 from cachefleet_core.pool.section import TENANT
 
 MAX_GRACE_SECONDS: Final = 30 * 86_400
@@ -28,6 +29,7 @@ Number = Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBER, examples=[100])]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS, examples=[5_000_000])]
 Spend = Annotated[float, Field(strict=True, ge=LEAST_SPEND, le=MAX_SPEND, allow_inf_nan=False, examples=[25.5])]
 """In the currency of the pools' prices, to its millionth."""
+ModelPattern = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"^[!-~]+$", examples=["qwen3-*"])]
 Amount = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$", examples=["12.0345"])]
 """A decimal number, exact."""
 Flag = Annotated[bool, Field(strict=True)]
@@ -137,6 +139,8 @@ class NewKey(Schema):
 
     expires: AwareDatetime | None = None
     """With its time zone; null is never."""
+    models: Annotated[tuple[ModelPattern, ...], Field(max_length=MAX_MODELS)] = ()
+    """The models that it may use, by name, or pattern with `*`; empty: all."""
 
 
 class Rotation(NewKey):
@@ -144,6 +148,8 @@ class Rotation(NewKey):
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"graceSeconds": 3600}]})
 
+    models: Annotated[tuple[ModelPattern, ...] | None, Field(max_length=MAX_MODELS)] = None  # type: ignore[assignment]
+    """As for a new key; null: those of the tenant's newest key."""
     grace_seconds: Annotated[float, Field(strict=True, ge=0, le=MAX_GRACE_SECONDS)] = 0.0
     """How long the other keys are taken beside the new one."""
 
@@ -158,6 +164,8 @@ class Key(Schema):
     created: datetime
     expires: datetime | None
     revoked: datetime | None
+    models: tuple[str, ...] = Field(examples=[["qwen3-*"]])
+    """The models that it may use; all where there is none."""
     state: KeyState
 
 

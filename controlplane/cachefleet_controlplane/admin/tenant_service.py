@@ -71,15 +71,25 @@ class TenantService:
         keys = await self.tenants.ask(lambda: self.repository.keys(tenant))
         return [self.tenants.revocations.applied(key) for key in keys]
 
-    async def new_key(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:
-        """Make a key that ends at ``expires`` (Unix seconds): its record, and the key itself, which is not stored."""
-        record, key = self._make(tenant, expires)
+    async def new_key(
+        self, tenant: TenantId, expires: float | None, models: tuple[str, ...] = ()
+    ) -> tuple[KeyRecord, str]:
+        """Make a key that ends at ``expires`` (Unix seconds), for those ``models`` or all: its record, and the key
+        itself, which is not stored.
+        """
+        record, key = self._make(tenant, expires, models)
         await self._change_keys(lambda: self.repository.add_key(record))
         return record, key
 
-    async def rotate(self, tenant: TenantId, expires: float | None, *, grace_seconds: float) -> tuple[KeyRecord, str]:
-        """Make a key as ``new_key`` does; the tenant's other keys end ``grace_seconds`` from now."""
-        record, key = self._make(tenant, expires)
+    async def rotate(
+        self, tenant: TenantId, expires: float | None, models: tuple[str, ...] | None = None, *, grace_seconds: float
+    ) -> tuple[KeyRecord, str]:
+        """Make a key as ``new_key`` does, where ``models`` is None for those of the newest one; the tenant's other keys
+        end ``grace_seconds`` from now.
+        """
+        if models is None:
+            models = next((key.models for key in reversed(await self.keys(tenant))), ())
+        record, key = self._make(tenant, expires, models)
         await self._change_keys(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
         return record, key
 
@@ -115,7 +125,7 @@ class TenantService:
         self._check_shared()
         return await self.tenants.change(work)
 
-    def _make(self, tenant: TenantId, expires: float | None) -> tuple[KeyRecord, str]:
+    def _make(self, tenant: TenantId, expires: float | None, models: tuple[str, ...]) -> tuple[KeyRecord, str]:
         key = new_api_key(self.random(_KEY_BYTES))
         record = KeyRecord(
             id=self.random(_ID_BYTES).hex(),
@@ -124,5 +134,6 @@ class TenantService:
             hint=key[:API_KEY_HINT],
             created=self.wall_clock(),
             expires=expires,
+            models=models,
         )
         return record, key

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from cachefleet_controlplane.gateway.access_log import AccessLog
-from cachefleet_controlplane.gateway.admit.tenant_admission import ADMITTED, ARRIVED
+from cachefleet_controlplane.gateway.admit.tenant_admission import ADMITTED, ARRIVED, AdmittedRequest, OverLimitError
 from cachefleet_controlplane.gateway.answers_under_way import restarting
 from cachefleet_controlplane.gateway.health import OPEN_PATHS
 from cachefleet_controlplane.gateway.layers import GatewayParts, layers
@@ -41,6 +41,7 @@ class Gateway:
         access_log: bool = False,
     ) -> None:
         self._context, self._admission, self._bounds = parts.context, parts.admission, parts.bounds
+        self._wall_clock = parts.wall_clock
         self._other_id = RandomIds().next
         self._new_id = new_id or self._other_id
         stack = layers(parts)
@@ -112,6 +113,7 @@ class Gateway:
                 return await self._unadmitted(scope, receive, reply, refusal)
             with entered as admitted:
                 scope[ADMITTED] = admitted
+                self._tell_limits(scope, reply, admitted)
                 await handler(scope, receive, reply)
         except ApiError as error:
             await reply.error(error)
@@ -134,9 +136,17 @@ class Gateway:
 
     async def _unadmitted(self, scope: Scope, receive: Receive, reply: Reply, refusal: ApiError) -> None:
         """Have another control plane answer a request that is not admitted here, where it serves the model."""
+        if isinstance(refusal, OverLimitError):
+            self._tell_limits(scope, reply, refusal)
         if self._passed is None or scope["path"] not in DECIDED or scope["method"] != "POST":
             raise refusal
         await self._passed.unadmitted(scope, receive, reply, refusal)
+
+    def _tell_limits(self, scope: Scope, reply: Reply, told: AdmittedRequest | OverLimitError) -> None:
+        """Tell the client what its tenant's limits leave, in the headers of the API that it asks."""
+        if told.limited:
+            anthropic = scope["path"].startswith(ANTHROPIC_PATH)
+            reply.names = (*reply.names, *told.rooms.headers(anthropic=anthropic, now=self._wall_clock()))
 
     def _admit(self) -> None:
         if self._context.under_way.stopped:

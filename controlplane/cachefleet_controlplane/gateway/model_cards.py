@@ -16,7 +16,8 @@ import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING, POOLED, TOKENIZING
-from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
+from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.policy import PreemptionPolicy
@@ -36,20 +37,38 @@ _LISTED: Final = (*GENERATING, *POOLED, *TOKENIZING)
 
 
 class ModelListing:
-    """Handler of ``/v1/models`` and what is below it; ``find`` returns the model of a name. ApiError 404."""
+    """Handler of ``/v1/models`` and what is below it; ``find`` returns the model of a name (ApiError 404), ``allowed``
+    the models that a request's key may use, None for all.
+    """
 
-    def __init__(self, fleet: Fleet, find: Callable[[str], ServedModel]) -> None:
+    def __init__(
+        self, fleet: Fleet, find: Callable[[str], ServedModel], allowed: Callable[[Scope], AllowedModels | None]
+    ) -> None:
         self._fleet = fleet
         self._find = find
+        self._allowed_models = allowed
 
     async def __call__(self, scope: Scope, _: Receive, reply: Reply) -> None:
         """Answer with one model, or with all."""
         name, anthropic = scope["path"].removeprefix(MODELS_PATH).removeprefix("/"), is_anthropic(scope)
         if anthropic:
             reply.path = ANTHROPIC_PATH
-        cards = [self._card(named, anthropic=anthropic) for named in ([name] if name else self._names())]
+        names = self._allowed(name, self._allowed_models(scope))
+        cards = [self._card(named, anthropic=anthropic) for named in names]
         told = cards[0] if name else anthropic_list(cards) if anthropic else openai_list(cards, codex=_is_codex(scope))
         await reply.whole(200, [JSON], msgspec.json.encode(told))
+
+    def _allowed(self, name: str, allowed: AllowedModels | None) -> Sequence[str]:
+        """Return the name that is asked for, else all names; of these what a key may use. ApiError 404."""
+        if allowed is None:
+            return [name] if name else self._names()
+        if not name:
+            return [one for one in self._names() if allowed.allow_model(self._find(one))]
+        try:
+            allowed.check(self._find(name))
+        except ApiError as error:
+            raise allowed.refusal(name) from error
+        return [name]
 
     def _names(self) -> list[str]:
         models = (*self._fleet.models(adapters=True), *self._fleet.models_elsewhere())

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.gateway.admit.model_lookup import listed_model
-from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
+from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request, allowed_models
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.converse.retention import allowance
 from cachefleet_controlplane.gateway.health import Handler, Health
@@ -46,7 +46,9 @@ class Routes:
             **{endpoint: {"POST": answer} for endpoint in Endpoint},
             Endpoint.RESPONSES: {"POST": answer, "GET": upgrade_required},
             ROUTE_PATH: {"POST": partial(self._answer, stack.route)},
-            MODELS_PATH: dict.fromkeys(("GET", "HEAD"), ModelListing(fleet, partial(listed_model, fleet))),
+            MODELS_PATH: dict.fromkeys(
+                ("GET", "HEAD"), ModelListing(fleet, partial(listed_model, fleet), allowed_models)
+            ),
             INPUT_TOKENS_PATH: {"POST": partial(self._answer, stack.count)},
             COMPACT_PATH: {"POST": refuse_compaction},
             OPENAPI_PATH: {"GET": serve_document},

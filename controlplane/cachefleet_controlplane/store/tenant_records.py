@@ -82,6 +82,8 @@ class KeyRecord:
     created: float
     expires: float | None = None
     revoked: float | None = None
+    models: tuple[str, ...] = ()
+    """Names of the models that it may use, and patterns with ``*``; all models where there is none."""
 
     def state(self, now: float) -> KeyState:
         """Whether it is accepted at ``now``."""

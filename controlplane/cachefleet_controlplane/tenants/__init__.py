@@ -1,9 +1,11 @@
 """Tenants of the gateway: whose API key a request has, and whether its tenant is within its limits.
 
+allowed_models     the models that an API key may use
 budget_keeper      has budgets know what all replicas' tenants have used
 budgets            what tenants have used in the day and month, held against their limits
 directory          tenants and keys by name and hash, kept fresh from the store
 limits             requests at once, and requests and tokens per minute, of one tenant
+rate_limit_headers headers that tell what limits leave
 revocations        revoked keys that are refused and not written yet
 tenant_metrics     Prometheus counters per tenant
 tenant_repository  what this room needs of the store

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals, UsageRecord
 from cachefleet_controlplane.tenants.limits import Limit
+from cachefleet_controlplane.tenants.rate_limit_headers import Room
 from cachefleet_core.tenancy import TenantId
 
 
@@ -114,6 +115,18 @@ class Budgets:
                 start = period_start(period, now)
                 totals = found.get((name, period)) or Totals()
                 self._used[name][period] = _Used(start, period_end(period, start), totals)
+
+    def room(self, tenant: TenantRecord, now: float) -> Room | None:
+        """What the limit of tokens leaves that leaves fewest; None where there is none."""
+        rooms = []
+        for limit, period, member in LIMITS:
+            most = getattr(tenant, limit)
+            if most is None or member != "tokens":
+                continue
+            used = self._used.get(tenant.name, {}).get(period)
+            tokens = 0 if used is None else used.of(now).tokens
+            rooms.append(Room(most, max(0, most - tokens), period_end(period, now) - now))
+        return min(rooms, key=lambda room: room.remaining, default=None)
 
     def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
         """The limit that a tenant has reached, and the whole seconds until its period ends; None where there is none.

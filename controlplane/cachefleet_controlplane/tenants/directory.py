@@ -22,6 +22,7 @@ from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.sql_tenants import TenantNotFoundError
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import KeyRecord, KeyState, Tenancy, TenantRecord
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.revocations import Revocations
 from cachefleet_controlplane.tenants.tenant_repository import TenantRepository
 from cachefleet_controlplane.wire.headers import Header
@@ -83,12 +84,16 @@ class Directory:
     read: bool = True
     """The store has been read at least once."""
     closed: ClosedReason = ClosedReason.NO
+    models: Mapping[str, AllowedModels] = field(default_factory=dict)
+    """What keys may use that may not use all models, by hash."""
 
     @classmethod
     def of(cls, tenancy: Tenancy, *, required: bool) -> Directory:
         """The directory of what the store holds."""
         tenants = {tenant.name: tenant for tenant in tenancy.tenants}
-        return cls(tenants, {key.hash: key for key in tenancy.keys}, required, closed=tenancy.closed)
+        models = {key.hash: AllowedModels(key.models) for key in tenancy.keys if key.models}
+        keys = {key.hash: key for key in tenancy.keys}
+        return cls(tenants, keys, required, closed=tenancy.closed, models=models)
 
     @property
     def open(self) -> bool:

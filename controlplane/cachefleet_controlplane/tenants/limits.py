@@ -8,6 +8,7 @@ from math import ceil, floor
 from typing import Final
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
 
 WINDOW_SECONDS: Final = 60
 RETRY_SECONDS: Final = 1
@@ -50,6 +51,12 @@ class Spent:
         """Drop what was spent WINDOW_SECONDS ago or earlier."""
         while self._seconds and self._seconds[0][0] + WINDOW_SECONDS <= now:
             self.total -= self._seconds.popleft()[1]
+
+    def room(self, limit: int, now: float) -> Room:
+        """What a limit leaves."""
+        self.expire(now)
+        reset = self._seconds[-1][0] + WINDOW_SECONDS - now if self._seconds else 0.0
+        return Room(limit, max(0, limit - self.total), reset)
 
     def wait(self, limit: int, now: float) -> int:
         """Whole seconds until less than ``limit`` of the tokens spent by ``now`` are left in the window; 0 where that
@@ -94,6 +101,14 @@ class TenantLoad:
         if tenant.tokens_per_minute is not None and (wait := self.spent.wait(tenant.tokens_per_minute, now)):
             return Limit.TOKENS_PER_MINUTE, wait
         return None
+
+    def rooms(self, tenant: TenantRecord, now: float) -> Rooms:
+        """What the limits of a minute leave."""
+        asked, spent = tenant.requests_per_minute, tenant.tokens_per_minute
+        return Rooms(
+            None if asked is None else self.asked.room(asked, now),
+            None if spent is None else self.spent.room(spent, now),
+        )
 
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""

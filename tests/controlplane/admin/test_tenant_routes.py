@@ -170,6 +170,7 @@ async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, s
         "created": "2027-01-15T08:00:00Z",
         "expires": "2027-01-31T23:00:00Z",
         "revoked": None,
+        "models": [],
         "state": "active",
     }
     assert owner(service, key) == "acme"

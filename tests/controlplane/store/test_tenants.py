@@ -26,7 +26,13 @@ TENANT = TenantRecord(name=ACME, priority=10, requests_at_once=3, created=1_700_
 
 def key(number: int, *, tenant: TenantId = ACME, created: float = 100.0, expires: float | None = None) -> KeyRecord:
     return KeyRecord(
-        id=f"k{number}", tenant=tenant, hash=f"{number:064x}", hint="cf-abcdef", created=created, expires=expires
+        id=f"k{number}",
+        tenant=tenant,
+        hash=f"{number:064x}",
+        hint="cf-abcdef",
+        created=created,
+        expires=expires,
+        models=("qwen", "gpt-*") if number % 2 else (),
     )
 
 

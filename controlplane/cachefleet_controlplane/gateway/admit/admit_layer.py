@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from cachefleet_native import permitted_headers
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.admit.model_lookup import ElsewhereError, ModelLookup, rewritten
+from cachefleet_controlplane.gateway.admit.model_lookup import (
+    ElsewhereError,
+    ModelLookup,
+    rewritten,
+)
 from cachefleet_controlplane.gateway.admit.objective_priority import with_objective
 from cachefleet_controlplane.gateway.admit.passed_requests import KeptBody, PassedRequests, can_be_passed
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
@@ -15,6 +20,8 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_requ
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
 from cachefleet_controlplane.workers.views import ServedModel
 
@@ -67,8 +74,10 @@ class AdmitLayer:
         scope, trace = request.arrival.scope, request.arrival.trace
         if trace.span is not None:
             trace.span.phase("admission", trace.span.arrived, self._clock())
+        allowed = admitted_request(scope).models
+        find = self._models.of if allowed is None else partial(self._of_allowed, allowed)
         try:
-            info, model = await self._models.of(request, rewritten(info, scope["headers"]))
+            info, model = await find(request, rewritten(info, scope["headers"]))
         except ElsewhereError as elsewhere:
             if kept is None or self._passed is None or not can_be_passed(request.client):
                 raise
@@ -84,6 +93,23 @@ class AdmitLayer:
         answer = self._answer(replace(request, info=info, model=model, headers=headers))
         del request, info
         return await answer
+
+    async def _of_allowed(
+        self, allowed: AllowedModels, request: Request, info: RequestInfo
+    ) -> tuple[RequestInfo, ServedModel]:
+        """As ``ModelLookup.of``, of the models that a key may use, with words that name no others."""
+        try:
+            info, model = await self._models.of(request, info)
+        except ElsewhereError as elsewhere:
+            if allowed.allow(elsewhere.model):
+                raise
+            raise allowed.refusal(elsewhere.model) from elsewhere
+        except ApiError as error:
+            if error.param != "model":
+                raise
+            raise allowed.refusal(info.model) from error
+        allowed.check(model)
+        return info, model
 
     def _with_objective(self, request: Request, model: ServedModel) -> Request:
         scope = request.arrival.scope

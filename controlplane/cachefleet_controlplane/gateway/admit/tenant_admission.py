@@ -13,9 +13,11 @@ from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord, amount_text
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
 from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
+from cachefleet_controlplane.tenants.rate_limit_headers import Rooms
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
@@ -64,18 +66,46 @@ class Known(Protocol):
     def informed(self) -> asyncio.Event: ...
 
 
+class OverLimitError(ApiError):
+    """429: a tenant is over a limit; ``rooms`` is what all its limits leave."""
+
+    limited: Final = True
+
+    def __init__(self, limit: Limit, message: str, seconds: int, rooms: Rooms) -> None:
+        super().__init__(429, f"{message} Try again in {seconds} s.", code=limit, headers={"retry-after": str(seconds)})
+        self.rooms = rooms
+
+
 class AdmittedRequest:
     """One admitted request, as a context manager that ends with it."""
 
-    __slots__ = ("_admission", "_counted", "_load", "tenant")
+    __slots__ = ("_admission", "_counted", "_load", "models", "tenant")
 
     def __init__(
-        self, admission: AdmissionMiddleware, tenant: TenantRecord, load: TenantLoad, *, limited: bool
+        self,
+        admission: AdmissionMiddleware,
+        tenant: TenantRecord,
+        load: TenantLoad,
+        models: AllowedModels | None,
+        *,
+        limited: bool,
     ) -> None:
         self._admission = admission
         self._load = load
         self._counted = int(limited)
+        self.models = models
+        """What its key may use; None where that is all models."""
         self.tenant = tenant
+
+    @property
+    def limited(self) -> bool:
+        """Whether it counts against any limit."""
+        return self._load.limited and self._counted > 0
+
+    @property
+    def rooms(self) -> Rooms:
+        """What the tenant's limits leave now."""
+        return self._admission.rooms(self.tenant, self._load)
 
     @property
     def may_go_first(self) -> bool:
@@ -115,6 +145,11 @@ def admitted_request(scope: Scope) -> AdmittedRequest:
     admitted = scope[ADMITTED]
     assert isinstance(admitted, AdmittedRequest)  # noqa: S101 - set before any handler runs
     return admitted
+
+
+def allowed_models(scope: Scope) -> AllowedModels | None:
+    """Return the models that the key of an admitted request may use; None for all."""
+    return admitted_request(scope).models
 
 
 class AdmissionMiddleware:
@@ -178,36 +213,37 @@ class AdmissionMiddleware:
 
         ApiError 400, 401, 403, 429, or 503 where the store could never be read or was lost.
         """
-        tenant = self._tenant(headers)
+        tenant, models = self._tenant(headers)
         load = self._loads.get(tenant.name)
         if load is None:
             load = self._loads[tenant.name] = TenantLoad()
         if limited:
             self._check(tenant, load)
         load.requests += limited
-        return AdmittedRequest(self, tenant, load, limited=limited)
+        return AdmittedRequest(self, tenant, load, models, limited=limited)
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept."""
         if not load.requests and load.idle(self._clock()):
             self._loads.pop(tenant.name, None)
 
-    def _tenant(self, headers: Iterable[Header]) -> TenantRecord:
-        directory = self._known.directory
+    def _tenant(self, headers: Iterable[Header]) -> tuple[TenantRecord, AllowedModels | None]:
+        directory, models = self._known.directory, None
         if directory.open:
             tenant = self._unkeyed.tenant(headers, directory)
         else:
-            tenant = self._owner(directory, given_key(headers))
+            tenant, models = self._owner(directory, given_key(headers))
         if tenant.disabled:
             self._tenant_metrics.refused(tenant.name, DISABLED)
             raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
-        return tenant
+        return tenant, models
 
-    def _owner(self, directory: Directory, key: bytes) -> TenantRecord:
-        owner = directory.owner(api_key_hash(self._hash_key, key) if key else "", self._wall_clock())
+    def _owner(self, directory: Directory, key: bytes) -> tuple[TenantRecord, AllowedModels | None]:
+        hashed = api_key_hash(self._hash_key, key) if key else ""
+        owner = directory.owner(hashed, self._wall_clock())
         if isinstance(owner, TenantRecord):
             self._metrics.auth(check=CHECK, outcome="allowed")
-            return owner
+            return owner, directory.models.get(hashed)
         self._metrics.auth(check=CHECK, outcome=owner)
         if owner in {Unknown.UNREAD, Unknown.LOST}:
             headers = {"retry-after": str(UNREAD_RETRY_SECONDS)}
@@ -228,8 +264,15 @@ class AdmissionMiddleware:
         self.left(tenant, load)
         limit, seconds = over
         self._tenant_metrics.refused(tenant.name, limit)
-        message = f"{_OVER[limit].format(tenant, amount_text(getattr(tenant, limit)))} Try again in {seconds} s."
-        raise ApiError(429, message, code=limit, headers={"retry-after": str(seconds)})
+        message = _OVER[limit].format(tenant, amount_text(getattr(tenant, limit)))
+        raise OverLimitError(limit, message, seconds, self.rooms(tenant, load))
+
+    def rooms(self, tenant: TenantRecord, load: TenantLoad) -> Rooms:
+        """Return what a tenant's limits leave now."""
+        rooms, day = load.rooms(tenant, self._clock()), self._budgets.room(tenant, self._wall_clock())
+        if day is None or (rooms.tokens is not None and rooms.tokens.remaining <= day.remaining):
+            return rooms
+        return Rooms(rooms.requests, day)
 
     def check_more(self, tenant: TenantRecord, load: TenantLoad, sequences: int) -> None:
         """Check that a request, which counts as one so far, may have so many sequences. ApiError 400 or 429."""

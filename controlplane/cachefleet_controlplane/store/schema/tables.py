@@ -106,6 +106,7 @@ class KeyRow(SQLModel, table=True):
     created: float = Field(sa_column=Column(Float(53), nullable=False))
     expires: float | None = Field(default=None, sa_column=Column(Float(53)))
     revoked: float | None = Field(default=None, sa_column=Column(Float(53)))
+    models: list[str] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
 
 
 class UsageRow(SQLModel, table=True):

@@ -136,6 +136,7 @@ KEYS: Final = (
     Column("CREATED", lambda item: _second(item["created"])),
     Column("EXPIRES", lambda item: _second(item["expires"])),
     Column("REVOKED", lambda item: _second(item["revoked"])),
+    Column("MODELS", lambda item: ", ".join(item.get("models", ())) or "all", wide=True),
 )
 NEW_KEYS: Final = (
     Column("KEY", lambda item: item["key"]),

@@ -40,6 +40,11 @@ Expires = Annotated[
     typer.Option(formats=TIMES, metavar="TIME", help="2027-01-31, 2027-01-31T12:00:00 (UTC), or with +01:00."),
 ]
 
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME", help="A model that it may use, or a pattern: qwen3-*; may be repeated."),
+]
+
 
 @app.command("list", epilog=EPILOG)
 @watching
@@ -51,9 +56,9 @@ def list_keys(show: Show, name: Name) -> None:
 
 @app.command("create", epilog=EPILOG)
 @showing
-def create_key(show: Show, name: Name, *, expires: Expires = None) -> None:
-    """Make a key. It is shown this once."""
-    _make(show, path_of(name, "keys"), {"expires": time_of(expires)})
+def create_key(show: Show, name: Name, *, expires: Expires = None, models: Models = None) -> None:
+    """Make a key, for all models or those named. It is shown this once."""
+    _make(show, path_of(name, "keys"), {"expires": time_of(expires)} | _models(models))
 
 
 @app.command("rotate", epilog=EPILOG)
@@ -66,9 +71,12 @@ def rotate_keys(
         float, typer.Option(min=0, metavar="SECONDS", help="How long the other keys are taken beside the new one.")
     ] = 0.0,
     expires: Expires = None,
+    models: Models = None,
 ) -> None:
-    """Make a key, which is shown this once, and let the tenant's others end."""
-    body = {"graceSeconds": grace, "expires": time_of(expires)}
+    """Make a key, which is shown this once, and let the tenant's others end. It may use the models of the newest one,
+    or those named.
+    """
+    body = {"graceSeconds": grace, "expires": time_of(expires)} | _models(models)
     _make(show, path_of(name, "keys", "rotate"), body)
 
 
@@ -81,6 +89,10 @@ def revoke_key(
     revoked = show.item(lambda client: client.delete(path_of(name, "keys", key_id)), KEYS)
     if not revoked["stored"]:
         typer.echo(_UNSTORED, err=True)
+
+
+def _models(named: list[str] | None) -> Item:
+    return {"models": named} if named else {}
 
 
 def _make(show: Show, path: str, body: Item) -> None:

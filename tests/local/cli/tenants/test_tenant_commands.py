@@ -189,6 +189,17 @@ def test_keys_are_rotated_and_revoked(command: Command) -> None:
     assert (status, row(out)[:3]) == (0, [key_id, key[:9], "revoked"])
 
 
+def test_a_key_may_be_for_some_models_and_its_successor_is_too(command: Command) -> None:
+    command("create", "acme")
+    made = json.loads(command("keys", "create", "acme", "--model", "qwen", "--model", "gpt-*", "-o", "json")[1])
+    assert made["models"] == ["qwen", "gpt-*"]
+    assert json.loads(command("keys", "rotate", "acme", "-o", "json")[1])["models"] == ["qwen", "gpt-*"]
+    assert json.loads(command("keys", "rotate", "acme", "--model", "*", "-o", "json")[1])["models"] == ["*"]
+    assert "qwen, gpt-*" in command("keys", "list", "acme", "-o", "wide")[1]
+    status, _, err = command("keys", "create", "acme", "--model", "two words")
+    assert (status, "body.models" in err) == (2, True)
+
+
 def test_a_gateway_whose_keys_were_deleted_is_opened_by_saying_so(command: Command) -> None:
     command("create", "acme")
     assert row(command("access")[1]) == ["served", "open"]
