@@ -58,7 +58,7 @@ def list_keys(show: Show, name: Name) -> None:
 @showing
 def create_key(show: Show, name: Name, *, expires: Expires = None, models: Models = None) -> None:
     """Make a key, for all models or those named. It is shown this once."""
-    _make(show, path_of(name, "keys"), {"expires": time_of(expires)} | _models(models))
+    _make(show, path_of(name, "keys"), {"expires": time_of(expires), **_models(models)})
 
 
 @app.command("rotate", epilog=EPILOG)
@@ -76,7 +76,7 @@ def rotate_keys(
     """Make a key, which is shown this once, and let the tenant's others end. It may use the models of the newest one,
     or those named.
     """
-    body = {"graceSeconds": grace, "expires": time_of(expires)} | _models(models)
+    body = {"graceSeconds": grace, "expires": time_of(expires), **_models(models)}
     _make(show, path_of(name, "keys", "rotate"), body)
 
 
