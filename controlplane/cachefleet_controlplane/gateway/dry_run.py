@@ -13,6 +13,7 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMidd
 from cachefleet_controlplane.gateway.apis.parse import understand
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
+from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace, decision_body, decision_headers
 from cachefleet_controlplane.gateway.request.request import NO_MODEL, Request
@@ -93,9 +94,8 @@ class Explainer:
     def _others_first(self, request: Request) -> bool:
         """Whether others are queued before it."""
         arrived, tenant = self._context.clock(), request.tenant
-        return self._context.queue.others_first(
-            request.line, priority=tenant.priority, arrived=arrived, tenant=tenant.name
-        )
+        claim = Claim(request.line, tenant.priority, arrived, tenant.name, tenant.weight)
+        return self._context.queue.others_first(claim)
 
 
 def parse_dry_run(body: bytes) -> RequestInfo:

@@ -41,3 +41,9 @@ def wanted_blocks(prompt: Prompt) -> int:
     """
     needed = needed_blocks(prompt)
     return needed if prompt.prompts == prompt.choices == 1 else needed + min(needed, prompt.most_blocks // 2)
+
+
+def expected_tokens(prompt: Prompt, uncached: int) -> int:
+    """Tokens that a request computes as far as is known before: ``uncached`` ones of each prompt, and its answers."""
+    answers = prompt.prompts * prompt.choices
+    return max(1, prompt.prompts * uncached + answers * min(prompt.max_tokens, OUTPUT_TOKENS_COUNTED))

@@ -22,6 +22,8 @@ REASONS: Final[Mapping[str, str]] = {
     Reason.OTHERS_FIRST: "There is room, but others wait for it already and come first.",
     Reason.QUEUE_FULL: "There is no room, and as many requests wait for it as may.",
     Reason.QUEUE_TIMEOUT: "There was no room for as long as a request of its pool may wait.",
+    Reason.WAIT_TOO_LONG: "There is no room, and those before it take longer than it may wait.",
+    Reason.DISPLACED: "It waited, and one that goes first, or of a tenant with fewer that wait, took its place.",
     Reason.TOO_LARGE: "It needs more blocks than any worker has.",
     Reason.NO_READY_WORKER: "No worker of the model is ready, or every ready one was tried in vain.",
     Reason.FATAL_REQUEST: "Engines ended twice while they computed this request, so it is not tried again for a while.",

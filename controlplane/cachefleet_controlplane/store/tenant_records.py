@@ -15,6 +15,8 @@ from cachefleet_core.tenancy import TenantId
 
 DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100
+DEFAULT_WEIGHT: Final = 100
+MAX_WEIGHT: Final = 10_000
 PICOS: Final = 10**12
 """In one unit of the currency of amounts."""
 _EXACT: Final = Context(prec=80)
@@ -47,6 +49,8 @@ class TenantRecord:
     """1 and up."""
     priority: int = DEFAULT_PRIORITY
     """0 is served first, LOWEST_PRIORITY last."""
+    weight: int = DEFAULT_WEIGHT
+    """Of its share among waiting tenants of its priority: 1 to MAX_WEIGHT."""
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
     """Computed prompt tokens and completion tokens."""

@@ -11,6 +11,7 @@ import pytest
 
 from cachefleet_controlplane.exposition import exposition
 from cachefleet_controlplane.gateway.dry_run import DRY_RUN
+from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import tenant_salt
@@ -81,7 +82,7 @@ async def test_who_would_have_to_wait_for_others_is_told_so() -> None:
     async with engine() as one, front([one]) as gate:
         gate.report(0)
         line = ("default", "fake")
-        ticket = gate.queue.enter(line, priority=50, arrived=0.0, blocks=1)
+        ticket = gate.queue.enter(Claim(line, 50, 0.0), blocks=1)
         assert ticket is not None
         record = await gate.gateway.explain(body())
         assert (record.verdict, record.reason, record.worker, chosen(record)) == ("queue", "others_first", "", [])

@@ -4,5 +4,9 @@ placement_decision  the decision for a request now
 key_affinity        the last worker of each prompt_cache_key
 refusals            errors for requests that are sent to no worker
 request_queue       requests that wait for room, tried again when there may be some
-queue_order         the order of waiting requests; Retry-After by the service rate
+queue_order         the order of waiting requests: priorities, then shares
+fair_shares         the shares of tenants of one priority, by computed tokens
+queue_places        who gives up a place where all are taken
+keyed_heap          items in the order of keys that change
+service_rate        Retry-After by the rate at which requests end
 """

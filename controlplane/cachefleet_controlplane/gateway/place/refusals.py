@@ -25,6 +25,8 @@ _DROPPED: Final = {
     Reason.NO_ROOM: _SATURATED,
     Reason.QUEUE_FULL: _SATURATED,
     Reason.QUEUE_TIMEOUT: "rejected-ttl-expired",
+    Reason.WAIT_TOO_LONG: _SATURATED,
+    Reason.DISPLACED: "evicted-queue-pressure",
 }
 _NO_ENDPOINTS: Final = "rejected-no-endpoints"
 """llm-d's words for the same."""
@@ -33,6 +35,8 @@ _NO_ROOM: Final = {
     Reason.NO_ROOM: "No worker of model `{model}` has room for this request now.",
     Reason.QUEUE_FULL: "No worker of model `{model}` has room for this request now, and too many wait already.",
     Reason.QUEUE_TIMEOUT: "No worker of model `{model}` had room for this request in time.",
+    Reason.WAIT_TOO_LONG: "No worker of model `{model}` would have room for this request in time.",
+    Reason.DISPLACED: "No worker of model `{model}` had room for this request, and others that go first took its place.",
 }
 
 

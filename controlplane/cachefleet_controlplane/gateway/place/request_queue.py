@@ -1,9 +1,10 @@
 """The queue of requests that wait for room, in the order of ``wait_list``.
 
 Whenever the fleet says that there may be room, the first of each line tries again, and as long as it finds a place, the
-next. A try decides and begins the in-flight request without an await, so that no other request comes between. What time
-alone brings, a report that becomes stale or a worker's pause that ends, is noticed by a check every RECHECK_SECONDS
-while any request waits.
+next. One whose own worker is busy (``Busy``) is passed over, as far as PASSED_OVER: another's may be free. A try decides
+and begins the in-flight request without an await, so that no other request comes between. What time alone brings, a
+report that becomes stale or a worker's pause that ends, is noticed by a check every RECHECK_SECONDS while any request
+waits.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from cachefleet_controlplane.gateway.place.queue_order import Fleet, ServiceRate, Ticket, WaitList
+from cachefleet_controlplane.gateway.place.fair_shares import Claim, Fleet, Ticket
+from cachefleet_controlplane.gateway.place.queue_order import WaitList
+from cachefleet_controlplane.gateway.place.service_rate import ServiceRate
 from cachefleet_controlplane.metrics import Metrics
 
 T = TypeVar("T")
 
 RECHECK_SECONDS: Final = 0.5
+PASSED_OVER: Final = 8
+"""Requests of a line that are passed over at most in one go."""
 MAX_FLEETS: Final = 1024
 """Fleets whose service rate is known; beyond, the oldest is dropped."""
 
@@ -31,14 +36,22 @@ class Left(StrEnum):
     SERVED = "served"
     """Its turn came, and it was decided on."""
     TIMEOUT = "timeout"
+    DISPLACED = "displaced"
+    """Another request has taken its place."""
     GONE = "gone"
     """The client disconnected."""
 
 
+class Busy(Enum):
+    """What a try returns whose worker has enough to do, though there is room: those that come next may try."""
+
+    BUSY = "busy"
+
+
 @dataclass(slots=True)
 class _Waiter(Generic[T]):
-    attempt: Callable[[], T | None]
-    turn: asyncio.Future[T]
+    attempt: Callable[[], T | Busy | None]
+    turn: asyncio.Future[T | Left]
 
 
 class Queue:
@@ -53,6 +66,8 @@ class Queue:
         self._metrics = metrics
         self._clock = clock
         self._woken = False
+        self._passing: set[Fleet] = set()
+        """Fleets whose first request may be passed over."""
         self._recheck: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -62,51 +77,73 @@ class Queue:
         """How many requests of a fleet wait."""
         return self._room.waiting(fleet)
 
-    def others_first(self, fleet: Fleet, *, priority: int, arrived: float, tenant: str = "") -> bool:
+    def others_first(self, claim: Claim) -> bool:
         """Whether a request has to wait because others that go first do."""
-        return self._room.before(fleet, priority=priority, arrived=arrived, tenant=tenant)
+        return self._room.before(claim)
 
-    def enter(self, fleet: Fleet, *, priority: int, arrived: float, blocks: int, tenant: str = "") -> Ticket | None:
-        """Return a place, with which ``wait`` has to be called at once; None where there is none."""
-        return self._room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks, tenant=tenant)
+    def enter(self, claim: Claim, *, blocks: int, tokens: int = 1) -> Ticket | None:
+        """Return a place, with which ``wait`` has to be called at once; None where there is none.
 
-    async def wait(self, ticket: Ticket, attempt: Callable[[], T | None], *, seconds: float) -> T | None:
-        """Call ``attempt`` at each turn of the ticket, and return its first result; None after ``seconds``.
+        A place may be taken from a request of a lower priority, or of a tenant that holds more of them.
+        """
+        ticket, displaced = self._room.enter(claim, blocks=blocks, tokens=tokens)
+        if displaced is not None and (waiter := self._waiters.get(displaced)) and not waiter.turn.done():
+            waiter.turn.set_result(Left.DISPLACED)
+        return ticket
+
+    async def wait(self, ticket: Ticket, attempt: Callable[[], T | Busy | None], *, seconds: float) -> T | Left:
+        """Call ``attempt`` at each turn of the ticket, and return its first result, or how else the wait has ended:
+        TIMEOUT after ``seconds``, or DISPLACED.
 
         ``attempt`` must not block. The place is given back however this ends, by cancellation too.
         """
         began, how = self._clock(), Left.GONE
-        turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[T | Left] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = _Waiter(attempt, turn)
         self._told()
+        if ticket.fleet in self._passing:
+            self.wake()
         try:
             await asyncio.wait({turn}, timeout=seconds)
             how = Left.SERVED if turn.done() else Left.TIMEOUT
-            return turn.result() if turn.done() else None
+            found = turn.result() if turn.done() else how
+            if isinstance(found, Left):
+                how = found
+            return found
         finally:
             self._leave(ticket)
             self._metrics.waited(outcome=how, seconds=self._clock() - began)
 
-    def began(self, fleet: Fleet, *, tenant: str = "", sequences: int = 1) -> None:
-        """Count a request that is in flight now; ``ended`` has to follow, for the same tenant and sequences."""
-        self._room.run(fleet, tenant, sequences)
-        drain = self._drains.get(fleet)
+    def began(self, claim: Claim, *, tokens: int = 1) -> None:
+        """Count a request that is in flight now, and will compute so many tokens as far as is known; ``ended`` has to
+        follow, for an equal claim.
+        """
+        self._room.began(claim, tokens)
+        drain = self._drains.get(claim.fleet)
         if drain is None:
             if len(self._drains) >= MAX_FLEETS:
                 del self._drains[next(iter(self._drains))]
-            drain = self._drains[fleet] = ServiceRate()
+            drain = self._drains[claim.fleet] = ServiceRate()
         drain.began(self._clock())
 
-    def ended(self, fleet: Fleet, *, blocks: int, tenant: str = "", sequences: int = 1) -> None:
-        """Count a request that has ended, and needed so many blocks, in the service rate."""
-        self._room.run(fleet, tenant, -sequences)
-        if drain := self._drains.get(fleet):
+    def ended(self, claim: Claim, *, blocks: int, more: int = 0) -> None:
+        """Count a request that has ended, and needed so many blocks, in the service rate; it has computed so many
+        tokens ``more`` than was expected.
+        """
+        self._room.ended(claim, more)
+        if drain := self._drains.get(claim.fleet):
             drain.ended(blocks, self._clock())
 
     def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
         """Return the seconds after which a refused request may have room, once all that wait now have had it."""
         drain = self._drains.get(fleet) or ServiceRate()
         return drain.retry_after(self._room.wanted(fleet) + blocks, self._clock())
+
+    def hopeless(self, claim: Claim, *, seconds: float) -> bool:
+        """Whether a request would not have its turn in time, even if those before it ended at twice the speed."""
+        drain = self._drains.get(claim.fleet)
+        rate = drain.rate(self._clock()) if drain else None
+        return rate is not None and self._room.blocks_before(claim) > 2 * rate * seconds
 
     def wake(self) -> None:
         """Schedule tries, since there may be room; they run after the caller has yielded to the loop."""
@@ -116,12 +153,28 @@ class Queue:
 
     def _serve(self) -> None:
         self._woken = False
+        self._passing.clear()
         for fleet in self._room.fleets():
-            while (ticket := self._room.first(fleet)) is not None and self._try(ticket):
+            while (ticket := self._room.first(fleet)) is not None and (served := self._try(ticket)) is True:
                 self._room.leave(ticket)
+            if ticket is not None and served is Busy.BUSY and self._pass_over(fleet):
+                self.wake()
         self._told()
 
-    def _try(self, ticket: Ticket) -> bool:
+    def _pass_over(self, fleet: Fleet) -> bool:
+        """Try those after a first one whose worker is busy; whether any was sent, after which the first has to be asked
+        again.
+        """
+        self._passing.add(fleet)
+        for ticket in self._room.leading(fleet, PASSED_OVER)[1:]:
+            served = self._try(ticket)
+            if served is True:
+                self._room.leave(ticket)
+            if served is not Busy.BUSY:
+                return served
+        return False
+
+    def _try(self, ticket: Ticket) -> bool | Busy:
         """Try a ticket's request; whether it waits no more."""
         waiter = self._waiters.get(ticket)
         if waiter is None or waiter.turn.done():
@@ -131,6 +184,8 @@ class Queue:
         except Exception as error:  # noqa: BLE001 - raised in the waiting request instead
             waiter.turn.set_exception(error)
             return True
+        if isinstance(found, Busy):
+            return found
         if found is not None:
             waiter.turn.set_result(found)
         return found is not None

@@ -145,6 +145,17 @@ class DecisionTrace(Struct):
         """The decision for the worker whose cache the usage reports: of an answer by several workers the first."""
         return self.continued or self.decision
 
+    @property
+    def computed_tokens(self) -> int | None:
+        """Tokens computed for it: of its prompt what no cache had, and its answers'; None where no worker has told."""
+        usage = self.usage or self.cut_short
+        if usage is None:
+            return None
+        cached = usage.cached_tokens
+        if cached is None and self.answered is not None:
+            cached = self.answered.predicted_tokens
+        return max(0, usage.prompt_tokens - (cached or 0)) + (usage.completion_tokens or 0)
+
     def aside(self) -> DecisionTrace:
         """Return a trace of another decision on the same prompt, which gets no record of its own."""
         answers = {"decision": None, "usage": None, "first": None, "continued": None, "prefill": None}

@@ -249,7 +249,9 @@ class Exchange(RetryLoop):
         else:
             self._trace.cut_short = self._cut_short()
         self._exposed.close()
-        self._placement.free(None if self._trace.usage is None else self._trace.usage.cached_tokens)
+        cached = None if self._trace.usage is None else self._trace.usage.cached_tokens
+        computed = self._trace.computed_tokens
+        self._placement.free(cached, computed=0 if computed is None and not _prefilled(self._opened) else computed)
 
     def _cut_short(self) -> Usage | None:
         """What is known of an answer whose usage has not come; None where none was begun, and no client waited."""

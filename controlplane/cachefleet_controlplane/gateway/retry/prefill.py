@@ -100,7 +100,7 @@ class PrefillAttempt(RetryLoop):
         finally:
             if self._progress.state is State.WAITING:
                 self._note_attempt(self._context.cancelled)
-            self._placement.free()
+            self._placement.free(computed=self._decisions.computed_tokens or 0)
             self._trace.queued_seconds = self._decisions.queued_seconds
 
     def refusal(self) -> tuple[Reason, ApiError]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from cachefleet_native import InFlightRequest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.place.refusals import refusal
+from cachefleet_controlplane.gateway.place.request_queue import Left
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_plan import AS_ASKED, AttemptMode
@@ -18,10 +21,12 @@ from cachefleet_controlplane.gateway.retry.retry_state_machine import Progress
 from cachefleet_controlplane.gateway.retry.stalled_attempts import UnansweredAttempt
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, held_back, turned_away
-from cachefleet_controlplane.routing.prompt_blocks import needed_blocks
+from cachefleet_controlplane.routing.prompt_blocks import expected_tokens, needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.pool.worker_spec import Role
+
+_LEFT: Final = {Left.TIMEOUT: Reason.QUEUE_TIMEOUT, Left.DISPLACED: Reason.DISPLACED}
 
 
 class WorkerChoice:
@@ -42,15 +47,16 @@ class WorkerChoice:
         self.request = request
         """What is decided on; replaced to ask for the rest of an answer."""
         self._trace = trace
-        self._arrived = request.arrival.began
-        self._line = request.line
         self._plan = plan
         self._prefilled: Reason | None = None
         self.cached_only = False
         """The client wants it only where some of it is cached; applies to the first attempt."""
         self.more = 0
         """How many workers a decision is to name that are next in order."""
-        self._priority, self._tenant = request.tenant.priority, request.tenant.name
+        tenant = request.tenant
+        self._claim = Claim(request.line, tenant.priority, request.arrival.began, tenant.name, tenant.weight)
+        self._charged = 0
+        """Tokens that what is in flight is expected to compute."""
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
         self.inflight: InFlightRequest | None = None
@@ -72,7 +78,7 @@ class WorkerChoice:
         return outcome
 
     def _others_first(self) -> bool:
-        return self._queue.others_first(self._line, priority=self._priority, arrived=self._arrived, tenant=self._tenant)
+        return self._queue.others_first(self._claim)
 
     def waiting(self, chosen: Decision, excluded: frozenset[str] | None) -> UnansweredAttempt:
         """What is known of an attempt while it waits for the first byte of the worker chosen; ``excluded`` None: it is
@@ -94,10 +100,11 @@ class WorkerChoice:
         seconds = max(_wait_seconds(self.request.model) - waited, self._trace.room_by - self._clock())
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
-        blocks = needed_blocks(self.request.prompt)
-        ticket = self._queue.enter(
-            self._line, priority=self._priority, arrived=self._arrived, blocks=blocks, tenant=self._tenant
-        )
+        if self._queue.hopeless(self._claim, seconds=seconds):
+            return self._refuse(Reason.WAIT_TOO_LONG)
+        prompt = self.request.prompt
+        blocks = needed_blocks(prompt)
+        ticket = self._queue.enter(self._claim, blocks=blocks, tokens=expected_tokens(prompt, prompt.tokens))
         if ticket is None:
             return self._refuse(Reason.QUEUE_FULL)
         began = self._clock()
@@ -109,7 +116,7 @@ class WorkerChoice:
             self._trace.queued_seconds = waited + ended - began
             if self._trace.span is not None:
                 self._trace.span.phase("queue", began, ended)
-        return self._refuse(Reason.QUEUE_TIMEOUT) if found is None else found
+        return self._refuse(_LEFT[found]) if isinstance(found, Left) else found
 
     def refusal(self) -> tuple[Reason, ApiError]:
         """Return why it is sent to no worker, and the client's error."""
@@ -120,16 +127,20 @@ class WorkerChoice:
         info, who, model = self.request.info, self.request.roles, self.request.model.name
         refused = partial(refusal, info.model, prompt, decision, who=who, path=info.endpoint)
         if reason is not Reason.NO_READY_WORKER:
-            return reason, refused(retry_after=self._queue.retry_after(self._line, blocks=needed_blocks(prompt)))
+            return reason, refused(retry_after=self._queue.retry_after(self._claim.fleet, blocks=needed_blocks(prompt)))
         suspended = self._fleet.suspended(model, self.request.duty)
         return reason, refused(retry_after=self._fleet.ready_in(model), suspended=suspended)
 
-    def free(self, cached_tokens: int | None = None) -> None:
-        """End what is in flight, with so many tokens served from the worker's cache; may be called at any time."""
+    def free(self, cached_tokens: int | None = None, *, computed: int | None = 0) -> None:
+        """End what is in flight, with so many tokens served from the worker's cache; may be called at any time.
+
+        ``computed``: tokens that its tenant's share is charged with in the end: none where another attempt follows,
+        None for what was expected.
+        """
         inflight, self.inflight = self.inflight, None
         if inflight is not None:
-            sequences = inflight.sequences
-            self._queue.ended(self._line, blocks=inflight.blocks, tenant=self._tenant, sequences=sequences)
+            more = 0 if computed is None else computed - self._charged
+            self._queue.ended(self._claim, blocks=inflight.blocks, more=more)
             inflight.finish(cached_tokens=cached_tokens)
 
     def move(self, decision: Decision) -> None:
@@ -181,7 +192,8 @@ class WorkerChoice:
         if kind.transferred:  # its blocks come from the Prefill worker
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
         self.inflight = self._fleet.begin(counted, self.request.prompt)
-        self._queue.began(self._line, tenant=self._tenant, sequences=self.inflight.sequences)
+        self._charged = expected_tokens(self.request.prompt, counted.uncached_tokens)
+        self._queue.began(self._claim, tokens=self._charged)
         self.request.sent_to(decision.full_name)
         return Outcome.PLACED
 

@@ -7,59 +7,110 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachefleet_controlplane.gateway.place.queue_order import Ticket, WaitList
+from cachefleet_controlplane.gateway.place.fair_shares import Claim, Fleet, Ticket
+from cachefleet_controlplane.gateway.place.queue_order import WaitList
 
 A, B = ("default", "a"), ("default", "b")
 
 
+def claim(arrived: float, priority: int = 50, tenant: str = "", *, fleet: Fleet = A, weight: int = 100) -> Claim:
+    return Claim(fleet, priority, arrived, tenant, weight)
+
+
+def entered(room: WaitList, of: Claim, tokens: int = 1) -> Ticket:
+    ticket, displaced = room.enter(of, blocks=1, tokens=tokens)
+    assert ticket is not None
+    assert displaced is None
+    return ticket
+
+
 def test_priority_goes_before_arrival_and_arrival_before_entering() -> None:
     room = WaitList(9)
-    late = room.enter(A, priority=50, arrived=2.0, blocks=1)
-    early = room.enter(A, priority=50, arrived=1.0, blocks=1)
-    urgent = room.enter(A, priority=0, arrived=3.0, blocks=1)
+    late, early, urgent = (entered(room, claim(at, priority)) for at, priority in ((2.0, 50), (1.0, 50), (3.0, 0)))
+    assert room.leading(A, 9) == [urgent, early, late]
+    assert room.leading(A, 2) == [urgent, early]
     served = []
     while (ticket := room.first(A)) is not None:
         served.append(ticket)
         room.leave(ticket)
     assert served == [urgent, early, late]
+    assert not room._lines
 
 
-def test_a_tenant_with_fewer_sequences_running_goes_first() -> None:
+def test_who_was_sent_more_than_others_goes_after_them() -> None:
     room = WaitList(9)
-    hog = [room.enter(A, priority=50, arrived=float(number), blocks=1, tenant="hog") for number in range(2)]
-    late = room.enter(A, priority=50, arrived=9.0, blocks=1, tenant="other")
+    hog = [entered(room, claim(float(number), tenant="hog")) for number in range(2)]
+    late = entered(room, claim(9.0, tenant="other"))
     assert room.first(A) == hog[0]
-    room.run(A, "hog", 8)
+    room.began(claim(0.0, tenant="hog"), 800)
     assert room.first(A) == late
-    assert not room.before(A, priority=50, arrived=8.0, tenant="third")
-    assert room.before(A, priority=50, arrived=99.0, tenant="third")
-    assert room.before(A, priority=50, arrived=0.0, tenant="hog")
-    room.run(A, "hog", -8)
+    assert not room.before(claim(8.0, tenant="third"))
+    assert room.before(claim(99.0, tenant="third"))
+    assert room.before(claim(0.0, tenant="hog"))
+    room.ended(claim(0.0, tenant="hog"), -800)
     assert room.first(A) == hog[0]
-    assert not room._running
 
 
 def test_whoever_would_go_later_has_to_wait() -> None:
     room = WaitList(9)
-    room.enter(A, priority=50, arrived=2.0, blocks=1)
-    assert room.before(A, priority=50, arrived=3.0)
-    assert room.before(A, priority=90, arrived=1.0)
-    assert not room.before(A, priority=50, arrived=1.0)
-    assert not room.before(A, priority=0, arrived=3.0)
-    assert not room.before(B, priority=50, arrived=3.0)
+    entered(room, claim(2.0))
+    assert room.before(claim(3.0))
+    assert room.before(claim(1.0, 90))
+    assert not room.before(claim(1.0))
+    assert not room.before(claim(3.0, 0))
+    assert not room.before(claim(3.0, fleet=B))
 
 
 @pytest.mark.parametrize("places", [0, 2])
-def test_a_full_room_takes_nobody_until_somebody_leaves(places: int) -> None:
+def test_full_places_take_none_of_the_same_share_until_somebody_leaves(places: int) -> None:
     room = WaitList(places)
-    inside = [room.enter(fleet, priority=1, arrived=1.0, blocks=1) for fleet in (A, B)[:places]]
-    assert room.enter(A, priority=0, arrived=0.0, blocks=1) is None
+    inside = [entered(room, claim(1.0, 1, fleet=fleet)) for fleet in (A, B)[:places]]
+    assert room.enter(claim(0.0, 1), blocks=1) == (None, None)
     for ticket in inside:
-        assert ticket is not None
         assert room.leave(ticket)
         assert not room.leave(ticket)
-        assert room.enter(A, priority=0, arrived=0.0, blocks=1) is not None
+        entered(room, claim(0.0, 1))
     assert len(room) == places
+
+
+def test_a_higher_priority_takes_the_last_place_of_the_lowest_one_and_of_who_holds_most_there() -> None:
+    room = WaitList(5)
+    entered(room, claim(0.0, 10, "urgent"))
+    one, other = entered(room, claim(1.0, 90, "modest")), entered(room, claim(2.0, 90, "hog"))
+    last = entered(room, claim(9.0, 90, "hog", fleet=B))
+    entered(room, claim(3.0, 90, "hog"))
+    ticket, displaced = room.enter(claim(10.0, 50, "hog"), blocks=1)
+    assert displaced == last
+    assert ticket is not None
+    assert room.waiting(B) == 0
+    assert not room.leave(last)
+    assert room.enter(claim(11.0, 95), blocks=1) == (None, None)
+    assert {one, other, ticket} <= set(room.leading(A, 9))
+
+
+def test_within_a_priority_the_place_of_who_holds_more_for_its_weight_is_taken() -> None:
+    room = WaitList(4)
+    hog = [entered(room, claim(float(number), tenant="hog")) for number in range(4)]
+    first, displaced = room.enter(claim(9.0, tenant="quiet"), blocks=1)
+    assert (first is not None, displaced) == (True, hog[3])
+    second, displaced = room.enter(claim(9.5, tenant="quiet"), blocks=1)
+    assert (second is not None, displaced) == (True, hog[2])
+    assert room.enter(claim(9.6, tenant="quiet"), blocks=1) == (None, None)
+    heavy, displaced = room.enter(claim(9.7, tenant="heavy", weight=200), blocks=1)
+    assert heavy is not None
+    assert displaced in {hog[1], second}
+
+
+def test_blocks_before_a_request_are_those_of_who_starts_earlier() -> None:
+    room = WaitList(99)
+    for number in range(10):
+        room.enter(claim(float(number), tenant="hog"), blocks=3, tokens=100)
+    assert room.blocks_before(claim(99.0, tenant="hog")) == 30
+    assert room.blocks_before(claim(99.0, tenant="quiet")) == 0
+    room.enter(claim(99.0, tenant="quiet"), blocks=1, tokens=250)
+    assert room.blocks_before(claim(99.5, tenant="quiet")) == 1 + 9
+    assert room.blocks_before(claim(99.5, 90, tenant="late")) == 31
+    assert room.blocks_before(claim(99.5, 0, tenant="early")) == 0
 
 
 class RoomMachine(RuleBasedStateMachine):
@@ -75,9 +126,16 @@ class RoomMachine(RuleBasedStateMachine):
     @rule(
         fleet=st.sampled_from([A, B]), priority=st.integers(0, 2), arrived=st.integers(0, 3), blocks=st.integers(0, 9)
     )
-    def enter(self, fleet: tuple[str, str], priority: int, arrived: int, blocks: int) -> None:
-        ticket = self.room.enter(fleet, priority=priority, arrived=arrived, blocks=blocks)
-        assert (ticket is None) == (len(self.inside) == self.places)
+    def enter(self, fleet: Fleet, priority: int, arrived: int, blocks: int) -> None:
+        ticket, displaced = self.room.enter(claim(arrived, priority, fleet=fleet), blocks=blocks)
+        full = len(self.inside) == self.places
+        lower = sorted(t for t in self.inside if t.priority > priority)
+        assert (ticket is None) == (full and not lower)
+        assert (displaced is None) == (ticket is None or not full)
+        if displaced is not None:
+            assert displaced == lower[-1]
+            self.inside.remove(displaced)
+            self.outside.append(displaced)
         if ticket is not None:
             assert ticket not in self.inside + self.outside
             self.inside.append(ticket)
@@ -90,10 +148,12 @@ class RoomMachine(RuleBasedStateMachine):
         self.outside.append(ticket)
 
     @rule(fleet=st.sampled_from([A, B]))
-    def serve(self, fleet: tuple[str, str]) -> None:
+    def serve(self, fleet: Fleet) -> None:
         first = self.room.first(fleet)
         if first is not None:
+            self.room.began(first.claim, first.tokens)
             assert self.room.leave(first)
+            self.room.ended(first.claim, 0)
             self.inside.remove(first)
             self.outside.append(first)
 
@@ -109,12 +169,12 @@ class RoomMachine(RuleBasedStateMachine):
         assert len(self.room) == len(self.inside) <= self.places
         assert set(self.room.fleets()) == {ticket.fleet for ticket in self.inside}
         for fleet in (A, B):
-            line = sorted((t for t in self.inside if t.fleet == fleet), key=lambda t: (t.priority, t.arrived, t.number))
+            line = sorted(t for t in self.inside if t.fleet == fleet)
+            assert self.room.leading(fleet, 99) == line
             assert self.room.first(fleet) == (line[0] if line else None)
             assert self.room.wanted(fleet) == sum(ticket.blocks for ticket in line)
-            assert self.room.before(fleet, priority=1, arrived=1.0) == any(
-                (t.priority, t.arrived) <= (1, 1) for t in line
-            )
+            assert self.room.waiting(fleet) == len(line)
+            assert self.room.before(claim(1.0, 1, fleet=fleet)) == any((t.priority, t.arrived) <= (1, 1) for t in line)
 
 
 TestRoom = RoomMachine.TestCase

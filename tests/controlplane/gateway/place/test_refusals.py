@@ -29,10 +29,12 @@ DROPPED = {
     Reason.NO_ROOM: b"rejected-saturated",
     Reason.QUEUE_FULL: b"rejected-saturated",
     Reason.QUEUE_TIMEOUT: b"rejected-ttl-expired",
+    Reason.WAIT_TOO_LONG: b"rejected-saturated",
+    Reason.DISPLACED: b"evicted-queue-pressure",
 }
 
 
-@pytest.mark.parametrize("reason", [Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT])
+@pytest.mark.parametrize("reason", [Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.WAIT_TOO_LONG, Reason.DISPLACED])
 def test_no_room_says_when_to_come_again(reason: Reason) -> None:
     decision = Decision(
         reason=reason, verdict=rejected(SMALL).verdict, policy=RoutingPolicy.CACHE_AWARE, knowledge=PROMPT.knowledge

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.gateway.place.queue_order import WINDOW_SECONDS, ServiceRate
+from cachefleet_controlplane.gateway.place.service_rate import WINDOW_SECONDS, ServiceRate
 
 
 def busy(since: float = 0.0) -> ServiceRate:
