@@ -15,6 +15,7 @@ from charts.dashboards.promql import (
     increase,
     quantile,
     rate,
+    ratio,
     series,
     share_of_rates,
     summed,
@@ -203,6 +204,31 @@ FLEET: Final = Dashboard(
                         share_of_rates(
                             summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
                             summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"),
+                        ),
+                        "{{tenant}}",
+                    ),
+                ),
+                graph(
+                    "Tokens computed for tenants",
+                    "Prompt tokens that no cache had, and generated ones, a second: what tenants have shares of.",
+                    "suffix: tokens/s",
+                    Query(
+                        difference(
+                            f"{summed(rate('cachefleet_tenant_prompt_tokens_total', JOB), by='tenant')} + "
+                            f"{summed(rate('cachefleet_tenant_completion_tokens_total', JOB), by='tenant')}",
+                            summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
+                        ),
+                        "{{tenant}}",
+                    ),
+                ),
+                graph(
+                    "Waiting of tenants",
+                    "Seconds that a request of a tenant waited for room, of those that did wait.",
+                    "s",
+                    Query(
+                        ratio(
+                            summed(rate("cachefleet_tenant_queued_seconds_total", JOB), by="tenant"),
+                            summed(rate("cachefleet_tenant_queued_requests_total", JOB), by="tenant"),
                         ),
                         "{{tenant}}",
                     ),

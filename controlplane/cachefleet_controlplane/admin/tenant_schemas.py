@@ -11,11 +11,13 @@ from pydantic import AwareDatetime, ConfigDict, Field
 from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.store.tenant_records import (
     DEFAULT_PRIORITY,
+    DEFAULT_WEIGHT,
     LEAST_SPEND,
     LOWEST_PRIORITY,
     MAX_NUMBER,
     MAX_SPEND,
     MAX_TOKENS,
+    MAX_WEIGHT,
     KeyState,
 )
 from cachefleet_controlplane.tenants.allowed_models import MAX_MODELS, MAX_NAME
@@ -25,6 +27,7 @@ MAX_GRACE_SECONDS: Final = 30 * 86_400
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=TENANT, examples=["acme"])]
 Priority = Annotated[int, Field(strict=True, ge=0, le=LOWEST_PRIORITY, examples=[10])]
+Weight = Annotated[int, Field(strict=True, ge=1, le=MAX_WEIGHT, examples=[200])]
 Number = Annotated[int, Field(strict=True, ge=1, le=MAX_NUMBER, examples=[100])]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS, examples=[5_000_000])]
 Spend = Annotated[float, Field(strict=True, ge=LEAST_SPEND, le=MAX_SPEND, allow_inf_nan=False, examples=[25.5])]
@@ -46,6 +49,8 @@ class NewTenant(Schema):
     salt_version: Number = 1
     priority: Priority = DEFAULT_PRIORITY
     """0 gets its turn first, 100 last."""
+    weight: Weight = DEFAULT_WEIGHT
+    """Of its share of computed tokens while tenants of its priority wait."""
     requests_at_once: Number | None = None
     """On each replica of the control plane; null is no limit."""
     tokens_per_minute: Number | None = None
@@ -72,6 +77,7 @@ class TenantChange(Schema):
     salt_version: Number = Field(default_factory=lambda: 1)
     """A new one cuts the tenant off from all that is cached for it."""
     priority: Priority = Field(default_factory=lambda: DEFAULT_PRIORITY)
+    weight: Weight = Field(default_factory=lambda: DEFAULT_WEIGHT)
     requests_at_once: Number | None = Field(default_factory=lambda: None)
     tokens_per_minute: Number | None = Field(default_factory=lambda: None)
     requests_per_minute: Number | None = Field(default_factory=lambda: None)
@@ -89,6 +95,7 @@ class Tenant(Schema):
     name: str = Field(examples=["acme"])
     salt_version: int
     priority: int
+    weight: int
     requests_at_once: int | None
     tokens_per_minute: int | None
     requests_per_minute: int | None

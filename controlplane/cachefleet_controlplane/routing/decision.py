@@ -62,6 +62,8 @@ class Reason(StrEnum):
     """On every worker it would need more blocks than may be taken; also the refusal where waiting is not allowed."""
     OTHERS_FIRST = "others_first"
     """There is room, but waiting requests come before this one."""
+    SENT_AHEAD = "sent_ahead"
+    """There is room, but the worker has prompts to compute for as long as its pool lets be sent ahead."""
     QUEUE_FULL = "queue_full"
     """There is no room, and the queue is full."""
     QUEUE_TIMEOUT = "queue_timeout"
@@ -91,6 +93,7 @@ class Reason(StrEnum):
 _VERDICTS: Final = {
     Reason.NO_ROOM: Verdict.QUEUE,
     Reason.OTHERS_FIRST: Verdict.QUEUE,
+    Reason.SENT_AHEAD: Verdict.QUEUE,
     Reason.TOO_LARGE: Verdict.REJECT,
     Reason.NO_READY_WORKER: Verdict.REJECT,
     Reason.NO_PREFILL_WORKER: Verdict.REJECT,

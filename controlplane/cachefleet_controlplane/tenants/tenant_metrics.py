@@ -31,6 +31,8 @@ class TenantMetrics:
         self._prompt = self._counter("prompt_tokens", "Prompt tokens of a tenant, cached ones included")
         self._cached = self._counter("cached_tokens", "Prompt tokens of a tenant served from cache")
         self._completion = self._counter("completion_tokens", "Tokens generated for a tenant")
+        self._waits = self._counter("queued_requests", "Requests of a tenant that waited for room, however that ended")
+        self._waited = self._counter("queued_seconds", "Seconds for which a tenant's requests waited for room")
         self._amounts = {name: self._counter(name, text) for name, text in _AMOUNTS.items()}
         self._refusals = self._counter("refusals", "Requests of a tenant refused at admission", "reason")
 
@@ -43,6 +45,12 @@ class TenantMetrics:
         self._completion.labels(name).inc(used.completion_tokens)
         for amount, counter in self._amounts.items():
             counter.labels(name).inc(getattr(used, amount) / PICOS)
+
+    def waited(self, tenant: str, seconds: float) -> None:
+        """Count a request that has waited for room."""
+        name = self._name(tenant)
+        self._waits.labels(name).inc()
+        self._waited.labels(name).inc(seconds)
 
     def refused(self, tenant: str, reason: str) -> None:
         """Count a refused request of a known tenant: disabled, or the Limit that it reached."""

@@ -24,6 +24,7 @@ ACME = {
     "name": "acme",
     "saltVersion": 1,
     "priority": 50,
+    "weight": 100,
     "requestsAtOnce": None,
     "tokensPerMinute": None,
     "requestsPerMinute": None,
@@ -101,7 +102,7 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncCli
 async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
     given: dict[str, Any] = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1}
     given |= {"disabled": True, "trusted": True, "requestsPerMinute": 60, "tokensPerDay": 10**15, "tokensPerMonth": 1}
-    given |= {"spendPerDay": 0.000001, "spendPerMonth": 1_000_000}
+    given |= {"spendPerDay": 0.000001, "spendPerMonth": 1_000_000, "weight": 10_000}
     assert await make(client, "a", **given) == ACME | given | {"name": "a"}
 
 
@@ -129,6 +130,8 @@ async def test_a_name_is_taken_once(client: httpx.AsyncClient) -> None:
         ({"name": "a", "priority": 101}, "body.priority"),
         ({"name": "a", "priority": None}, "body.priority"),
         ({"name": "a", "priority": "5"}, "body.priority"),
+        ({"name": "a", "weight": 0}, "body.weight"),
+        ({"name": "a", "weight": 10_001}, "body.weight"),
         ({"name": "a", "requestsAtOnce": 0}, "body.requestsAtOnce"),
         ({"name": "a", "tokensPerMinute": 2**31}, "body.tokensPerMinute"),
         ({"name": "a", "saltVersion": 0}, "body.saltVersion"),

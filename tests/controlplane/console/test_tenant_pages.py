@@ -41,7 +41,7 @@ async def test_limits_are_set_and_taken_away(browser: httpx.AsyncClient, csrf: s
     await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
     shown = limits_form((await browser.get("/tenants/acme")).text)
     limits = {field.name: "" for field in FIELDS}
-    assert shown | {"etag": ""} == {"etag": ""} | limits | {"priority": "50"}
+    assert shown | {"etag": ""} == {"etag": ""} | limits | {"priority": "50", "weight": "100"}
     form = shown | {"csrf": csrf, "tokensPerMinute": "200000", "requestsAtOnce": " 4 ", "spendPerMonth": "19.99"}
     changed = await browser.post("/tenants/acme/limits", data=form)
     assert (changed.status_code, "The limits hold from now on." in changed.text) == (200, True)

@@ -18,7 +18,10 @@ def test_what_a_tenant_used_is_counted_under_its_name() -> None:
     for requests, prompt, cached, completion in ((1, 100, 60, 7), (2, 1, 0, 1)):
         counted.used(record(requests, prompt, cached, completion))
     counted.refused("acme", "disabled")
+    counted.waited("acme", 1.5)
+    counted.waited("acme", 0.25)
     told = {"requests": 3, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
+    told |= {"queued_requests": 2, "queued_seconds": 1.75}
     for name, expected in told.items():
         assert value(metrics, f"tenant_{name}_total", tenant="acme") == expected
     assert value(metrics, "tenant_refusals_total", tenant="acme", reason="disabled") == 1

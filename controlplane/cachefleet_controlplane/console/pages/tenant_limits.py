@@ -12,6 +12,7 @@ from cachefleet_controlplane.store.tenant_records import (
     MAX_NUMBER,
     MAX_SPEND,
     MAX_TOKENS,
+    MAX_WEIGHT,
 )
 
 
@@ -73,6 +74,7 @@ FIELDS: Final = (
     LimitField(name="spendPerMonth", label="Spending a month", least=LEAST_SPEND, most=MAX_SPEND, step=LEAST_SPEND),
     LimitField(name="requestsAtOnce", label="Requests at once", least=1, most=MAX_NUMBER),
     LimitField(name="priority", label="Priority", least=0, most=LOWEST_PRIORITY, optional=False),
+    LimitField(name="weight", label="Weight", least=1, most=MAX_WEIGHT, optional=False),
 )
 
 

@@ -296,6 +296,8 @@ class AdmissionMiddleware:
         """Count the worker's usage as spent; where it told none, what is known: of an answer cut short what was
         produced, and of the prompt what the decision predicted to be cached.
         """
+        if trace.queued_seconds is not None:
+            self._tenant_metrics.waited(tenant.name, trace.queued_seconds)
         if not trace.attempts:
             return 0, 0, 0  # no worker was asked
         load = self._loads.setdefault(tenant.name, load)  # it may have been forgotten meanwhile

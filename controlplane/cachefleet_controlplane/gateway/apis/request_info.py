@@ -10,6 +10,7 @@ from cachefleet_native import Ask
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import Fields
 
@@ -110,6 +111,30 @@ TRANSFER_FIELD: Final = "kv_transfer_params"
 APPLIED: Final[Header] = (b"preference-applied", b"if-available")
 _PREFER: Final = b"prefer"
 _IF_AVAILABLE: Final = b"if-available"
+
+MAX_WAIT_SECONDS: Final = 3600
+
+
+def preferred_wait(headers: Iterable[Header]) -> int | None:
+    """The seconds that a request is to wait for room at most, by ``Prefer: wait=SECONDS``; None where it says none.
+
+    ApiError 400 for what is no whole number from 0 to MAX_WAIT_SECONDS.
+    """
+    for name, value in headers:
+        if name == _PREFER:
+            for part in value.split(b","):
+                preference, _, given = part.partition(b";")[0].partition(b"=")
+                if preference.strip().lower() == b"wait":
+                    return _wait_seconds(given.strip().strip(b'"'))
+    return None
+
+
+def _wait_seconds(given: bytes) -> int:
+    seconds = int(given) if given.isdigit() and len(given) <= len(str(MAX_WAIT_SECONDS)) else -1
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        allowed = f"a whole number of seconds from 0 to {MAX_WAIT_SECONDS}"
+        raise ApiError(400, f"`wait` of header `prefer` must be {allowed}.", param="prefer")
+    return seconds
 
 
 def wants_cached(headers: Iterable[Header]) -> bool:

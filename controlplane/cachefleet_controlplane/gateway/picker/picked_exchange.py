@@ -105,8 +105,7 @@ class PickedExchange(Exchange):
 
     def _first_event(self) -> Outcome:
         self._opened = AttemptResult(Outcome.FIRST_EVENT, answer=Answer(self._pick.status, (), b""))
-        if self._placement.inflight is not None:
-            self._placement.inflight.first_token()
+        self._placement.first_token()
         return Outcome.FIRST_EVENT
 
     def _ended(self) -> Outcome:

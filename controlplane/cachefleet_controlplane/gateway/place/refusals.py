@@ -36,7 +36,7 @@ _NO_ROOM: Final = {
     Reason.QUEUE_FULL: "No worker of model `{model}` has room for this request now, and too many wait already.",
     Reason.QUEUE_TIMEOUT: "No worker of model `{model}` had room for this request in time.",
     Reason.WAIT_TOO_LONG: "No worker of model `{model}` would have room for this request in time.",
-    Reason.DISPLACED: "No worker of model `{model}` had room for this request, and others that go first took its place.",
+    Reason.DISPLACED: "No worker of model `{model}` had room for this request, and another one has taken its place.",
 }
 
 

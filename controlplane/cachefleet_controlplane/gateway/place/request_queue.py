@@ -1,10 +1,10 @@
 """The queue of requests that wait for room, in the order of ``wait_list``.
 
 Whenever the fleet says that there may be room, the first of each line tries again, and as long as it finds a place, the
-next. One whose own worker is busy (``Busy``) is passed over, as far as PASSED_OVER: another's may be free. A try decides
-and begins the in-flight request without an await, so that no other request comes between. What time alone brings, a
-report that becomes stale or a worker's pause that ends, is noticed by a check every RECHECK_SECONDS while any request
-waits.
+next. One whose own worker is busy (``Busy``) is passed over, as far as PASSED_OVER: another worker may be free. A try
+decides and begins the in-flight request without an await, so that no other request comes between. What time alone
+brings, a report that becomes stale or a worker's pause that ends, is noticed by a check every RECHECK_SECONDS while any
+request waits.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ class Queue:
         drain = self._drains.get(claim.fleet)
         rate = drain.rate(self._clock()) if drain else None
         return rate is not None and self._room.blocks_before(claim) > 2 * rate * seconds
+
+    def prefilled(self, fleet: Fleet) -> None:
+        """Schedule tries where a request waits because its worker was busy: one of a fleet's has computed a prompt."""
+        if fleet in self._passing:
+            self.wake()
 
     def wake(self) -> None:
         """Schedule tries, since there may be room; they run after the caller has yielded to the loop."""

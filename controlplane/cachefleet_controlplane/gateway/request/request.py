@@ -100,6 +100,8 @@ class Request(Struct, frozen=True):
     """The client's, as far as workers get them."""
     client: Any = None
     """The native request of the client; None where no native code serves it."""
+    wait_seconds: int | None = None
+    """The longest that its client has it wait for room; None leaves that to its pools."""
     received_bytes: int = 0
     """Of its body, as it counts against the budget of all bodies."""
     answered: bool = False

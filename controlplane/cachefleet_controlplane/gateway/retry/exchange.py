@@ -123,7 +123,7 @@ class Exchange(RetryLoop):
             self._context.metrics.gate_refusal()
             return outcome
         if _prefilled(self._opened) and self._placement.inflight is not None:
-            self._placement.inflight.first_token()
+            self._placement.first_token()
             self._context.fleet.refuted_blocks.settle(chosen.id, self._resuming.request.prompt.keys)
         answer = self._opened.answer
         handed_back = self._resuming.takes_back(answer)

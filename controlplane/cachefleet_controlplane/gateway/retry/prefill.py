@@ -117,8 +117,8 @@ class PrefillAttempt(RetryLoop):
             self._opened.stream.close()
             return Outcome.OVERSIZED
         answer = self._opened.answer
-        if answer is not None and answer.status == 200 and self._placement.inflight is not None:
-            self._placement.inflight.first_token()
+        if answer is not None and answer.status == 200:
+            self._placement.first_token()
         return self._opened.outcome
 
     def _result(self, action: Action) -> Outcome:

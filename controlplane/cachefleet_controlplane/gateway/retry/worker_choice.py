@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.place.refusals import refusal
-from cachefleet_controlplane.gateway.place.request_queue import Left
+from cachefleet_controlplane.gateway.place.request_queue import Busy, Left
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_plan import AS_ASKED, AttemptMode
@@ -72,6 +72,8 @@ class WorkerChoice:
             decision = decide(self._fleet, self.request, exclude=progress.excluded, more=self.more)
         if self._others_first():
             decision = held_back(decision)
+        elif self._sent_ahead(decision):
+            decision = turned_away(decision, Reason.SENT_AHEAD)
         outcome = self._take(decision, progress)
         if self._trace.span is not None:
             self._trace.span.phase("decide", began, self._clock(), **{"cachefleet.outcome": outcome})
@@ -92,12 +94,30 @@ class WorkerChoice:
         """Whether another worker than the one chosen would take the request now."""
         if self._others_first():
             return False
-        return decide(self._fleet, self.request, exclude=excluded | {chosen.full_name}).verdict is Verdict.ROUTE
+        decision = decide(self._fleet, self.request, exclude=excluded | {chosen.full_name})
+        return decision.verdict is Verdict.ROUTE and not self._sent_ahead(decision)
+
+    def _sent_ahead(self, decision: Decision) -> bool:
+        """Whether the worker has been sent as much ahead as its pool allows."""
+        if decision.verdict is not Verdict.ROUTE or decision.queue_seconds <= 0:
+            return False
+        for pool in self.request.model.declared:
+            if pool.key == decision.pool:
+                return 0 < pool.spec.admission.max_ahead_seconds < decision.queue_seconds
+        return False
+
+    def first_token(self) -> None:
+        """Note that the prompt is computed: its worker may be sent another one."""
+        if self.inflight is not None:
+            self.inflight.first_token()
+            self._queue.prefilled(self._claim.fleet)
 
     async def wait(self, progress: Progress) -> Outcome:
         """Wait for room, for as long as its pools allow in all; return as ``choose``, but never NO_ROOM."""
         waited = self._trace.queued_seconds or 0.0
         seconds = max(_wait_seconds(self.request.model) - waited, self._trace.room_by - self._clock())
+        if self.request.wait_seconds is not None:
+            seconds = min(seconds, self.request.wait_seconds - waited)
         if seconds <= 0:
             return self._refuse(Reason.QUEUE_TIMEOUT if waited else Reason.NO_ROOM)
         if self._queue.hopeless(self._claim, seconds=seconds):
@@ -148,8 +168,11 @@ class WorkerChoice:
         self.free()
         self._chosen(decision, AS_ASKED)
 
-    def _attempt(self, progress: Progress) -> Outcome | None:
+    def _attempt(self, progress: Progress) -> Outcome | Busy | None:
         decision = decide(self._fleet, self.request, exclude=progress.excluded, more=self.more)
+        if self._sent_ahead(decision):
+            self._latest = turned_away(decision, Reason.SENT_AHEAD)
+            return Busy.BUSY
         if decision.verdict is Verdict.QUEUE:
             self._latest = decision
             return None

@@ -80,6 +80,7 @@ class TenantRow(SQLModel, table=True):
     name: str = Field(max_length=128, primary_key=True)
     salt_version: int
     priority: int
+    weight: int = Field(sa_column=Column(Integer, nullable=False, server_default="100"))
     requests_at_once: int | None = None
     tokens_per_minute: int | None = None
     requests_per_minute: int | None = None

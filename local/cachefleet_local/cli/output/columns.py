@@ -113,6 +113,7 @@ DECISIONS: Final = (
 TENANTS: Final = (
     Column("TENANT", lambda item: item["name"]),
     Column("PRIORITY", lambda item: item["priority"], right=True),
+    Column("WEIGHT", lambda item: item["weight"], right=True, wide=True),
     Column("AT ONCE", lambda item: item["requestsAtOnce"], right=True),
     Column("REQUESTS/MIN", lambda item: item.get("requestsPerMinute"), right=True, wide=True),
     Column("TOKENS/MIN", lambda item: item["tokensPerMinute"], right=True),

@@ -39,6 +39,7 @@ app = typer.Typer(
 app.add_typer(key_commands.app, name="keys")
 
 Priority = Annotated[int | None, typer.Option(min=0, max=100, help="0 gets its turn first, 100 last.")]
+Weight = Annotated[int | None, typer.Option(min=1, max=10_000, help="Of its share while others wait, too (100).")]
 SaltVersion = Annotated[int | None, typer.Option(min=1, help="A new one cuts it off from all that is cached for it.")]
 AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on each replica; 0 is no limit.")]
 PerMinute = Annotated[
@@ -76,6 +77,7 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
         name: Name,
         *,
         priority: Priority = None,
+        weight: Weight = None,
         requests_at_once: AtOnce = None,
         tokens_per_minute: PerMinute = None,
         limits: Limits = None,
@@ -85,6 +87,7 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
     ) -> None:
         settings = _settings(
             priority=priority,
+            weight=weight,
             requestsAtOnce=requests_at_once,
             tokensPerMinute=tokens_per_minute,
             saltVersion=salt_version,

@@ -1,4 +1,4 @@
-"""Shares of tenants in what a fleet computes, over whole histories: a server with slots, whose requests come by chance."""
+"""Shares of tenants in what a fleet computes, over whole histories of a server with slots."""
 
 from __future__ import annotations
 

@@ -34,7 +34,9 @@ DROPPED = {
 }
 
 
-@pytest.mark.parametrize("reason", [Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.WAIT_TOO_LONG, Reason.DISPLACED])
+@pytest.mark.parametrize(
+    "reason", [Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.WAIT_TOO_LONG, Reason.DISPLACED]
+)
 def test_no_room_says_when_to_come_again(reason: Reason) -> None:
     decision = Decision(
         reason=reason, verdict=rejected(SMALL).verdict, policy=RoutingPolicy.CACHE_AWARE, knowledge=PROMPT.knowledge

@@ -34,9 +34,7 @@ class Place:
         self.served.append(name)
         return name
 
-    def come(
-        self, name: str, size: int = 1, *, priority: int = 50, seconds: float = LONG
-    ) -> asyncio.Task[str | Left]:
+    def come(self, name: str, size: int = 1, *, priority: int = 50, seconds: float = LONG) -> asyncio.Task[str | Left]:
         ticket = self.queue.enter(Claim(FLEET, priority, float(len(name)), name[0]), blocks=size)
         assert ticket is not None
         return asyncio.create_task(self.queue.wait(ticket, lambda: self.attempt(name, size), seconds=seconds))
