@@ -33,7 +33,7 @@ OF_COMMIT = env $$(git log -1 --format=SOURCE_DATE_EPOCH=%ct 2>/dev/null) RUSTFL
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-fairness bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -219,6 +219,9 @@ bench-scale: setup ## A replica before 10, 100 and 1,000 fake agents: CPU, memor
 
 bench-tenants: setup ## Whether a tenant can tell by time what another has asked
 	@$(BIN)/python -m bench.tenant_timing
+
+bench-fairness: setup ## What a tenant that floods a fleet does to the others, in virtual time (some minutes)
+	@$(BIN)/python -m bench.fairness
 
 bench-worker: setup ## What the worker plugin costs and gives, against stock vLLM (about twenty minutes)
 	@$(BIN)/python -m bench.worker

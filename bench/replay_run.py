@@ -88,8 +88,8 @@ def peer_placement(policy: str, workers: list[str]) -> Placement | None:
     return BoundedHashPolicy(workers) if policy == "boundedHash" else None
 
 
-def replay_pool(setup: Setup) -> PrefixCachePool:
-    """The declared pool."""
+def replay_pool(setup: Setup, *, ahead_seconds: float = 0.0) -> PrefixCachePool:
+    """The declared pool; ``ahead_seconds`` is its ``admission.maxAheadSeconds``."""
     namespace, name = POOL.split("/")
     return read_pool(
         {
@@ -99,6 +99,7 @@ def replay_pool(setup: Setup) -> PrefixCachePool:
             "spec": {
                 "model": {"name": name, "source": name, "weightsMiB": 10},
                 "engine": {"image": "vllm", "blockSize": BLOCK, "maxModelLen": setup.model_len},
+                "admission": {"maxAheadSeconds": ahead_seconds},
                 "device": {"resource": "nvidia.com/gpu", "memoryMiB": 8192, "activationMiB": 100, "floorMiB": 100},
             },
         }

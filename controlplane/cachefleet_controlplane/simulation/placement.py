@@ -36,6 +36,8 @@ class Unplaced(Enum):
     """Why a request is sent to no worker: not yet, or never."""
 
     WAITS = "waits"
+    BUSY = "busy"
+    """There is room, but its worker has been sent as much ahead as its pool allows."""
     REFUSED = "refused"
 
 
@@ -67,11 +69,15 @@ class ReplicasPlacement:
 class FleetPlacement:
     """The control plane's own decisions, by one of its policies."""
 
-    def __init__(self, fleet: Fleet, model: str, block_size: int, policy: RoutingPolicy) -> None:
+    def __init__(
+        self, fleet: Fleet, model: str, block_size: int, policy: RoutingPolicy, *, ahead_seconds: float = 0.0
+    ) -> None:
+        """``ahead_seconds``: of prompts to compute, beyond which a worker is sent no more; 0 for no bound."""
         self._fleet = fleet
         self._model = model
         self._block_size = block_size
         self._policy = policy
+        self._ahead = ahead_seconds
 
     def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         """See ``Placement``."""
@@ -84,6 +90,8 @@ class FleetPlacement:
         )
         decision = self._fleet.route(self._model, prompt, policy=self._policy)
         if decision.verdict is Verdict.ROUTE:
+            if 0 < self._ahead < decision.queue_seconds:
+                return Unplaced.BUSY
             in_flight = self._fleet.begin(decision, prompt)
             return Placed(decision.worker, in_flight, decision.predicted_tokens, decision.queue_seconds)
         return Unplaced.WAITS if decision.verdict is Verdict.QUEUE else Unplaced.REFUSED

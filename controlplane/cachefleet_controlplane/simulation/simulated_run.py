@@ -80,9 +80,12 @@ class SimulatedRun:
             worker=worker,
         )
         model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
-        policy, replicas = RoutingPolicy(scenario.policy), self._fleet.replicas
+        policy, ahead = RoutingPolicy(scenario.policy), pool.spec.admission.max_ahead_seconds
         self._placement = placement or ReplicasPlacement(
-            [FleetPlacement(replica.fleet, model, self._size, policy) for replica in replicas]
+            [
+                FleetPlacement(replica.fleet, model, self._size, policy, ahead_seconds=ahead)
+                for replica in self._fleet.replicas
+            ]
         )
 
     def run(self) -> Result:
@@ -158,7 +161,7 @@ class SimulatedRun:
         while line:
             request = line[0]
             placed = self._placed(request)
-            if placed is Unplaced.WAITS:
+            if placed is Unplaced.WAITS or placed is Unplaced.BUSY:
                 return
             line.popleft()
             if isinstance(placed, Placed):

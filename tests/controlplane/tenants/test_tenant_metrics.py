@@ -20,7 +20,7 @@ def test_what_a_tenant_used_is_counted_under_its_name() -> None:
     counted.refused("acme", "disabled")
     counted.waited("acme", 1.5)
     counted.waited("acme", 0.25)
-    told = {"requests": 3, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
+    told: dict[str, float] = {"requests": 3, "prompt_tokens": 101, "cached_tokens": 60, "completion_tokens": 8}
     told |= {"queued_requests": 2, "queued_seconds": 1.75}
     for name, expected in told.items():
         assert value(metrics, f"tenant_{name}_total", tenant="acme") == expected

@@ -1,0 +1,125 @@
+"""Requests of several tenants through one simulated fleet, in the gateway's queue: by shares, or by arrival alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.replay_run import CONTRACT, replay_pool
+from cachefleet_controlplane.gateway.place.fair_shares import Claim, Ticket
+from cachefleet_controlplane.gateway.place.queue_order import WaitList
+from cachefleet_controlplane.gateway.place.request_queue import PASSED_OVER
+from cachefleet_controlplane.routing.decision import Prompt
+from cachefleet_controlplane.routing.prompt_blocks import expected_tokens
+from cachefleet_controlplane.simulation.fleet_setup import Setup
+from cachefleet_controlplane.simulation.placement import Placed, Unplaced
+from cachefleet_controlplane.simulation.simulated_run import START, SimulatedRun
+from cachefleet_controlplane.simulation.simulated_scheduler import Generation
+from cachefleet_controlplane.simulation.simulation_job import Scenario
+from cachefleet_controlplane.simulation.workload import SimulatedRequest
+
+LINE: Final = ("default", "replay")
+PLACES: Final = 256
+"""As ``CACHEFLEET_QUEUE_REQUESTS`` has by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRequest:
+    """A request, and whose it is."""
+
+    tenant: str
+    request: SimulatedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How requests wait: with shares by tenant or by arrival, and what workers are sent ahead, in seconds."""
+
+    name: str
+    shares: bool
+    ahead_seconds: float = 0.0
+
+
+class FairnessRun(SimulatedRun):
+    """One run; ``run`` once, then ``firsts``, ``answers`` and ``computed`` tell what became of requests by number.
+
+    What the queue has no place for, or loses its place, is refused.
+    """
+
+    def __init__(self, work: Sequence[TenantRequest], setup: Setup, order: Order) -> None:
+        self._tenants = {one.request.number: one.tenant if order.shares else "" for one in work}
+        self._room = WaitList(PLACES)
+        self._tickets: dict[Ticket, SimulatedRequest] = {}
+        self._charged: dict[int, tuple[Claim, int]] = {}
+        self.answers: dict[int, float] = {}
+        """Seconds from a request's arrival to its answer's end."""
+        self.computed: dict[int, int] = {}
+        """Tokens that a request took of the engines."""
+        super().__init__(
+            [one.request for one in work],
+            replay_pool(setup, ahead_seconds=order.ahead_seconds),
+            CONTRACT,
+            Scenario(setup=setup, policy="cacheAware"),
+        )
+
+    @property
+    def firsts(self) -> dict[int, float]:
+        """Seconds from a request's arrival to its first token."""
+        return self.result.first_token
+
+    def _arrive(self, request: SimulatedRequest) -> None:
+        claim = Claim(LINE, 50, self._now, self._tenants[request.number])
+        tokens = request.tokens + request.outputs
+        ticket, displaced = self._room.enter(claim, blocks=tokens // self._size, tokens=tokens)
+        if displaced is not None:
+            lost = self._tickets.pop(displaced)
+            self._lines[0].remove(lost)
+            self._refuse(lost)
+        if ticket is None:
+            self._came += 1
+            self._refuse(request)
+            return
+        self._tickets[ticket] = request
+        super()._arrive(request)
+
+    def _refuse(self, request: SimulatedRequest) -> None:
+        self.result.refused.add(request.number)
+        self._over.add(request.number)
+
+    def _place_line(self, line: deque[SimulatedRequest]) -> None:
+        while self._serve(line):
+            pass
+
+    def _serve(self, line: deque[SimulatedRequest]) -> bool:
+        """Send the first request that has its turn, as the gateway's queue does."""
+        for ticket in self._room.leading(LINE, 1 + PASSED_OVER):
+            request = self._tickets[ticket]
+            placed = self._placed(request)
+            if isinstance(placed, Placed):
+                self._begin_request(ticket, request, placed)
+                line.remove(request)
+                self._send(request, placed)
+                return True
+            if placed is not Unplaced.BUSY:
+                return False
+        return False
+
+    def _begin_request(self, ticket: Ticket, request: SimulatedRequest, placed: Placed) -> None:
+        prompt = Prompt(tokens=request.tokens, max_tokens=request.outputs)
+        tokens = expected_tokens(prompt, request.tokens - placed.predicted_tokens)
+        self._charged[request.number] = ticket.claim, tokens
+        self._room.began(ticket.claim, tokens)
+        self._room.leave(ticket)
+        del self._tickets[ticket]
+
+    def _advanced(self, generation: Generation) -> None:
+        sent = self._open[generation]
+        super()._advanced(generation)
+        if generation.over:
+            number = sent.request.number
+            claim, tokens = self._charged.pop(number)
+            self.computed[number] = generation.prompt_tokens - generation.cached_tokens + generation.outputs
+            self._room.ended(claim, self.computed[number] - tokens)
+            self.answers[number] = self._now - (START + sent.request.at)
