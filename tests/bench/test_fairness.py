@@ -7,7 +7,7 @@ import pytest
 from bench.fairness import AHEAD, ARRIVAL, DEMANDS, SHARES, Figures, played, tenants_work
 from bench.fairness_run import Order
 
-SECONDS = 6.0
+SECONDS = 15.0
 
 
 def run(demand: str, order: Order) -> Figures:
