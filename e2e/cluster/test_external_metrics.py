@@ -55,8 +55,7 @@ def settles(bench: Bench, replicas: int) -> None:
         kubelet.ready(bench.kube, pod)
 
 
-@pytest.mark.slow
-def test_a_pool_is_scaled_out_and_in_one_worker_at_a_time(lonely: Bench, adapter: ExternalMetrics) -> None:
+def test_a_pool_is_scaled_out_to_what_any_metric_asks_for(lonely: Bench, adapter: ExternalMetrics) -> None:
     lonely.operator()
     tell(lonely, adapter, active=1, backlog=5.0, blocks=0.3)  # 5 s of prompts, 2 s for a worker
     running(lonely)
@@ -64,12 +63,19 @@ def test_a_pool_is_scaled_out_and_in_one_worker_at_a_time(lonely: Bench, adapter
     settles(lonely, 3)
     tell(lonely, adapter, active=1, backlog=0, blocks=3.1)  # as many blocks as 3.1 workers have, 0.8 for a worker
     settles(lonely, 4)
-    tell(lonely, adapter, active=0, backlog=0, blocks=0)
-    for replicas in (3, 2, 1):
-        settles(lonely, replicas)
     asked = {(namespace, pool) for namespace, pool, _ in adapter.asked}
     assert asked == {(lonely.namespace, "demo")}
     assert lonely.conditions().get("Degraded", {"status": "False"})["status"] == "False"
+
+
+@pytest.mark.slow
+def test_a_pool_is_scaled_in_one_worker_at_a_time(lonely: Bench, adapter: ExternalMetrics) -> None:
+    lonely.operator()
+    tell(lonely, adapter, active=0, backlog=0, blocks=0)
+    running(lonely, replicas=4)
+    autoscaler(lonely)
+    for replicas in (3, 2, 1):
+        settles(lonely, replicas)
 
 
 def test_what_is_not_known_changes_nothing(lonely: Bench, adapter: ExternalMetrics) -> None:
