@@ -17,6 +17,7 @@ hot_prefixes/    prefixes that many requests share, and telling new workers of t
 index_queries/   read-only queries of the index by other routers
 index/           which worker holds which block
 pools/           where pools and worker endpoints come from; contracts and salts
+prompt_causes/   where and by what prompts leave their nearest earlier ones
 report_server/   WebSocket endpoint of the agents
 routing/         the values of a routing decision, and what it rests on
 selection/       candidates of one decision, and the choice among them in native code

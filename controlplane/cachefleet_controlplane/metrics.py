@@ -59,6 +59,7 @@ class Metrics:
         self._predicted_tokens = self._counter("predicted_tokens", "Prompt tokens expected from cache", "model")
         self._cached_tokens = self._counter("cached_tokens", "Prompt tokens the workers served from cache", "model")
         self._lost = self._counter("lost_tokens", "Prompt tokens not served from cache, by cause", "pool", "cause")
+        self._first_seen = self._counter("first_seen_tokens", "Of them no worker held, by cause", "pool", "cause")
         self._answered = self._counter("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
         self._served = self._counter("pool_served_tokens", "Those of them that came from cache", "pool")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
@@ -172,6 +173,10 @@ class Metrics:
     def lost_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
         """Count tokens of answered prompts that were not served from cache; ``cause`` is a ``LostCause``."""
         self._lost.labels(_bounded(self._pools, pool), cause).inc(tokens)
+
+    def first_seen_tokens(self, *, pool: str, cause: str, tokens: int) -> None:
+        """Count first-seen tokens; ``cause`` is a ``PromptCause``."""
+        self._first_seen.labels(_bounded(self._pools, pool), cause).inc(tokens)
 
     def prompt_served(self, *, pool: str, prompt: int, served: int) -> None:
         """Count the tokens of prompts whose answers tell how many of them came from cache."""

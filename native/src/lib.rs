@@ -13,6 +13,7 @@ pub mod mixing;
 mod msgpack;
 pub mod picker;
 pub mod plane;
+pub mod prompts;
 pub mod reader;
 pub mod score;
 pub mod throughput;

@@ -46,6 +46,12 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
         "lost_tokens_total",
         {"pool": "ns/p", "cause": "evicted"},
     ),
+    (
+        "first_seen_tokens",
+        {"pool": "ns/p", "cause": "time", "tokens": 1},
+        "first_seen_tokens_total",
+        {"pool": "ns/p", "cause": "time"},
+    ),
     ("surplus", {"cause": "later", "tokens": 1}, "prediction_surplus_tokens_total", {"cause": "later"}),
     (
         "prompt_served",

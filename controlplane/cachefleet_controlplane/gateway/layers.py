@@ -25,6 +25,7 @@ from typing import Any
 
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
+from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.account.request_account import AccountLayer, Record, RequestAccount
 from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests
 from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
@@ -64,6 +65,7 @@ class GatewayParts:
     hot: HotObserver | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests | None = None
+    prompts: PromptLosses = field(default_factory=PromptLosses)
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
     others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
@@ -93,7 +95,7 @@ def layers(parts: GatewayParts) -> Layers:
     passed = _passed(parts, bodies) if parts.others.urls else None
     admit = partial(AdmitLayer, bodies, models, clock=clock, objectives=parts.objectives, passed=passed)
 
-    know = partial(KnowLayer, parts.lookup, _ignore if parts.hot is None else parts.hot.note, clock=clock)
+    know = partial(KnowLayer, parts.lookup, _noting(parts), clock=clock)
     converse = ConverseLayer(context.fleet, parts.turns, memory_of, know(partial(exchange, context)))
     picks = partial(_pick, converse, know(partial(picked_exchange, replace(context, max_attempts=1))))
     hold = ColdStartLayer(_cold_starts(parts), partial(_by_sender, converse, picks))
@@ -134,10 +136,18 @@ def _cold_starts(parts: GatewayParts) -> ColdStarts:
 def _account(parts: GatewayParts) -> RequestAccount:
     context = parts.context
     shortfalls = Shortfalls(context.fleet, parts.admission.salt_version)
-    lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None)
+    lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None, parts.prompts)
     settled = SettledRequests(context, parts.history, parts.admission.used, wall=parts.wall_clock)
     return RequestAccount(context, parts.record, shortfalls, lost, settled, recorded=parts.recorded)
 
 
-def _ignore(_: Request) -> None:
-    """Note nothing: hot prefixes are not tracked."""
+def _noting(parts: GatewayParts) -> Callable[[Request], None]:
+    """Note the shapes of prompts, and hot prefixes where they are tracked."""
+    prompts, hot = parts.prompts, parts.hot
+
+    def note(request: Request) -> None:
+        prompts.note(request)
+        if hot is not None:
+            hot.note(request)
+
+    return note

@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 STEP_SECONDS: Final = 10
@@ -30,6 +31,8 @@ class Answered(Struct, kw_only=True):
     served_tokens: int = 0
     lost: dict[LostCause, int] = {}
     """Adds up to the prompt tokens less the served ones."""
+    first_seen: dict[PromptCause, int] = {}
+    """Of those that no worker held, by cause in the prompt; adds up to them."""
     ttft_sum: float = 0.0
     ttft_count: int = 0
 
@@ -42,6 +45,8 @@ class Answered(Struct, kw_only=True):
         self.ttft_count += more.ttft_count
         for cause, tokens in more.lost.items():
             self.lost[cause] = self.lost.get(cause, 0) + tokens
+        for reason, tokens in more.first_seen.items():
+            self.first_seen[reason] = self.first_seen.get(reason, 0) + tokens
 
     @property
     def ttft_seconds(self) -> float | None:

@@ -32,6 +32,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "decisions/stream": {"GET": ("watch", DECISIONS)},
     "decisions/*": {"GET": ("get", DECISIONS)},
     "prefixes": {"GET": ("list", DECISIONS)},
+    "prompt-causes": {"GET": ("list", DECISIONS)},
     # These decide and change nothing: whoever may see decisions may ask for one.
     "explain": {"POST": ("list", DECISIONS)},
     "simulate": {"POST": ("list", DECISIONS)},

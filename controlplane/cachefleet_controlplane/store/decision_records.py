@@ -106,12 +106,30 @@ class ShortfallRecord(Struct, frozen=True):
     worker: str
 
 
+class PromptLossRecord(Struct, frozen=True, omit_defaults=True):
+    """So many first-seen tokens have this cause in the prompt, and where it leaves its nearest earlier one."""
+
+    cause: str
+    """A ``prompt_cause.PromptCause``."""
+    tokens: int
+    position: int | None = None
+    """Tokens before the first block that is another; None where there is nothing to mend."""
+    part: str = ""
+    """The part that is another: tools, system, message, reasoning, tool_calls or media."""
+    role: str = ""
+    """Of its message."""
+    index: int | None = None
+    """Of its message among all, or its place among the tools."""
+
+
 class LostRecord(Struct, frozen=True):
     """So many tokens of the prompt were not served from cache, and why."""
 
     cause: str
     """A ``lost_tokens.LostCause``."""
     tokens: int
+    prompt: tuple[PromptLossRecord, ...] = ()
+    """The causes in the prompt of those first seen, which add up to them."""
 
 
 class DecisionRecord(Struct, frozen=True):

@@ -80,7 +80,7 @@ class ControlPlane:
         self.completions = transport_of(settings, self.metrics)
         self.tracer = tracer_of(os.environ, self.metrics)
         self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
-        self.history = history_parts(settings, self.fleet)
+        self.history = history_parts(settings, self.fleet, self.metrics)
         self.state = ReplicaState(settings, self.fleet, self.tenancy.tenants, self.decisions)
         self.objectives = InferenceObjectives()
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
@@ -126,6 +126,7 @@ class ControlPlane:
             hot=self.hot.observer,
             history=self.history.cache,
             recorded=self.history.recorded,
+            prompts=self.history.prompts,
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
         )

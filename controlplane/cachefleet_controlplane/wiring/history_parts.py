@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prometheus_client import Gauge
+
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.history.sampler import Sampler
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.wiring.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryParts:
-    """The last hour by pool, its requests as recorded, and the simulator of these."""
+    """The last hour by pool, its requests as recorded, why their prompts missed, and the simulator of these."""
 
     cache: CacheHistory
     recorded: RecordedRequests
+    prompts: PromptLosses
     simulator: Simulator
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
@@ -28,10 +34,18 @@ class HistoryParts:
 
     def shown(self, prefixes: Prefixes) -> HistorySource:
         """What the admin API shows, with the hot prefixes."""
-        return HistorySource(self.cache, prefixes)
+        return HistorySource(self.cache, prefixes, self.prompts.ledger)
 
 
-def history_parts(settings: Settings, fleet: Fleet) -> HistoryParts:
+def history_parts(settings: Settings, fleet: Fleet, metrics: Metrics) -> HistoryParts:
     """Build all within the settings' memory."""
     recorded = RecordedRequests(settings.recorded_request_bytes)
-    return HistoryParts(CacheHistory(), recorded, Simulator(fleet, recorded, memory=settings.simulation_memory_bytes))
+    simulator = Simulator(fleet, recorded, memory=settings.simulation_memory_bytes)
+    return HistoryParts(CacheHistory(), recorded, _prompt_losses(settings, metrics), simulator)
+
+
+def _prompt_losses(settings: Settings, metrics: Metrics) -> PromptLosses:
+    shapes = PromptShapes(settings.prompt_shape_bytes)
+    size = Gauge("cachefleet_prompt_shape_bytes", "Memory of prompts' parts as digests", registry=metrics.registry)
+    size.set_function(lambda: shapes.size)
+    return PromptLosses(shapes)

@@ -200,6 +200,11 @@ class Settings(BaseSettings):
     simulation_memory_bytes: int = Field(1024 * 1024 * 1024, ge=128 * 1024 * 1024, le=1024 * 1024 * 1024 * 1024)
     """How much memory the process of one simulation may take. Set it to what the pod can spare."""
 
+    # Causes in prompts, from digests of their parts that are remembered in memory only.
+    prompt_shape_bytes: int = Field(32 * 1024 * 1024, ge=0, le=16 * 1024 * 1024 * 1024)
+    """Memory of the latest prompts' parts as keyed digests, to tell why prompts miss; 0 for none. Raise it where
+    conversations go on after many others."""
+
     # The store.
     data_dir: Path = Path(".cachefleet/controlplane")
     """Folder of the database and its marker. Set by the chart."""

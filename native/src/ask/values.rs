@@ -81,18 +81,18 @@ pub(super) fn inputs(value: &[u8]) -> usize {
 }
 
 /// The members of an object and the items of a list, borrowed.
-pub(super) struct Object<'a> {
+pub(crate) struct Object<'a> {
     json: &'a [u8],
     members: Vec<Member>,
 }
 
 impl<'a> Object<'a> {
-    pub(super) fn of(json: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(json: &'a [u8]) -> Option<Self> {
         Some(Self { json, members: members(json)? })
     }
 
     /// The value of the last member of a name that is not null.
-    pub(super) fn given(&self, name: &str) -> Option<&'a [u8]> {
+    pub(crate) fn given(&self, name: &str) -> Option<&'a [u8]> {
         let member = self.members.iter().rev().find(|member| self.has_name(member, name))?;
         Some(&self.json[member.value.clone()]).filter(|value| *value != b"null")
     }
@@ -111,7 +111,7 @@ impl<'a> Object<'a> {
 }
 
 /// The items of a list; none for any other value.
-pub(super) fn listed(json: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn listed(json: &[u8]) -> impl Iterator<Item = &[u8]> {
     let items = if json.first() == Some(&b'[') { items(json).unwrap_or_default() } else { Vec::new() };
     items.into_iter().map(|item| &json[item])
 }

@@ -21,7 +21,7 @@ const LONG: usize = 1024;
 /// The members of a request's body that a worker may see.
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct Ask {
-    members: Members,
+    pub(super) members: Members,
     /// The body that values are part of.
     body: Option<Py<PyBytes>>,
     fields: PyOnceLock<Py<PyDict>>,

@@ -16,6 +16,7 @@ mod json_bounds;
 mod keyer;
 mod picker;
 mod plane;
+mod prompts;
 mod pure;
 mod report_taps;
 mod server;
@@ -28,7 +29,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 12;
+const API: u32 = 13;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -46,6 +47,8 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plane::RecentKeys>()?;
     module.add_class::<plane::WorkerRow>()?;
     module.add_class::<digest::Digest>()?;
+    module.add_class::<prompts::PromptMemory>()?;
+    module.add_class::<prompts::PromptShape>()?;
     module.add_class::<report_taps::RemovalHistory>()?;
     module.add_class::<report_taps::ReportTaps>()?;
     module.add_class::<report_taps::ReportTap>()?;

@@ -19,6 +19,7 @@ from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.internal_auth.authorizer import AccessUnavailableError, Asked, Authorization
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.prompt_causes.cause_ledger import CauseLedger
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.store.audit_log import AuditBounds, AuditLog
 from cachefleet_controlplane.store.audit_repository import SqlAudit
@@ -157,6 +158,11 @@ async def prefixes(pool: str | None, most: int) -> list[ShownPrefix]:
 
 
 @pytest.fixture
+def ledger() -> CauseLedger:
+    return CauseLedger()
+
+
+@pytest.fixture
 def app(  # noqa: PLR0917 - fixtures
     fleet: Still,
     decisions: DecisionLog,
@@ -165,9 +171,10 @@ def app(  # noqa: PLR0917 - fixtures
     oracle: Oracle,
     doorkeeper: Doorkeeper,
     history: CacheHistory,
+    ledger: CauseLedger,
     audit: AuditLog,
 ) -> FastAPI:
-    source = HistorySource(history, prefixes, clock=lambda: NOW)
+    source = HistorySource(history, prefixes, ledger, clock=lambda: NOW)
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
     parts = AdminParts(fleet=fleet, decisions=decisions, **given)
     user_of = "user of {}".format

@@ -50,6 +50,7 @@ ROUTES = {
     ("GET", "/history"),
     ("GET", "/lost-hits"),
     ("GET", "/prefixes"),
+    ("GET", "/prompt-causes"),
     ("GET", "/openapi.json"),
 }
 UNKNOWN = {("GET", "/"), ("GET", "/docs"), ("POST", "/pools"), ("GET", "/nowhere"), ("DELETE", "/pools/a/b")}
@@ -130,7 +131,7 @@ async def test_each_refusal_names_the_right_that_is_missing(client: httpx.AsyncC
 def test_every_right_of_the_table_is_of_a_route_or_agreed_upon(app: FastAPI) -> None:
     paths = {path.strip("/") for _, path in walk(app)}
     shapes = {re.sub(r"{(tenant|namespace)}", "{name}", re.sub(r"{(key_id|decision_id)}", "*", path)) for path in paths}
-    assert set(RIGHTS) - shapes <= {"flush", "simulate", "prefixes"}
+    assert set(RIGHTS) - shapes <= {"flush", "simulate", "prefixes", "prompt-causes"}
 
 
 async def test_pools(client: httpx.AsyncClient) -> None:

@@ -6,10 +6,13 @@ import httpx
 import pytest
 
 from cachefleet_controlplane.history.cache_history import FLEET, Answered, CacheHistory, Gauges
+from cachefleet_controlplane.prompt_causes.cause_ledger import CauseLedger, Place
+from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from tests.controlplane.admin.conftest import NOW
 
 LOST = {LostCause.EVICTED: 48, LostCause.LAST_BLOCK: 4}
+NEW = {LostCause.FIRST_SEEN: 90, LostCause.LAST_BLOCK: 10}
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +92,28 @@ async def test_prefixes(client: httpx.AsyncClient) -> None:
         "warm": True,
     }
     assert (await client.get("/prefixes", params={"pool": "default/other"})).json() == {"items": []}
+
+
+async def test_causes_in_prompts(client: httpx.AsyncClient, history: CacheHistory, ledger: CauseLedger) -> None:
+    first_seen = {PromptCause.TIME: 64, PromptCause.NEW: 26}
+    history.add("default/new", Answered(requests=1, prompt_tokens=100, lost=NEW, first_seen=first_seen), NOW)
+    told = (await client.get("/lost-hits", params={"pool": "default/new"})).json()
+    assert [(one["cause"], one["tokens"]) for one in told["firstSeen"]] == [("time", 64), ("new", 26)]
+    assert told["firstSeen"][0]["why"].startswith("A time or date")
+    ledger.add(("default/new", "acme"), 100, [(Place(PromptCause.TIME, "system", "system"), 64)], now=NOW)
+    ledger.add(("default/demo", "acme"), 100, [(Place(PromptCause.TOOLS, "tools", "system"), 70)], now=NOW)
+    [one] = (await client.get("/prompt-causes", params={"pool": "default/new"})).json()["items"]
+    assert one == {
+        "pool": "default/new",
+        "tenant": "acme",
+        "cause": "time",
+        "why": "A time or date in it is another than in the nearest earlier prompt.",
+        "part": "system",
+        "role": "system",
+        "mend": "move the time or date in the system prompt behind what stays the same, or round it to the day",
+        "tokens": 64,
+        "points": 64.0,
+        "tokensPerDay": 64 * 144,
+    }
+    assert len((await client.get("/prompt-causes", params={"limit": 1})).json()["items"]) == 1
+    assert (await client.get("/prompt-causes", params={"limit": 0})).status_code == 422

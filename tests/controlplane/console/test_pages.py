@@ -118,6 +118,22 @@ async def test_lost_hits_by_cause(browser: httpx.AsyncClient, admin: Said) -> No
     assert admin.asked[-1][2] == "pool=default%2Fdemo"
 
 
+async def test_causes_in_prompts_and_what_their_mends_are_worth(browser: httpx.AsyncClient, admin: Said) -> None:
+    seen = [{"cause": "time", "tokens": 400, "why": "A time."}, {"cause": "new", "tokens": 100, "why": "New."}]
+    admin.answers["GET", "/lost-hits"] = (200, LOST | {"firstSeen": seen})
+    mend = {"pool": "default/demo", "tenant": SCRIPT, "cause": "time", "part": "system", "mend": "move the time"}
+    worth = {"points": 31.04, "tokensPerDay": 4_100_000}
+    admin.answers["GET", "/prompt-causes"] = (200, {"items": [mend | worth]})
+    text = (await browser.get("/lost-hits")).text
+    for words in ("a time or date", "80.0 %", "A time.", "move the time", "+31.0", "4,100,000", "new text"):
+        assert words in text, words
+    assert "<script>alert" not in text
+    admin.answers["GET", "/prompt-causes"] = (403, {"detail": "the token's user may not"})
+    text = (await browser.get("/lost-hits")).text
+    assert "80.0 %" in text
+    assert "What mends are worth" not in text
+
+
 def test_every_cause_has_advice() -> None:
     assert {cause.value for cause in Cause} <= set(CAUSES)
     assert all(one.name and one.action for one in CAUSES.values())

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
+from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
@@ -170,6 +171,7 @@ class Front:
     server: NativeServer | None = None
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests = field(default_factory=RecordedRequests)
+    prompts: PromptLosses = field(default_factory=PromptLosses)
     lookup: PromptLookup | None = None
     affinity: KeyAffinity | None = None
     unseen: UnseenText | None = None
@@ -365,6 +367,7 @@ async def front(
             objectives=objectives,
             history=(history := CacheHistory()),
             recorded=(recorded := RecordedRequests(1 << 20)),
+            prompts=(prompts := PromptLosses()),
             others=others or OtherControlPlanes(),
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )
@@ -383,6 +386,7 @@ async def front(
             *(url, gateway, fleet, metrics, http, context.fingerprints, context.queue, records, engines, server),
             history=history,
             recorded=recorded,
+            prompts=prompts,
             lookup=lookup,
             affinity=context.affinity,
             unseen=lookup._unseen,

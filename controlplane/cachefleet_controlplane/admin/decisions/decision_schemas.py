@@ -41,6 +41,29 @@ class Shortfall(Schema):
     worker: str
 
 
+class PromptLoss(Schema):
+    """First-seen tokens of one cause in the prompt, and where it leaves its nearest earlier one of the same tenant."""
+
+    cause: str
+    """time, id, tool_order, tools, system_prompt, image, parameters, salt, reasoning_dropped, history_dropped,
+    history_edited, template, block_straddle, repeated, new or not_examined.
+    """
+    why: str
+    """The cause in words."""
+    mend: str = ""
+    """What the prompt's author can do; empty where there is nothing to do."""
+    tokens: int
+    """So many would have been served without the change; parts are weighed by their bytes."""
+    position: int | None = None
+    """Tokens before the first block that is another; null where there is nothing to mend."""
+    part: str = ""
+    """The part that is another: tools, system, message, reasoning, tool_calls or media."""
+    role: str = ""
+    """Of its message."""
+    index: int | None = None
+    """Of its message among all, or its place among the tools, from 0."""
+
+
 class LostTokens(Schema):
     """Tokens that were not served from cache for one cause."""
 
@@ -48,6 +71,8 @@ class LostTokens(Schema):
     why: str
     """The cause in words."""
     tokens: int
+    prompt: tuple[PromptLoss, ...] = ()
+    """Of those first seen, the causes in the prompt, which add up to them."""
 
 
 class Decision(Schema):

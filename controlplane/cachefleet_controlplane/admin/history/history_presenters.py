@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from cachefleet_controlplane.admin.decisions.decision_presenters import lost_tokens
 from cachefleet_controlplane.admin.history import history_schemas as schemas
 from cachefleet_controlplane.history.cache_history import HOUR_STEPS, STEP_SECONDS, Gauges, HistoryStep
+from cachefleet_controlplane.prompt_causes.cause_ledger import Offence
+from cachefleet_controlplane.prompt_causes.mends import WHY, mend
+from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 _NOT_SAMPLED = dict.fromkeys(Gauges.__dataclass_fields__)
@@ -47,8 +50,30 @@ def lost_hits(steps: Sequence[HistoryStep], now: float, *, bucket_seconds: int) 
         prompt_tokens=sum(step.prompt_tokens for step in steps),
         served_tokens=sum(step.served_tokens for step in steps),
         causes=tuple(lost_tokens(cause, tokens) for cause, tokens in lost.most_common()),
+        first_seen=tuple(_first_seen(steps)),
         bucket_seconds=bucket_seconds,
         buckets=tuple(_buckets(steps, bucket_seconds)),
+    )
+
+
+def prompt_causes(offences: Iterable[Offence]) -> schemas.PromptCauses:
+    """What causes in prompts cost tenants."""
+    return schemas.PromptCauses(items=tuple(map(_offence, offences)))
+
+
+def _offence(offence: Offence) -> schemas.PromptCauseOfTenant:
+    cause, part, role = offence.place
+    return schemas.PromptCauseOfTenant(
+        pool=offence.pool,
+        tenant=offence.tenant,
+        cause=cause,
+        why=WHY[cause],
+        part=part,
+        role=role,
+        mend=mend(cause, part),
+        tokens=offence.tokens,
+        points=round(offence.points, 1),
+        tokens_per_day=offence.tokens_a_day,
     )
 
 
@@ -64,6 +89,14 @@ def _buckets(steps: Sequence[HistoryStep], seconds: int) -> Iterable[schemas.Los
             served_tokens=sum(step.served_tokens for step in within),
             causes=dict(_causes(within)),
         )
+
+
+def _first_seen(steps: Iterable[HistoryStep]) -> Iterable[schemas.FirstSeen]:
+    found: Counter[PromptCause] = Counter()
+    for step in steps:
+        found.update(step.first_seen)
+    for cause, tokens in found.most_common():
+        yield schemas.FirstSeen(cause=cause, why=WHY[cause], tokens=tokens)
 
 
 def _causes(steps: Iterable[HistoryStep]) -> Counter[LostCause]:

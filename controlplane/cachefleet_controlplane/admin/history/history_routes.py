@@ -1,10 +1,10 @@
-"""``/admin/v1/history``, ``/lost-hits`` and ``/prefixes``: what the caches did in the last hour."""
+"""``/admin/v1/history``, ``/lost-hits``, ``/prompt-causes`` and ``/prefixes``: what the caches did in the last hour."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Query
@@ -15,6 +15,7 @@ from cachefleet_controlplane.admin.history import history_presenters as presente
 from cachefleet_controlplane.admin.history import history_schemas as schemas
 from cachefleet_controlplane.history.cache_history import FLEET, STEP_SECONDS, CacheHistory
 from cachefleet_controlplane.hot_prefixes.hot_prefix import ShownPrefix
+from cachefleet_controlplane.prompt_causes.cause_ledger import CauseLedger
 
 Prefixes = Callable[[str | None, int], Awaitable[Sequence[ShownPrefix]]]
 """The hottest prefixes of a pool's model (None: of all), at most so many."""
@@ -40,6 +41,7 @@ class HistorySource:
 
     history: CacheHistory
     prefixes: Prefixes
+    ledger: CauseLedger = field(default_factory=CauseLedger)
     clock: Callable[[], float] = time.time
 
 
@@ -62,6 +64,10 @@ def history_routes(source: HistorySource) -> APIRouter:
             raise HTTPException(422, f"query.bucketSeconds must be a multiple of {STEP_SECONDS}")
         now = source.clock()
         return presenters.lost_hits(source.history.steps(pool or FLEET, now), now, bucket_seconds=bucket_seconds)
+
+    @router.get("/prompt-causes", summary="What in tenants' prompts is computed again, and what its mend is worth")
+    async def prompt_causes(pool: _Pool = None, limit: _Limit = 50) -> schemas.PromptCauses:
+        return presenters.prompt_causes(source.ledger.offences(pool, source.clock(), most=limit))
 
     @router.get("/prefixes", summary="The hottest prefixes: who holds them, and what they save")
     async def prefixes(pool: _Pool = None, limit: _Limit = 50) -> schemas.HotPrefixList:

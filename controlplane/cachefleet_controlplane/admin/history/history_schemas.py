@@ -6,6 +6,7 @@ from datetime import datetime
 
 from cachefleet_controlplane.admin.decisions.decision_schemas import LostTokens
 from cachefleet_controlplane.admin.schemas import Ratio, Schema
+from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 
 
@@ -50,6 +51,15 @@ class History(Schema):
     points: tuple[HistoryPoint, ...]
 
 
+class FirstSeen(Schema):
+    """First-seen tokens of one cause in prompts."""
+
+    cause: PromptCause
+    why: str
+    """The cause in words."""
+    tokens: int
+
+
 class LostBucket(Schema):
     """What was lost in one span of time that begins at ``at``."""
 
@@ -67,9 +77,40 @@ class LostHits(Schema):
     prompt_tokens: int
     served_tokens: int
     causes: tuple[LostTokens, ...]
+    first_seen: tuple[FirstSeen, ...] = ()
+    """Those first seen, by cause in the prompt, most first; they add up to them."""
     bucket_seconds: int
     buckets: tuple[LostBucket, ...]
     """First to last; spans in which nothing was answered are left out."""
+
+
+class PromptCauseOfTenant(Schema):
+    """What one cause at one place of a tenant's prompts costs."""
+
+    pool: str
+    """As "namespace/name"."""
+    tenant: str
+    cause: PromptCause
+    why: str
+    """The cause in words."""
+    part: str
+    """The part of prompts that changes: tools, system, message, reasoning, tool_calls, media, or empty."""
+    role: str
+    """Of its message."""
+    mend: str
+    """What the prompts' author can do."""
+    tokens: int
+    """Computed for it in the last hour, that would have been served from cache without it."""
+    points: float
+    """By how many percentage points the tenant's hit ratio in this pool would be higher."""
+    tokens_per_day: int
+    """At the last hour's pace."""
+
+
+class PromptCauses(Schema):
+    """The dearest causes in prompts by tenant, the one of most tokens first."""
+
+    items: tuple[PromptCauseOfTenant, ...]
 
 
 class HotPrefix(Schema):

@@ -50,6 +50,25 @@ CAUSES: Final = {
 }
 
 
+_IN_PROMPT: Final = {
+    "time": "a time or date",
+    "id": "an id or counter",
+    "tools": "other tools",
+    "new": "new text",
+    "parameters": "other parameters",
+    "salt": "another salt",
+    "system_prompt": "another system prompt",
+    "history_dropped": "dropped history",
+    "history_edited": "edited history",
+    "reasoning_dropped": "dropped reasoning",
+}
+
+
+def prompt_cause_name(cause: str) -> str:
+    """What to call a cause in the prompt."""
+    return _IN_PROMPT.get(cause, cause.replace("_", " "))
+
+
 def advice(cause: str) -> Advice:
     """What to call a cause and do about it, for causes of later versions, too."""
     return CAUSES.get(cause, Advice(cause.replace("_", " "), ""))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_controlplane.console.figures.bar_parts import Part, stacked
-from cachefleet_controlplane.console.figures.lost_causes import advice
+from cachefleet_controlplane.console.figures.lost_causes import advice, prompt_cause_name
 
 _KINDS: Final = {"first_seen": "nowhere", "last_block": "nowhere", "held_elsewhere": "elsewhere"}
 _NOWHERE: Final = (
@@ -94,8 +94,31 @@ def _served(item: Mapping[str, Any]) -> str:
 def _by_cause(causes: Sequence[Mapping[str, Any]]) -> Iterator[Share]:
     """The account that was kept of this very request, in the order of its prompt."""
     for one in causes:
+        kind = _KINDS.get(one["cause"], "lost")
+        if in_prompt := one.get("prompt"):
+            yield from (_in_prompt(kind, loss) for loss in in_prompt)
+            continue
         told = advice(one["cause"])
-        yield Share(_KINDS.get(one["cause"], "lost"), one["tokens"], told.name, one["why"], told.action)
+        yield Share(kind, one["tokens"], told.name, one["why"], told.action)
+
+
+def _in_prompt(kind: str, loss: Mapping[str, Any]) -> Share:
+    """Tokens that no worker held, by their cause in the prompt."""
+    title = f"first seen: {prompt_cause_name(loss['cause'])}"
+    return Share(kind, loss["tokens"], title, f"{loss['why']}{_from(loss)}", _sentence(loss["mend"]))
+
+
+def _from(loss: Mapping[str, Any]) -> str:
+    """Where the prompt leaves its nearest earlier one, as a sentence."""
+    if loss["position"] is None:
+        return ""
+    place = {"tools": f", in tool {loss['index']}", "system": ", in the system prompt"}.get(loss["part"], "")
+    place = place or (f", in message {loss['index']} ({loss['role']})" if loss["part"] else "")
+    return f" From token {loss['position']:,} on{place}."
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}." if words else ""
 
 
 def _lost(item: Mapping[str, Any], most: int) -> list[Share]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from cachefleet_controlplane.console.figures.lost_causes import advice
+from cachefleet_controlplane.console.figures.lost_causes import advice, prompt_cause_name
 from cachefleet_controlplane.console.pages.pool_choice import chosen_pool, pool_keys
 from cachefleet_controlplane.console.visit import Visit
 
@@ -25,10 +25,23 @@ class CauseRow:
     action: str
 
 
+@dataclass(frozen=True, slots=True)
+class PromptCauseRow:
+    """One cause in prompts; ``share`` is of all tokens that were first seen."""
+
+    cause: str
+    name: str
+    tokens: int
+    share: float
+    why: str
+
+
 async def lost_hit_page(visit: Visit) -> Response:
-    """The causes of one pool or of all, most tokens first."""
+    """The causes of one pool or of all, most tokens first, and what in tenants' prompts is dearest."""
     pool = chosen_pool(visit)
-    answer = await visit.ask("GET", "/lost-hits", {"pool": pool} if pool else {})
+    query = {"pool": pool} if pool else {}
+    dearest = await visit.ask("GET", "/prompt-causes", query | {"limit": "20"})
+    answer = await visit.ask("GET", "/lost-hits", query)
     found: Mapping[str, Any] = answer.data if answer.ok else {"promptTokens": 0, "servedTokens": 0}
     rows = cause_rows(found) if answer.ok else []
     chart = {
@@ -40,12 +53,25 @@ async def lost_hit_page(visit: Visit) -> Response:
         "lost_hits.html",
         found=found,
         rows=rows,
+        in_prompts=prompt_rows(found),
+        dearest=dearest.data["items"] if dearest.ok else [],
+        name_of=prompt_cause_name,
         chart=chart,
         absent=answer.status == 404,
         problem=answer.problem,
         pool=pool,
         pools=await pool_keys(visit),
     )
+
+
+def prompt_rows(found: Mapping[str, Any]) -> list[PromptCauseRow]:
+    """The causes in prompts of an answer of ``/lost-hits``, most tokens first."""
+    causes = found.get("firstSeen", ())
+    total = sum(one["tokens"] for one in causes)
+    return [
+        PromptCauseRow(one["cause"], prompt_cause_name(one["cause"]), one["tokens"], one["tokens"] / total, one["why"])
+        for one in causes
+    ]
 
 
 def cause_rows(found: Mapping[str, Any]) -> list[CauseRow]:

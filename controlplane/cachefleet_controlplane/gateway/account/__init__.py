@@ -6,6 +6,7 @@ left_answers       what was made of whole answers whose clients left, by the eng
 lost_hits          tokens not served from cache by cause
 prefix_list        the hottest prefixes, for people
 prices             what used tokens cost, and what caches saved of it
+prompt_losses      of first-seen tokens, where and why prompts leave their nearest earlier ones
 request_spans      a traced request as spans
 settled_requests   sums of ended requests, taken by metrics, usage and history when they are read
 shortfall_records  why less of a prompt was cached than predicted, and what that tells of the worker

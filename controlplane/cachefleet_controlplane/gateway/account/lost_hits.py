@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.account.shortfall_records import (
     Shortfalls,
     claimed_tokens,
@@ -19,10 +20,11 @@ from cachefleet_controlplane.history.cache_history import Answered
 from cachefleet_controlplane.history.seen_blocks import Computed, SeenBlocks
 from cachefleet_controlplane.index.block_index import IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId
+from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause, lost_tokens, of_shortfall
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
-from cachefleet_controlplane.store.decision_records import LostRecord
+from cachefleet_controlplane.store.decision_records import LostRecord, PromptLossRecord
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +37,18 @@ class LostHits:
     cache.
     """
 
-    def __init__(self, fleet: Fleet, shortfalls: Shortfalls, served: Callable[[bytes, int], None] | None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        shortfalls: Shortfalls,
+        served: Callable[[bytes, int], None] | None,
+        prompts: PromptLosses | None = None,
+    ) -> None:
         self._fleet = fleet
         self._shortfalls = shortfalls
         self._served = served
         self._seen = SeenBlocks()
+        self._prompts = prompts
 
     def ended(self, trace: DecisionTrace) -> tuple[Answered | None, bool]:
         """What was lost of a prompt that an engine has processed, as far as its answer tells, also in the trace, and
@@ -49,12 +58,14 @@ class LostHits:
         if levels is None or decision is None or not decision.pool:
             return None, False
         lost = lost_tokens(levels)
-        trace.lost = tuple([LostRecord(cause.value, tokens) for cause, tokens in lost.items()])
+        first_seen = () if self._prompts is None else self._prompts.ended(trace, decision, levels, lost)
+        trace.lost = tuple([LostRecord(cause.value, tokens, _of(cause, first_seen)) for cause, tokens in lost.items()])
         answered = Answered(
             requests=1,
             prompt_tokens=levels.prompt_tokens,
             served_tokens=levels.prompt_tokens - sum(lost.values()),
             lost=lost,
+            first_seen={PromptCause(one.cause): one.tokens for one in first_seen},
             ttft_sum=trace.ttft_seconds or 0.0,
             ttft_count=int(trace.ttft_seconds is not None),
         )
@@ -125,6 +136,11 @@ class LostHits:
         if self._served is not None:
             self._served(keys, served)
         return blocks, gone
+
+
+def _of(cause: LostCause, first_seen: tuple[PromptLossRecord, ...]) -> tuple[PromptLossRecord, ...]:
+    """The causes in the prompt of those tokens that have any."""
+    return first_seen if cause is LostCause.FIRST_SEEN else ()
 
 
 def _tells(trace: DecisionTrace, levels: Levels) -> bool:

@@ -129,6 +129,8 @@ class SettledRequests:
     def _count_answered(self, pool: str, sums: _Sums, answered: Answered) -> None:
         for cause, tokens in answered.lost.items():
             self._metrics.lost_tokens(pool=pool, cause=cause, tokens=tokens)
+        for reason, tokens in answered.first_seen.items():
+            self._metrics.first_seen_tokens(pool=pool, cause=reason, tokens=tokens)
         if answered.requests:
             self._history.add(pool, answered, sums.second)
         if sums.judged:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, cast
 
 import msgspec
+from cachefleet_native import PromptShape
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -135,6 +136,8 @@ class DecisionTrace(Struct):
     block_size: int = 0
     keys: bytes = b""
     """The prompt's packed block keys."""
+    shape: PromptShape | None = None
+    """The prompt's parts without their text; None where they are not known."""
     single: bool = False
     """The engine's usage counts the one prompt that was routed by."""
     reads_cache: bool = True

@@ -119,6 +119,25 @@ def _lost(causes: Sequence[Item]) -> Iterator[str]:
     wide, names = max(map(len, figures)), max(len(one["cause"]) for one in causes)
     for figure, one in zip(figures, causes, strict=True):
         yield f"{figure:>{wide}}  {one['cause']:<{names}}  {one['why']}"
+        yield from _in_prompt(one.get("prompt", ()), wide)
+
+
+def _in_prompt(causes: Sequence[Item], wide: int) -> Iterator[str]:
+    """Why tokens were first seen: where the prompt leaves its nearest earlier one."""
+    for one in causes:
+        place = f" ({where})" if (where := _place(one)) else ""
+        mend = f" Mend: {one['mend']}." if one["mend"] else ""
+        yield f"{'':>{wide}}  {one['tokens']:,} {one['cause']}{place}: {one['why']}{mend}"
+
+
+def _place(loss: Item) -> str:
+    """Where a prompt leaves its nearest earlier one; "" where that is not told."""
+    if loss["position"] is None:
+        return ""
+    role, index = loss["role"], loss["index"]
+    at = f", {loss['part']} {index}" if loss["part"] in {"tools", "message"} else f", {loss['part']}"
+    said = f" of {role}" if role and loss["part"] != "system" and loss["part"] != "tools" else ""
+    return f"from token {loss['position']:,}{at if loss['part'] else ''}{said}"
 
 
 def _cost_row(candidate: Item) -> bars.Row:

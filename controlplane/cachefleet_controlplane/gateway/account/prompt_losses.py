@@ -1,0 +1,73 @@
+"""Of tokens that no worker held: where and why their prompt leaves its nearest earlier relative of the same tenant."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.request import Request
+from cachefleet_controlplane.prompt_causes.cause_ledger import CauseLedger, Place
+from cachefleet_controlplane.prompt_causes.prompt_cause import (
+    LEAST_TOKENS,
+    NOT_MENDED,
+    PARTS,
+    ROLES,
+    Examined,
+    PromptCause,
+    PromptLoss,
+    Relation,
+)
+from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
+from cachefleet_controlplane.routing.decision import Decision, Knowledge
+from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause
+from cachefleet_controlplane.store.decision_records import PromptLossRecord
+
+Clock = Callable[[], float]
+
+
+class PromptLosses:
+    """Notes prompts as they come, and tells causes as they end, to the ledger too; ``wall`` is Unix time in seconds."""
+
+    def __init__(
+        self, shapes: PromptShapes | None = None, ledger: CauseLedger | None = None, *, wall: Clock = time.time
+    ) -> None:
+        self.shapes = PromptShapes() if shapes is None else shapes
+        self.ledger = CauseLedger() if ledger is None else ledger
+        self._wall = wall
+
+    def note(self, request: Request) -> None:
+        """Read the shape of a request's prompt, whose blocks are known, while its body is still there."""
+        prompt, info = request.prompt, request.info
+        if not self.shapes.on or prompt.knowledge is not Knowledge.EXACT or prompt.tokens < LEAST_TOKENS:
+            return
+        if info.bypass is None and info.prompts == 1:
+            request.arrival.trace.shape = self.shapes.read.shape(info.ask, request.salt)
+
+    def ended(
+        self, trace: DecisionTrace, decision: Decision, levels: Levels, lost: Mapping[LostCause, int]
+    ) -> tuple[PromptLossRecord, ...]:
+        """The causes of an ended prompt's first-seen tokens, which add up to these; empty without any."""
+        first_seen, shape = lost.get(LostCause.FIRST_SEEN, 0), trace.shape
+        losses: tuple[PromptLossRecord, ...] = ()
+        if first_seen or shape is not None:
+            prompt = Examined(
+                prompt_tokens=levels.prompt_tokens,
+                block_size=trace.block_size,
+                first_seen=first_seen,
+                servable=min(levels.servable_tokens, levels.prompt_tokens),
+            )
+            line = f"{decision.pool} {trace.model} {trace.tenant}"
+            found, relation = self.shapes.ended(line, shape, trace.keys, prompt)
+            losses = tuple([_record(one, relation, trace.block_size) for one in found])
+        places = [(Place(PromptCause(one.cause), one.part, one.role), one.tokens) for one in losses]
+        self.ledger.add((decision.pool, trace.tenant), levels.prompt_tokens, places, now=self._wall())
+        return losses
+
+
+def _record(loss: PromptLoss, relation: Relation | None, block_size: int) -> PromptLossRecord:
+    if relation is None or loss.cause in NOT_MENDED:
+        return PromptLossRecord(loss.cause.value, loss.tokens)
+    role = ROLES[relation.role] if relation.part else ""
+    position = relation.blocks * block_size
+    return PromptLossRecord(loss.cause.value, loss.tokens, position, PARTS[relation.part], role, relation.index)

@@ -1,0 +1,7 @@
+"""Why tokens that no worker held are new: where a prompt leaves its nearest earlier relative, and by what change.
+
+prompt_cause    the causes, and how a prompt's first-seen tokens are divided among them; pure
+prompt_shapes   shapes of the latest prompts, in native code and bounded memory; the causes of an ended request
+cause_ledger    causes of the last hour by tenant, with what their mend is worth
+mends           what to do about each cause, in words
+"""

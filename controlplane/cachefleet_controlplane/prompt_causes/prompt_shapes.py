@@ -1,0 +1,85 @@
+"""Shapes of the latest prompts, and the causes of what an ended request's prompt had that no worker held.
+
+A shape has keyed digests of a prompt's parts and words, under a secret that this process makes for itself: no text, no
+token id and no salt. All are kept in native code, within a bound of bytes, and end with the process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from cachefleet_native import PromptMemory, PromptShape
+
+from cachefleet_controlplane.prompt_causes.prompt_cause import (
+    LEAST_TOKENS,
+    Difference,
+    Examined,
+    PartKind,
+    PromptLoss,
+    Relation,
+    not_examined,
+    prompt_losses,
+)
+
+DEFAULT_BYTES: Final = 32 * 1024 * 1024
+"""Memory of all shapes: some 10,000 prompts of 4,096 tokens in blocks of 16."""
+_DIFFERENCES: Final = tuple(Difference)
+_PARTS: Final = tuple(PartKind)
+
+
+class PromptShapes:
+    """Shapes of prompts in at most ``max_bytes``; 0 keeps none."""
+
+    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+        self._memory = PromptMemory(secrets.randbits(64), max_bytes)
+        self.on = max_bytes > 0
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    @property
+    def size(self) -> int:
+        """Memory of what is kept, about."""
+        return self._memory.bytes
+
+    @property
+    def read(self) -> PromptMemory:
+        """What reads shapes."""
+        return self._memory
+
+    def ended(
+        self, line: str, shape: PromptShape | None, keys: bytes, prompt: Examined
+    ) -> tuple[tuple[PromptLoss, ...], Relation | None]:
+        """The causes of a prompt's first-seen tokens, and its nearest earlier one on its ``line``; keeps its shape.
+
+        A line is a tenant's prompts of one model in one pool.
+        """
+        if shape is None:
+            return not_examined(prompt.first_seen), None
+        relation = self._nearest(line, shape, keys) if prompt.first_seen >= LEAST_TOKENS else None
+        self._memory.keep(line, shape, keys, prompt.prompt_tokens)
+        return prompt_losses(relation, prompt), relation
+
+    def _nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:
+        found = self._memory.nearest(line, shape, keys)
+        if found is None:
+            return None
+        (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = (
+            found
+        )
+        return Relation(
+            blocks=blocks,
+            tokens=tokens,
+            text_bytes=text,
+            salt=salt,
+            parameters=parameters,
+            reasoned=reasoned,
+            difference=_DIFFERENCES[difference],
+            part=_PARTS[part],
+            role=role,
+            index=index,
+            before=before,
+            after=after,
+            same=same,
+        )

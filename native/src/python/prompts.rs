@@ -1,0 +1,99 @@
+//! `PromptMemory`: shapes of the latest prompts, and how a new one differs from its nearest earlier relative.
+
+use super::ask::Ask;
+use super::errors::guard;
+use super::ints;
+use crate::prompts::{self, Relation, Shape, keyed_digest};
+use crate::reader::Key;
+use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a body's members from which on it has no shape.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
+
+/// A prompt without its text.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct PromptShape(Arc<Shape>);
+
+#[pymethods]
+impl PromptShape {
+    /// Bytes of the prompt's text.
+    #[getter]
+    fn text_bytes(&self) -> u64 {
+        self.0.text_bytes()
+    }
+}
+
+/// Shapes of the latest prompts, in bounded memory.
+#[pyclass(frozen, module = "cachefleet_native")]
+pub struct PromptMemory {
+    secret: u64,
+    kept: Mutex<prompts::PromptMemory>,
+}
+
+/// A `Relation`: the earlier prompt, the difference and where it is, bytes of text; a part's kind is 0 where it is none.
+type Facts = ((usize, u32, u64, bool, bool, bool), (u8, u8, u8, u32), (u64, u64, u64));
+
+#[pymethods]
+impl PromptMemory {
+    #[new]
+    fn new(secret: u64, most_bytes: usize) -> Self {
+        Self { secret, kept: Mutex::new(prompts::PromptMemory::new(secret, most_bytes)) }
+    }
+
+    /// The shape of a request's prompt under a salt; None for one that is too large, or has no parts.
+    fn shape(&self, ask: &Ask, salt: &str) -> PyResult<Option<PromptShape>> {
+        let fields = &ask.members;
+        if fields.0.iter().map(|(_, value)| value.len()).sum::<usize>() > MOST_BYTES {
+            return Ok(None);
+        }
+        guard(|| Ok(self.kept().shape(fields, salt.as_bytes()).map(|shape| PromptShape(Arc::new(shape)))))
+    }
+
+    /// How a prompt of a line differs from its nearest earlier one; None where none has anything in common with it.
+    fn nearest(&self, line: &str, shape: &PromptShape, keys: &[u8]) -> PyResult<Option<Facts>> {
+        let keys = read(keys)?;
+        guard(|| Ok(self.kept().nearest(self.line(line), &shape.0, &keys).map(|found| facts(&found))))
+    }
+
+    /// Keep a prompt of a line, and drop the oldest beyond the bounds.
+    fn keep(&self, line: &str, shape: &PromptShape, keys: &[u8], tokens: u32) -> PyResult<()> {
+        let keys = read(keys)?;
+        guard(|| {
+            self.kept().keep(self.line(line), shape.0.clone(), &keys, tokens);
+            Ok(())
+        })
+    }
+
+    #[getter]
+    fn bytes(&self) -> usize {
+        self.kept().bytes()
+    }
+
+    fn __len__(&self) -> usize {
+        self.kept().len()
+    }
+}
+
+impl PromptMemory {
+    fn kept(&self) -> std::sync::MutexGuard<'_, prompts::PromptMemory> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self, name: &str) -> u64 {
+        keyed_digest(name.as_bytes(), self.secret)
+    }
+}
+
+fn read(keys: &[u8]) -> PyResult<Vec<u64>> {
+    Ok(ints::packed_keys(keys, None)?.iter().map(Key::key).collect())
+}
+
+fn facts(found: &Relation) -> Facts {
+    let kind = found.kind.map_or(0, |kind| kind as u8);
+    (
+        (found.blocks, found.tokens, found.bytes, found.salt, found.parameters, found.reasoned),
+        (found.difference as u8, kind, found.role as u8, found.index),
+        (found.bytes_before, found.bytes_after, found.bytes_same),
+    )
+}
