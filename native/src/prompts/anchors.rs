@@ -2,7 +2,6 @@
 
 use super::joined;
 use super::shape::{PartKind, Shape};
-use std::collections::HashSet;
 
 /// Runs of parts by which a prompt is found, from its end.
 const RUNS: usize = 48;
@@ -22,8 +21,6 @@ pub fn anchors(shape: &Shape, keys: &[u64], line: u64) -> Vec<u64> {
     for anchor in &mut found {
         *anchor = joined(*anchor, line);
     }
-    let mut once = HashSet::with_capacity(found.len());
-    found.retain(|anchor| once.insert(*anchor));
     found
 }
 

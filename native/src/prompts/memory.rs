@@ -1,5 +1,6 @@
 //! Shapes of the latest prompts, in bounded memory, and the nearest of them to a new one.
 
+use super::Digests;
 use super::anchors::anchors;
 use super::parts::{Known, Reader};
 use super::relation::{Relation, relation};
@@ -35,7 +36,7 @@ impl Prompt {
 
 /// What has been learnt of texts, by their digests, with how many parts of kept prompts they are.
 #[derive(Default)]
-struct Texts(HashMap<u64, (Arc<Details>, u32)>);
+struct Texts(HashMap<u64, (Arc<Details>, u32), Digests>);
 
 impl Known for Texts {
     fn details(&self, digest: u64) -> Option<Arc<Details>> {
@@ -70,10 +71,10 @@ pub struct PromptMemory {
     most_bytes: usize,
     bytes: usize,
     next: u64,
-    prompts: HashMap<u64, Prompt>,
+    prompts: HashMap<u64, Prompt, Digests>,
     order: VecDeque<u64>,
-    lines: HashMap<u64, VecDeque<u64>>,
-    places: HashMap<u64, u64>,
+    lines: HashMap<u64, VecDeque<u64>, Digests>,
+    places: HashMap<u64, u64, Digests>,
     texts: Texts,
 }
 
@@ -85,10 +86,10 @@ impl PromptMemory {
             most_bytes,
             bytes: 0,
             next: 0,
-            prompts: HashMap::new(),
+            prompts: HashMap::default(),
             order: VecDeque::new(),
-            lines: HashMap::new(),
-            places: HashMap::new(),
+            lines: HashMap::default(),
+            places: HashMap::default(),
             texts: Texts::default(),
         }
     }
@@ -175,7 +176,11 @@ impl PromptMemory {
             }
         }
         if let Some(of_line) = self.lines.get_mut(&prompt.line) {
-            of_line.retain(|other| *other != number);
+            if of_line.front() == Some(&number) {
+                of_line.pop_front();
+            } else {
+                of_line.retain(|other| *other != number);
+            }
             if of_line.is_empty() {
                 self.lines.remove(&prompt.line);
             }

@@ -39,6 +39,40 @@ fn mixed(state: u64, chunk: &[u8; 16], secret: u64) -> u64 {
     fold(word(low) ^ secret ^ LANES[0], word(high) ^ state ^ LANES[1])
 }
 
+/// The same purpose for a word: one of up to 16 bytes is read at once.
+#[inline]
+#[must_use]
+pub fn word_digest(word: &[u8], secret: u64) -> u64 {
+    let (first, last) = match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
+        (Some(first), Some(last)) if word.len() <= 16 => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        (Some(_), _) => return keyed_digest(word, secret),
+        _ => word.iter().fold((0, 0), |(bytes, _), byte| (bytes << 8 | u64::from(*byte), 0)),
+    };
+    let state = fold(first ^ secret ^ LANES[0], last ^ LANES[1] ^ (word.len() as u64).wrapping_mul(GOLDEN));
+    fold(state ^ LANES[1], secret ^ LANES[0])
+}
+
+/// Builds the hasher of tables whose keys are digests, which are their own hashes.
+pub type Digests = std::hash::BuildHasherDefault<OwnHash>;
+
+/// A hash that is the key itself.
+#[derive(Default)]
+pub struct OwnHash(u64);
+
+impl std::hash::Hasher for OwnHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = keyed_digest(bytes, self.0);
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key.wrapping_mul(GOLDEN);
+    }
+}
+
 /// A digest of two.
 #[inline]
 #[must_use]

@@ -1,6 +1,6 @@
 //! A text as words: for each a few bits of a keyed digest, and its class, which tells a time or an id from other text.
 
-use super::keyed_digest;
+use super::{keyed_digest, word_digest};
 
 /// Words kept of one part.
 pub const MOST_WORDS: usize = 16_384;
@@ -49,8 +49,8 @@ pub struct Word(u32);
 
 impl Word {
     #[expect(clippy::cast_possible_truncation, reason = "a few bits of a digest are enough")]
-    fn of(word: &[u8], secret: u64) -> Self {
-        Self((keyed_digest(word, secret) as u32) << CLASS_BITS | class(word) as u32)
+    fn of(word: &[u8], digits: usize, secret: u64) -> Self {
+        Self((word_digest(word, secret) as u32) << CLASS_BITS | class(word, digits) as u32)
     }
 
     #[must_use]
@@ -67,8 +67,22 @@ impl Word {
 /// The words of a text, the first `MOST_WORDS`.
 #[must_use]
 pub fn words(text: &[u8], secret: u64) -> Vec<Word> {
-    let split = text.split(|byte| !within(*byte)).map(trimmed).filter(|word| !word.is_empty());
-    split.take(MOST_WORDS).map(|word| Word::of(word, secret)).collect()
+    let mut found = Vec::with_capacity((text.len() / 6 + 1).min(MOST_WORDS));
+    let mut at = 0;
+    while at < text.len() && found.len() < MOST_WORDS {
+        let start = at;
+        let mut digits = 0;
+        while at < text.len() && within(text[at]) {
+            digits += usize::from(text[at].is_ascii_digit());
+            at += 1;
+        }
+        let word = trimmed(&text[start..at]);
+        if !word.is_empty() {
+            found.push(Word::of(word, digits, secret));
+        }
+        at += 1;
+    }
+    found
 }
 
 /// A digest of the words in which each time, id and number is replaced by its class.
@@ -85,8 +99,22 @@ pub fn normal(words: &[Word], secret: u64) -> u64 {
     keyed_digest(&bytes, secret)
 }
 
+/// Whether bytes are within words.
+const WITHIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let value = byte as u8;
+        table[byte] =
+            value.is_ascii_alphanumeric() || matches!(value, b'-' | b':' | b'.' | b'/' | b'_' | b'+') || value >= 0x80;
+        byte += 1;
+    }
+    table
+};
+
+#[inline]
 fn within(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_' | b'+') || byte >= 0x80
+    WITHIN[byte as usize]
 }
 
 /// Without punctuation at its ends.
@@ -100,10 +128,10 @@ fn trimmed(mut word: &[u8]) -> &[u8] {
     word
 }
 
-fn class(word: &[u8]) -> Class {
-    let digits = word.iter().filter(|byte| byte.is_ascii_digit()).count();
+fn class(word: &[u8], digits: usize) -> Class {
     if digits == 0 {
-        return without_digits(word);
+        let plain = word[0].is_ascii_lowercase() && word.len() != 2 && word.len() < 32;
+        return if plain { Class::Text } else { without_digits(word) };
     }
     let letters = word.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
     if is_time(word, digits, letters) {
