@@ -67,6 +67,7 @@ def fleet(client: OpenApiClient) -> None:
 
 def caches(client: OpenApiClient) -> None:
     assert client.call("getLostHits")["promptTokens"] >= 0
+    assert client.call("getPromptCauses", limit=1)["items"] == []
     assert client.call("getHistory", since="2020-01-01T00:00:00Z")["stepSeconds"] == 10
     client.call("getPrefixes", limit=1)
     client.call("postFlush", body={"scope": {}, "dryRun": True}, status=422)

@@ -13,6 +13,7 @@ import pytest
 from cachefleet_controlplane.gateway.admit import fairness_ids
 from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.admit.objective_priority import with_objective
+from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.request.request import NO_MODEL
 from cachefleet_controlplane.pools.inference_objectives import OBJECTIVES, InferenceObjectives
 from cachefleet_controlplane.pools.kubernetes_objects import Objects
@@ -174,9 +175,9 @@ async def test_who_has_a_key_goes_before_others_by_an_objective_only_where_it_is
     async with engine() as worker, front([worker], known=known, objectives=objectives(chat=10)) as gate:
         asking = gate.queue.others_first
 
-        def noted(line: Any, **about: Any) -> bool:
-            seen.append(about["priority"])
-            return asking(line, **about)
+        def noted(claim: Claim) -> bool:
+            seen.append(claim.priority)
+            return asking(claim)
 
         monkeypatch.setattr(gate.queue, "others_first", noted)
         given = {OBJECTIVE: "chat", "authorization": f"Bearer {KEYS[ACME.name]}"}
