@@ -16,6 +16,7 @@ from cachefleet_controlplane.exposition import SettledRegistry, observe, remembe
 MAX_NAMES: Final = 256
 TASKS: Final = (
     "audit",
+    "budgets",
     "conversations",
     "examiner",
     "gateway",
