@@ -100,6 +100,7 @@ pub fn normal(words: &[Word], secret: u64) -> u64 {
 }
 
 /// Whether bytes are within words.
+#[expect(clippy::cast_possible_truncation, reason = "numbers up to 255")]
 const WITHIN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
