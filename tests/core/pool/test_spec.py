@@ -59,7 +59,8 @@ spec:
       tenants: [acme]
   hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600, minTokens: 1}}
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
-  admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, maxAheadSeconds: 0.0, coldStartSeconds: 0, keepAliveSeconds: 0}
+  admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, maxAheadSeconds: 0.0,
+    coldStartSeconds: 0, keepAliveSeconds: 0}
   tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
   pricing: {input: 0.4, cached: 0.1, output: 1.2, gpuHour: 2.5}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
