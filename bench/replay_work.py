@@ -6,6 +6,7 @@ block size to ours, BLOCK: one block of the trace becomes one of ours.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -20,6 +21,8 @@ BLOCK: Final = 16
 TRACES: Final = Path(os.environ.get("CACHEFLEET_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
 MOONCAKE_BLOCK: Final = 512
 SESSION_BLOCK: Final = 64
+CHARACTERS: Final = 4
+"""Of a chat's text that count as a token."""
 
 
 def mooncake(folder: Path = TRACES) -> list[SimulatedRequest]:
@@ -48,6 +51,43 @@ def sessions(folder: Path = TRACES, *, within: float, until: float, seed: int = 
                 own = {**record, "hash_ids": [place << 32 | block for block in record["hash_ids"]]}
                 lines.append(scaled(begun + record["t"], own, block=SESSION_BLOCK, names=("in", "out")))
     return requests(lines)
+
+
+def chats(folder: Path = TRACES, *, within: float, pause: tuple[float, float], seed: int = 1) -> list[SimulatedRequest]:
+    """The tau-bench chats, each begun at a random moment of the first ``within`` seconds, with random pauses between.
+
+    FileNotFoundError where they are not there. Text counts as a token for each CHARACTERS; what a chat's answers say
+    is in its later prompts, and cached as it was said.
+    """
+    chance = random.Random(seed)
+    found: list[tuple[float, str, str]] = []
+    for one in json.loads((folder / "tau-bench" / "airline.json").read_text(encoding="utf-8")):
+        at, told = chance.uniform(0.0, within), ""
+        for message in one["traj"]:
+            said = f"{message.get('content') or json.dumps(message.get('tool_calls'))}\n"
+            if message["role"] == "assistant":
+                found.append((at, told, said))
+                at += chance.uniform(*pause)
+            told += said
+    ordered = sorted(found, key=lambda turn: turn[0])
+    return [_turn(number, turn, ordered[0][0]) for number, turn in enumerate(ordered)]
+
+
+def _turn(number: int, turn: tuple[float, str, str], began: float) -> SimulatedRequest:
+    """A turn of a chat: when, all that was told before it, and its answer."""
+    at, told, said = turn
+    tokens, outputs = len(told) // CHARACTERS, max(1, len(said) // CHARACTERS)
+    keys = _text_keys(told + said, (tokens + outputs) // BLOCK)
+    prompt = tokens // BLOCK
+    return SimulatedRequest(number, at - began, keys[:prompt], max(1, tokens), outputs, keys[prompt:])
+
+
+def _text_keys(text: str, most: int) -> tuple[int, ...]:
+    size, keys, parent = BLOCK * CHARACTERS, [], b""
+    for place in range(min(most, len(text) // size)):
+        parent = hashlib.blake2b(parent + text[place * size : place * size + size].encode(), digest_size=8).digest()
+        keys.append(int.from_bytes(parent, "little") or 1)
+    return tuple(keys)
 
 
 def scaled(at: float, record: dict[str, Any], *, block: int, names: tuple[str, str]) -> TraceLine:

@@ -179,6 +179,31 @@ class RecentKeys:
     def use(self, keys: bytes, most: int) -> tuple[bool, bytes]: ...
 
 @final
+class ReuseDistances:
+    def __new__(cls, entries: int, half_lives: Sequence[float], tenants: int) -> ReuseDistances: ...
+    def reach(self, blocks: float) -> None: ...
+    def note(
+        self,
+        keys: bytes,
+        servable: int,
+        answer: int,
+        block_size: float,
+        prompt_tokens: float,
+        served_tokens: float,
+        elsewhere_tokens: float,
+        tenant: int,
+        now: float,
+    ) -> None: ...
+    def curve(
+        self, window: int, capacities: Sequence[float], now: float
+    ) -> tuple[float, float, float, float, float, float, list[float]]: ...
+    def tenant_curve(
+        self, tenant: int, capacities: Sequence[float], now: float
+    ) -> tuple[float, float, float, float, float, float, list[float]]: ...
+    def forget_tenant(self, tenant: int) -> None: ...
+    def size(self) -> tuple[int, float, float]: ...
+
+@final
 class WorkerRow:
     trust: int
     def stand(self, ready: bool, differs: bool, batched_tokens: int, free_percent: int) -> None: ...

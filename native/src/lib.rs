@@ -15,6 +15,7 @@ pub mod picker;
 pub mod plane;
 pub mod prompts;
 pub mod reader;
+pub mod reuse;
 pub mod score;
 pub mod throughput;
 pub mod transport;

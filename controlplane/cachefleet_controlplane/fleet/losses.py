@@ -11,7 +11,7 @@ from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_core.block_keys import keyed_blocks
-from cachefleet_core.hit_rule import last_keys
+from cachefleet_core.hit_rule import PLAIN, last_keys
 
 
 class Losses:
@@ -77,6 +77,11 @@ class Losses:
         known = self._registry.worker(worker)
         ahead = known.hello.contract.lookahead if known is not None and known.hello is not None else 0
         return keyed_blocks(tokens, block_size, max(1, ahead))
+
+    def by_prefix(self, worker: WorkerId) -> bool:
+        """Whether a prefix is all that a hit on a worker needs."""
+        known = self._registry.worker(worker)
+        return known is not None and known.rule == PLAIN
 
     def _informed(self, worker: WorkerId) -> Worker | None:
         """A worker whose blocks are known now."""

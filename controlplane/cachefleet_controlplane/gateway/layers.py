@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
@@ -66,6 +67,8 @@ class GatewayParts:
     history: CacheHistory = field(default_factory=CacheHistory)
     recorded: RecordedRequests | None = None
     prompts: PromptLosses = field(default_factory=PromptLosses)
+    reuses: PoolReuses | None = None
+    """None where no hit curve is made."""
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
     others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
@@ -136,7 +139,7 @@ def _cold_starts(parts: GatewayParts) -> ColdStarts:
 def _account(parts: GatewayParts) -> RequestAccount:
     context = parts.context
     shortfalls = Shortfalls(context.fleet, parts.admission.salt_version)
-    lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None, parts.prompts)
+    lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None, parts.prompts, parts.reuses)
     settled = SettledRequests(context, parts.history, parts.admission.used, wall=parts.wall_clock)
     return RequestAccount(context, parts.record, shortfalls, lost, settled, recorded=parts.recorded)
 

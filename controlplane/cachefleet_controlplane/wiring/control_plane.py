@@ -127,6 +127,7 @@ class ControlPlane:
             history=self.history.cache,
             recorded=self.history.recorded,
             prompts=self.history.prompts,
+            reuses=self.history.reuses,
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
         )

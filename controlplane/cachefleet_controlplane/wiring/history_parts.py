@@ -1,4 +1,4 @@
-"""Builds what remembers the last hour, and the simulator of its requests."""
+"""Builds what remembers the last hour, the simulator of its requests, and what caches of other sizes would serve."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from prometheus_client import Gauge
 
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
+from cachefleet_controlplane.capacity.capacity_metrics import CapacityCollector
+from cachefleet_controlplane.capacity.capacity_report import CapacityReports
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.history.cache_history import CacheHistory
@@ -21,12 +24,14 @@ from cachefleet_controlplane.wiring.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class HistoryParts:
-    """The last hour by pool, its requests as recorded, why their prompts missed, and the simulator of these."""
+    """The last hour by pool, its requests as recorded, why their prompts missed, their simulator, and hit curves."""
 
     cache: CacheHistory
     recorded: RecordedRequests
     prompts: PromptLosses
     simulator: Simulator
+    reuses: PoolReuses
+    capacity: CapacityReports
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
         """What fills ``cache``; run it as a task."""
@@ -38,10 +43,13 @@ class HistoryParts:
 
 
 def history_parts(settings: Settings, fleet: Fleet, metrics: Metrics) -> HistoryParts:
-    """Build all within the settings' memory."""
-    recorded = RecordedRequests(settings.recorded_request_bytes)
+    """Build all within the settings' memory; the curves are shown by ``metrics``."""
+    recorded, reuses = RecordedRequests(settings.recorded_request_bytes), PoolReuses()
     simulator = Simulator(fleet, recorded, memory=settings.simulation_memory_bytes)
-    return HistoryParts(CacheHistory(), recorded, _prompt_losses(settings, metrics), simulator)
+    capacity = CapacityReports(reuses, fleet.view, fleet.models, clock=fleet.losses.now)
+    metrics.collect_from(CapacityCollector(capacity.all))
+    prompts = _prompt_losses(settings, metrics)
+    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacity)
 
 
 def _prompt_losses(settings: Settings, metrics: Metrics) -> PromptLosses:

@@ -19,6 +19,7 @@ mod plane;
 mod prompts;
 mod pure;
 mod report_taps;
+mod reuse;
 mod server;
 mod state;
 mod stream_filter;
@@ -53,6 +54,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<report_taps::ReportTaps>()?;
     module.add_class::<report_taps::ReportTap>()?;
     module.add_class::<report_taps::LiveStream>()?;
+    module.add_class::<reuse::ReuseDistances>()?;
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses, ReusedPrompt
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.account.shortfall_records import (
@@ -34,7 +35,7 @@ _UNKEYED: Final = frozenset({Rung.NONE, Rung.TEXT})
 
 class LostHits:
     """Of ended requests; ``served`` is told of each prompt's packed keys and how many of its first blocks came from
-    cache.
+    cache, ``reuses`` of the prompts whose blocks are known.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class LostHits:
         shortfalls: Shortfalls,
         served: Callable[[bytes, int], None] | None,
         prompts: PromptLosses | None = None,
+        reuses: PoolReuses | None = None,
     ) -> None:
         self._fleet = fleet
+        self._reuses = reuses
         self._shortfalls = shortfalls
         self._served = served
         self._seen = SeenBlocks()
@@ -60,6 +63,8 @@ class LostHits:
         lost = lost_tokens(levels)
         first_seen = () if self._prompts is None else self._prompts.ended(trace, decision, levels, lost)
         trace.lost = tuple([LostRecord(cause.value, tokens, _of(cause, first_seen)) for cause, tokens in lost.items()])
+        if self._reuses is not None and levels.whole is None:
+            self._note_reuse(self._reuses, trace, levels, elsewhere=lost.get(LostCause.HELD_ELSEWHERE, 0))
         answered = Answered(
             requests=1,
             prompt_tokens=levels.prompt_tokens,
@@ -70,6 +75,24 @@ class LostHits:
             ttft_count=int(trace.ttft_seconds is not None),
         )
         return answered, _tells(trace, levels)
+
+    def _note_reuse(self, reuses: PoolReuses, trace: DecisionTrace, levels: Levels, *, elsewhere: int) -> None:
+        """Pass on a prompt of which one worker looked up all, of an engine that needs a prefix alone for a hit."""
+        there = trace.prefill if prefilled(trace) and trace.prefill is not None else trace
+        decision, usage = there.answered, there.usage
+        if decision is None or usage is None or not self._fleet.losses.by_prefix(decision.id):
+            return
+        prompt = ReusedPrompt(
+            keys=there.keys,
+            block_size=there.block_size,
+            prompt_tokens=levels.prompt_tokens,
+            completion_tokens=usage.completion_tokens or 0,
+            servable_blocks=levels.servable_tokens // there.block_size,
+            served_tokens=levels.served_tokens,
+            elsewhere_tokens=elsewhere,
+            tenant=trace.tenant,
+        )
+        reuses.note(decision.pool, prompt, self._fleet.losses.now())
 
     def _levels(self, trace: DecisionTrace) -> Levels | None:
         usage, decision = trace.usage, trace.answered

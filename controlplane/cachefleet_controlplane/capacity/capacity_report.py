@@ -1,0 +1,153 @@
+"""What each pool's caches would serve at other sizes, as it is shown: in metrics, the admin API and the console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from cachefleet_controlplane.capacity.desired_workers import PoolDemand, Desired, DesiredWorkers
+from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
+from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseTold, Window
+from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_core.tenancy import TenantId
+
+KEPT_SECONDS: Final = 5.0
+"""A report is made anew after so long."""
+REQUESTS_NEEDED: Final = 50.0
+"""Of the window, before anything is said."""
+MORE_WORKERS: Final = (-2, -1, 0, 1, 2, 4)
+"""What is told of, beside today's number."""
+BUDGETS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Times today's budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCurve:
+    """What one tenant's requests would be served, by factor of the budget as BUDGETS."""
+
+    tenant: TenantId
+    served: ReuseTold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCapacity:
+    """One pool."""
+
+    measures: PoolMeasures
+    window: Window
+    asked: ReuseTold
+    """Requests of the window, and what was served."""
+    sampled: float
+    """The share of blocks that is looked at."""
+    error: float
+    """What one cache of today's size would have served, less what was served."""
+    now: CurvePoint
+    by_workers: tuple[CurvePoint, ...]
+    """At today's number and those of MORE_WORKERS from 1 on."""
+    by_budget: tuple[CurvePoint, ...]
+    tenants: tuple[TenantCurve, ...] = ()
+    curve: HitCurve
+    desired: Desired | None = None
+    """None where no worker has measured its rate."""
+
+
+class CapacityReports:
+    """Makes and keeps the reports; ``clock`` is that of what is noted in ``reuses``."""
+
+    def __init__(
+        self,
+        reuses: PoolReuses,
+        view: Callable[[], FleetView],
+        models: Callable[[], Sequence[ServedModel]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reuses = reuses
+        self._view = view
+        self._models = models
+        self._clock = clock
+        self._made_at = float("-inf")
+        self._reports: list[PoolCapacity] = []
+        self._desired: dict[str, DesiredWorkers] = {}
+
+    def all(self) -> list[PoolCapacity]:
+        """Of the pools of which enough is known, at most KEPT_SECONDS old."""
+        now = self._clock()
+        if now - self._made_at >= KEPT_SECONDS:
+            self._made_at = now
+            self._reports = [self._with_desired(one, now) for one in self._made(now)]
+            told = {one.measures.key for one in self._reports}
+            self._desired = {key: desired for key, desired in self._desired.items() if key in told}
+        return self._reports
+
+    def of(self, pool: str, window: Window) -> PoolCapacity | None:
+        """Of one pool, made now; None where too little is known."""
+        now = self._clock()
+        return next((self._of(one, window, now) for one in self._measures() if one.key == pool), None)
+
+    def _made(self, now: float) -> list[PoolCapacity]:
+        made = (self._of(one, Window.RECENT, now) for one in self._measures())
+        return [one for one in made if one is not None]
+
+    def _with_desired(self, one: PoolCapacity, now: float) -> PoolCapacity:
+        """The report with what its pool should have, by all that was wanted lately."""
+        if not one.measures.rate_measured:
+            return one
+        desired = self._desired.setdefault(one.measures.key, DesiredWorkers())
+        return replace(one, desired=desired.at(now, demand(one.measures), one.curve.at))
+
+    def _measures(self) -> list[PoolMeasures]:
+        declared = {pool.key: pool for model in self._models() for pool in model.declared}
+        return pool_measures(self._view(), declared.get)
+
+    def _of(self, measures: PoolMeasures, window: Window, now: float) -> PoolCapacity | None:
+        reuse = self._reuses.of(measures.key)
+        if reuse is None:
+            return None
+        reuse.fit(measures.own)
+        ask = partial(_told, reuse, window, now)
+        if ask([1.0]).requests < REQUESTS_NEEDED:
+            return None
+        return pool_capacity(measures, reuse, window, now)
+
+
+def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now: float) -> PoolCapacity:
+    """The report of one pool, whatever it rests on."""
+    curve = HitCurve(measures, partial(_told, reuse, window, now))
+    numbers = [measures.workers + more for more in MORE_WORKERS if measures.workers + more > 0]
+    return PoolCapacity(
+        measures=measures,
+        window=window,
+        asked=curve.now,
+        sampled=reuse.sampled,
+        error=curve.error,
+        now=curve.at(measures.workers),
+        by_workers=tuple(curve.points([(number, 1.0) for number in numbers])),
+        by_budget=tuple(curve.points([(measures.workers, factor) for factor in BUDGETS])),
+        tenants=tuple(_by_tenant(curve, reuse, measures, now)),
+        curve=curve,
+    )
+
+
+def demand(measures: PoolMeasures) -> PoolDemand:
+    """What is asked of a pool now."""
+    return PoolDemand(
+        workers=measures.workers,
+        rate=measures.prefill_rate,
+        backlog_seconds=measures.backlog_seconds,
+        queued_requests=measures.queued_requests,
+        objective=measures.objective,
+    )
+
+
+def _told(reuse: PoolReuse, window: Window, now: float, capacities: Sequence[float]) -> ReuseTold:
+    return reuse.told(window, capacities, now)
+
+
+def _by_tenant(curve: HitCurve, reuse: PoolReuse, measures: PoolMeasures, now: float) -> list[TenantCurve]:
+    rooms = [point.room for point in curve.points([(measures.workers, factor) for factor in BUDGETS])]
+    return [TenantCurve(tenant, reuse.told_of(tenant, rooms, now)) for tenant in reuse.tenants]

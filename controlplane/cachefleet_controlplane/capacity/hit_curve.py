@@ -1,0 +1,141 @@
+"""Hit ratio of a pool at another number of workers or another budget. Pure.
+
+N workers of b idle blocks under cache-aware routing are taken as one least-recently-used cache of N * b blocks and the
+ones of running requests, less two losses, measured as they are now, that grow with N as (1 - 1/N): what is computed
+though another worker holds it, a share of all hits; and what else the pool serves less than one cache would (copies,
+and that one worker evicts while another has room), taken as a share of the room. Where workers have room and
+do not fill it though there is more to cache, routing does not use them, and more of them bring nothing.
+
+With one worker nothing is known of how several would share; then only copies in the index are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
+from cachefleet_controlplane.capacity.pool_reuse import ReuseTold
+
+Ask = Callable[[Sequence[float]], ReuseTold]
+"""What caches of these rising sizes would have served."""
+
+FILLED: Final = 0.9
+"""Of the room: workers that hold less, though there is more to cache, are not all used."""
+DEEPER: Final = 1.1
+"""More to cache: so many times what is held has been asked for."""
+MOST_LOST: Final = 0.95
+"""Of the room, at most."""
+STEPS: Final = 24
+"""Of the search for the room that serves as much as is served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A number of workers, or a budget, and what it would serve."""
+
+    workers: int
+    budget_factor: float
+    """Of today's budget."""
+    room: float
+    """Blocks that the caches would hold."""
+    hit_ratio: float
+    """Of the prompt tokens."""
+    computed_tokens_per_second: float
+    """Prompt tokens that would be computed, over all workers, under today's requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingLosses:
+    """What several workers serve less than one cache of their size would."""
+
+    share: float
+    """Of the room, at today's number of workers."""
+    elsewhere: float
+    """Of the tokens that one cache would serve, those that only other workers had."""
+    workers: int
+    """Today's."""
+    used: float
+    """Blocks that routing uses at most, with today's budget; infinite where it uses all."""
+
+    def grown(self, workers: float) -> float:
+        """How much of today's losses so many workers have."""
+        today = 1 - 1 / self.workers if self.workers > 1 else 1.0
+        return max(0.0, 1 - 1 / workers) / today
+
+
+class HitCurve:
+    """Of one pool, in one window."""
+
+    def __init__(self, measures: PoolMeasures, ask: Ask) -> None:
+        self._measures = measures
+        self._ask = ask
+        self.now = ask([1.0])
+        """What was served, and asked for."""
+        self.uncorrected = ask([measures.own * (1 - measures.duplicated)]).ratios[0]
+        """What one cache of the workers' size, less the copies, would have served."""
+        self.losses = _losses(measures, ask, self.now)
+
+    @property
+    def error(self) -> float:
+        """The prediction for what there is, without regard to what was served, less what was served."""
+        return self.uncorrected - self.now.served_ratio
+
+    @property
+    def asked_rate(self) -> float:
+        """Prompt tokens a second: those that engines looked up, or those of this replica's requests."""
+        own = self.now.prompt_tokens / self.now.seconds if self.now.seconds else 0.0
+        return self._measures.asked_rate or own
+
+    def points(self, sizes: Sequence[tuple[int, float]]) -> list[CurvePoint]:
+        """At each number of workers and factor of the budget."""
+        rooms = [self._room(workers, factor) for workers, factor in sizes]
+        order = sorted(range(len(rooms)), key=rooms.__getitem__)
+        ratios = dict(zip(order, self._ask([rooms[place] for place in order]).ratios, strict=True))
+        return [
+            self._point(workers, factor, room=rooms[place], whole=ratios[place])
+            for place, (workers, factor) in enumerate(sizes)
+        ]
+
+    def at(self, workers: int, factor: float = 1.0) -> CurvePoint:
+        """At one number of workers."""
+        return self.points([(workers, factor)])[0]
+
+    def _room(self, workers: int, factor: float) -> float:
+        measures, losses = self._measures, self.losses
+        room = measures.room(workers, measures.budget_of(factor))
+        room = min(room, losses.used * max(1.0, factor))
+        return room * (1 - min(MOST_LOST, losses.share * losses.grown(workers)))
+
+    def _point(self, workers: int, factor: float, *, room: float, whole: float) -> CurvePoint:
+        ratio = whole * max(0.0, 1 - self.losses.elsewhere * self.losses.grown(workers))
+        return CurvePoint(
+            workers=workers,
+            budget_factor=factor,
+            room=room,
+            hit_ratio=ratio,
+            computed_tokens_per_second=(1 - ratio) * self.asked_rate,
+        )
+
+
+def _losses(measures: PoolMeasures, ask: Ask, now: ReuseTold) -> SharingLosses:
+    used = _used(measures, ask)
+    served = now.served_ratio + now.elsewhere_ratio
+    elsewhere = now.elsewhere_ratio / served if measures.workers > 1 and served else 0.0
+    if measures.workers < 2:
+        return SharingLosses(measures.duplicated, elsewhere, measures.workers, used)
+    room = min(measures.own, used)
+    low, high = 1 - MOST_LOST, 1.0
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if ask([room * middle]).ratios[0] > served else (middle, high)
+    return SharingLosses(1 - high, elsewhere, measures.workers, used)
+
+
+def _used(measures: PoolMeasures, ask: Ask) -> float:
+    """Blocks that are filled where routing leaves room, and more was asked for again; infinite where it does not."""
+    if measures.held >= FILLED * measures.own:
+        return float("inf")
+    here, deeper = ask([measures.held, DEEPER * measures.held]).shares
+    return float("inf") if deeper <= here else measures.held
