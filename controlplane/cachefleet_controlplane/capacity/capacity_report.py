@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from cachefleet_controlplane.capacity.desired_workers import PoolDemand, Desired, DesiredWorkers
+from cachefleet_controlplane.capacity.desired_workers import Desired, DesiredWorkers, PoolDemand
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseTold, Window

@@ -12,9 +12,9 @@ from cachefleet_controlplane.capacity.desired_workers import (
     HEADROOM,
     HOLD_SECONDS,
     QUEUE_SECONDS,
-    PoolDemand,
     Desired,
     DesiredWorkers,
+    PoolDemand,
     ScalingReason,
     wanted,
 )
