@@ -74,15 +74,6 @@ CONTROL_PLANE: Final = Row(
             Query(summed(rate("cachefleet_store_dropped_total", JOB)), "dropped"),
         ),
         graph(
-            "Passed on",
-            "Requests a second for models of other control planes, by control plane and what became of them.",
-            "reqps",
-            Query(
-                summed(rate("cachefleet_passed_requests_total", JOB), by="control_plane, outcome"),
-                "{{control_plane}} {{outcome}}",
-            ),
-        ),
-        graph(
             "Unexpected errors",
             "Errors that a task met and was started again for, and failures of the source of pools.",
             "short",

@@ -3,6 +3,9 @@
 import pytest
 
 from bench.curve import SELF_MADE, SIZES, WORKLOADS, Workload, errors, points
+from bench.replay_work import BLOCK, usable
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, ReusedPrompt, Window
+from cachefleet_core.tenancy import TenantId
 
 ALLOWED = {"self-made": 4.0, "mooncake": 1.0, "agents": 4.5, "tau": 4.0}
 """Points of the hit ratio; those of budgets that few prompts fill, or that routing does not fill, are the largest."""
@@ -18,6 +21,32 @@ def off(workload: Workload, sizes: list[tuple[int, float]]) -> dict[str, float]:
 def test_a_made_up_workload_is_foretold(size: tuple[int, float]) -> None:
     found = off(SELF_MADE, [size])
     assert all(abs(error) <= ALLOWED[SELF_MADE.name] for error in found.values()), found
+
+
+def test_a_sample_of_a_recorded_workload_is_near_all_of_its_blocks() -> None:
+    [mooncake] = [one for one in WORKLOADS if one.name == "mooncake"]
+    try:
+        requests = mooncake.load()
+    except FileNotFoundError as error:
+        pytest.skip(f"the trace is not there: {error}; CACHEFLEET_TRACES says where to look")
+    few, every = PoolReuse(entries=16_384), PoolReuse(entries=1 << 20)
+    few.fit(16_384.0)
+    for request in requests:
+        prompt = ReusedPrompt(
+            keys=request.packed,
+            block_size=BLOCK,
+            prompt_tokens=request.tokens,
+            completion_tokens=0,
+            servable_blocks=min(usable(request), len(request.keys)),
+            served_tokens=0,
+            tenant=TenantId("default"),
+        )
+        few.note(prompt, 0.0)
+        every.note(prompt, 0.0)
+    assert (few.sampled, every.sampled) == (0.125, 1.0)
+    sizes = [2.0**power for power in range(11, 17)]
+    sampled, true = (one.told(Window.RECENT, sizes, 0.0).shares for one in (few, every))
+    assert sampled == pytest.approx(true, abs=0.01), true
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ pub struct Sums {
     pub elsewhere_tokens: f64,
     /// Blocks that a cache may serve.
     pub servable: f64,
+    /// Of these, those that the sample stands for too few of, which may be less than 0.
+    pub unsampled: f64,
 }
 
 /// A window in which a request counts half after `half_life` seconds.
@@ -85,9 +87,11 @@ impl Histogram {
     }
 
     /// Of the servable blocks, the share that caches of these sizes, in blocks, would have held; they rise.
+    ///
+    /// Blocks that a sample stands for too few or too many of are those asked for most, which all caches hold.
     #[must_use]
     pub fn shares(&self, capacities: &[f64]) -> Vec<f64> {
-        let (mut sum, mut next) = (0.0, 0);
+        let (mut sum, mut next) = (self.sums.unsampled, 0);
         let servable = self.sums.servable.max(f64::MIN_POSITIVE);
         capacities
             .iter()
@@ -101,7 +105,7 @@ impl Histogram {
                     next += 1;
                 }
                 let part = self.found.get(last).map_or(0.0, |blocks| blocks * within);
-                ((sum + part) / servable).min(1.0)
+                ((sum + part) / servable).clamp(0.0, 1.0)
             })
             .collect()
     }
@@ -116,6 +120,7 @@ impl Sums {
             served_tokens: self.served_tokens * factor,
             elsewhere_tokens: self.elsewhere_tokens * factor,
             servable: self.servable * factor,
+            unsampled: self.unsampled * factor,
         }
     }
 
@@ -127,6 +132,7 @@ impl Sums {
             served_tokens: self.served_tokens + other.served_tokens,
             elsewhere_tokens: self.elsewhere_tokens + other.elsewhere_tokens,
             servable: self.servable + other.servable,
+            unsampled: self.unsampled + other.unsampled,
         }
     }
 }

@@ -98,24 +98,23 @@ def test_answers_take_room_before_what_was_asked_for_earlier(asked: list[tuple[i
     assert found == pytest.approx(hits)
 
 
-def test_a_sample_of_few_blocks_of_each_prompt_is_near_all_blocks() -> None:
-    chance, reuse = random.Random(1), PoolReuse(entries=2048)
-    reuse.fit(4096.0)
-    sizes = [512.0, 1024.0, 2048.0, 4096.0, 8192.0]
-    caches, hits, blocks = [PrefixCache(size) for size in sizes], [0] * len(sizes), 0
-    lengths = dict.fromkeys(range(80), 60)
-    for _ in range(6000):
-        conversation = chance.randrange(80)
+@pytest.mark.parametrize("shared", [0, 1, 40])
+def test_a_sample_of_few_blocks_is_near_all_blocks(shared: int) -> None:
+    """However many of them all prompts have, which the sample holds or not by chance."""
+    chance, reuse, exact = random.Random(shared), PoolReuse(), PoolReuse(entries=1 << 20)
+    reuse.fit(60_000.0)
+    lengths = dict.fromkeys(range(4000), 60)
+    for _ in range(12_000):
+        conversation = min(chance.randrange(4000), chance.randrange(4000))
         lengths[conversation] = 60 + (lengths[conversation] + chance.randrange(3, 9)) % 120
-        keys = chain(conversation, lengths[conversation], shared=8)
-        blocks += len(keys)
-        for place, cache in enumerate(caches):
-            hits[place] += cache.serve(keys)
-        reuse.note(prompt(keys), 0.0)
-    assert reuse.sampled < 0.1
-    told = reuse.told(Window.RECENT, sizes, 0.0)
-    for share, exact in zip(told.shares, hits, strict=True):
-        assert abs(share - exact / blocks) < 0.06, (told.shares, [hit / blocks for hit in hits])
+        one = prompt(chain(conversation, lengths[conversation], shared=shared))
+        reuse.note(one, 0.0)
+        exact.note(one, 0.0)
+    assert (reuse.sampled, exact.sampled) == (0.125, 1.0)
+    sizes = [2.0**power for power in range(13, 19)]
+    shares, true = (each.told(Window.RECENT, sizes, 0.0).shares for each in (reuse, exact))
+    assert shares == pytest.approx(true, abs=0.02), (shares, true)
+    assert true[-1] - true[0] > 0.2
 
 
 def test_memory_is_bounded_whatever_is_asked_for() -> None:
