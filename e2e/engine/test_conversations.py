@@ -119,12 +119,17 @@ def number(text: str) -> int:
 
 
 def shown(console: httpx.Client) -> list[int]:
-    """Of the page of lost hits: prompt tokens and those from cache. The rest has to be there by cause."""
+    """Of the page of lost hits: prompt tokens and those from cache. The rest has to be there by cause, and
+    what was first seen by cause in the prompt.
+    """
     page = console.get("/lost-hits").text
     facts = re.findall(r"<b[^>]*>([\d,]+)</b> (?:prompt|from|computed)", page)
-    causes = re.findall(r'data-label="Tokens"[^>]*>([\d,]+)<', page)
+    rows = page.partition("First seen, by cause in the prompt")
+    causes, in_prompts = (re.findall(r'data-label="Tokens"[^>]*>([\d,]+)<', part) for part in (rows[0], rows[2]))
     prompt, served, computed = map(number, facts) if facts else (0, 0, 0)
     assert sum(map(number, causes)) == computed == prompt - served, page
+    first_seen = re.findall(r'data-cause="first_seen">.*?data-label="Tokens"[^>]*>([\d,]+)<', rows[0], re.DOTALL)
+    assert sum(map(number, in_prompts)) == sum(map(number, first_seen)), page
     return [prompt, served]
 
 
