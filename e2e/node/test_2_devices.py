@@ -139,7 +139,8 @@ def test_a_rule_evicts_the_worker_whose_device_it_taints_and_the_next_waits_for_
         assert waiting["metadata"]["uid"] != running["metadata"]["uid"]
         waits(claimed, TAINTED.format("NoExecute of DeviceTaintRule sick"))
         until(lambda: not driver.prepared(), seconds=300)
-        assert "nodeName" not in site.get("pod", waiting["metadata"]["name"], claimed.namespace)["spec"]
+        waiting = site.get("pod", waiting["metadata"]["name"], claimed.namespace)
+        assert "nodeName" not in waiting["spec"]
     finally:
         site.kubectl("delete", "devicetaintrule", "sick")
     again = until(driver.prepared, seconds=120)
