@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import pytest
 
@@ -12,7 +13,8 @@ from e2e.node.pools import Pool
 from e2e.node.site import Site, until
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
-MUCH = 1.5
+MUCH: Final = 1.5
+"""So many times the other cache's value that the order stays while a worker is taken away."""
 
 
 def test_a_rollout_under_traffic_fails_nothing(pool: Pool, client: Client, figures: dict[str, float]) -> None:
