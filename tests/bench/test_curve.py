@@ -45,7 +45,7 @@ def test_a_sample_of_a_recorded_workload_is_near_all_of_its_blocks() -> None:
         every.note(prompt, 0.0)
     assert (few.sampled, every.sampled) == (0.125, 1.0)
     sizes = [2.0**power for power in range(11, 17)]
-    sampled, true = (one.told(Window.RECENT, sizes, 0.0).shares for one in (few, every))
+    sampled, true = (one.curve(Window.RECENT, sizes, 0.0).shares for one in (few, every))
     assert sampled == pytest.approx(true, abs=0.01), true
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from cachefleet_controlplane.capacity.desired_workers import Desired, DesiredWorkers, PoolDemand
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
-from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseTold, Window
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseCurve, Window
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_core.tenancy import TenantId
 
@@ -30,7 +30,7 @@ class TenantCurve:
     """What one tenant's requests would be served, by factor of the budget as BUDGETS."""
 
     tenant: TenantId
-    served: ReuseTold
+    served: ReuseCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PoolCapacity:
 
     measures: PoolMeasures
     window: Window
-    asked: ReuseTold
+    asked: ReuseCurve
     """Requests of the window, and what was served."""
     sampled: float
     """The share of blocks that is looked at."""
@@ -109,7 +109,7 @@ class CapacityReports:
         if reuse is None:
             return None
         reuse.fit(measures.own)
-        ask = partial(_told, reuse, window, now)
+        ask = partial(reuse.curve, window, now=now)
         if ask([1.0]).requests < REQUESTS_NEEDED:
             return None
         return pool_capacity(measures, reuse, window, now)
@@ -117,7 +117,7 @@ class CapacityReports:
 
 def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now: float) -> PoolCapacity:
     """The report of one pool, whatever it rests on."""
-    curve = HitCurve(measures, partial(_told, reuse, window, now))
+    curve = HitCurve(measures, partial(reuse.curve, window, now=now))
     numbers = [measures.workers + more for more in MORE_WORKERS if measures.workers + more > 0]
     return PoolCapacity(
         measures=measures,
@@ -144,10 +144,6 @@ def demand(measures: PoolMeasures) -> PoolDemand:
     )
 
 
-def _told(reuse: PoolReuse, window: Window, now: float, capacities: Sequence[float]) -> ReuseTold:
-    return reuse.told(window, capacities, now)
-
-
 def _by_tenant(curve: HitCurve, reuse: PoolReuse, measures: PoolMeasures, now: float) -> list[TenantCurve]:
     rooms = [point.room for point in curve.points([(measures.workers, factor) for factor in BUDGETS])]
-    return [TenantCurve(tenant, reuse.told_of(tenant, rooms, now)) for tenant in reuse.tenants]
+    return [TenantCurve(tenant, reuse.tenant_curve(tenant, rooms, now)) for tenant in reuse.tenants]

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
-from cachefleet_controlplane.capacity.pool_reuse import ReuseTold
+from cachefleet_controlplane.capacity.pool_reuse import ReuseCurve
 
-Ask = Callable[[Sequence[float]], ReuseTold]
+Ask = Callable[[Sequence[float]], ReuseCurve]
 """What caches of these rising sizes would have served."""
 
 FILLED: Final = 0.9
@@ -119,7 +119,7 @@ class HitCurve:
         )
 
 
-def _losses(measures: PoolMeasures, ask: Ask, now: ReuseTold) -> SharingLosses:
+def _losses(measures: PoolMeasures, ask: Ask, now: ReuseCurve) -> SharingLosses:
     used = _used(measures, ask)
     served = now.served_ratio + now.elsewhere_ratio
     elsewhere = now.elsewhere_ratio / served if measures.workers > 1 and served else 0.0

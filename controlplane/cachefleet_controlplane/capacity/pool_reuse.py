@@ -58,7 +58,7 @@ class ReusedPrompt(Struct, frozen=True, kw_only=True):
         return max(0, full - len(self.keys) // 8)
 
 
-class ReuseTold(Struct, frozen=True):
+class ReuseCurve(Struct, frozen=True):
     """A window's sums, faded, and what caches of several sizes would have served of them."""
 
     requests: float
@@ -133,13 +133,13 @@ class PoolReuse:
             self._reach = blocks * REACH
             self._distances.reach(self._reach)
 
-    def told(self, window: Window, capacities: Sequence[float], now: float) -> ReuseTold:
+    def curve(self, window: Window, capacities: Sequence[float], now: float) -> ReuseCurve:
         """What caches of these rising sizes, in blocks, would have served."""
-        return ReuseTold(*self._distances.curve(window, capacities, now))
+        return ReuseCurve(*self._distances.curve(window, capacities, now))
 
-    def told_of(self, tenant: TenantId, capacities: Sequence[float], now: float) -> ReuseTold:
+    def tenant_curve(self, tenant: TenantId, capacities: Sequence[float], now: float) -> ReuseCurve:
         """The same of a tenant's requests, in the recent window. KeyError for one of which nothing is known."""
-        return ReuseTold(*self._distances.tenant_curve(self._tenants[tenant], capacities, now))
+        return ReuseCurve(*self._distances.tenant_curve(self._tenants[tenant], capacities, now))
 
     def _number(self, tenant: TenantId) -> int:
         number = self._tenants.get(tenant)

@@ -7,7 +7,7 @@ import pytest
 
 from cachefleet_controlplane.capacity.hit_curve import HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
-from cachefleet_controlplane.capacity.pool_reuse import ReuseTold
+from cachefleet_controlplane.capacity.pool_reuse import ReuseCurve
 
 POOL = PoolMeasures(key="default/p", workers=4, replicas=4, budget=1000, total=8000, used=400, held=4400)
 
@@ -19,9 +19,9 @@ class Requests:
         self._served = served
         self._elsewhere = elsewhere
 
-    def __call__(self, capacities: Sequence[float]) -> ReuseTold:
+    def __call__(self, capacities: Sequence[float]) -> ReuseCurve:
         shares = [min(1.0, capacity / 10_000) for capacity in capacities]
-        return ReuseTold(100.0, 1000.0, 800.0, 1000 * self._served, 1000 * self._elsewhere, 10.0, shares)
+        return ReuseCurve(100.0, 1000.0, 800.0, 1000 * self._served, 1000 * self._elsewhere, 10.0, shares)
 
 
 def test_what_is_served_today_is_what_the_curve_says_of_today() -> None:

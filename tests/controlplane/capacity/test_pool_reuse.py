@@ -76,7 +76,7 @@ def test_every_size_serves_what_a_simulated_cache_of_it_serves(asked: list[tuple
         for place, cache in enumerate(caches):
             hits[place] += cache.serve(keys)
         reuse.note(prompt(keys), 0.0)
-    told = reuse.told(Window.RECENT, SIZES, 0.0)
+    told = reuse.curve(Window.RECENT, SIZES, 0.0)
     assert [share * told.servable_tokens / BLOCK for share in told.shares] == pytest.approx(hits)
 
 
@@ -92,7 +92,7 @@ def test_answers_take_room_before_what_was_asked_for_earlier(asked: list[tuple[i
         for place, cache in enumerate(caches):
             hits[place] += cache.serve(keys, own)
         reuse.note(prompt(keys, answer=len(own)), 0.0)
-    told = reuse.told(Window.RECENT, SIZES, 0.0)
+    told = reuse.curve(Window.RECENT, SIZES, 0.0)
     found = [share * told.servable_tokens / BLOCK for share in told.shares]
     # The few blocks of an answer count as one in the stack, those of prompts each for itself: nothing is off.
     assert found == pytest.approx(hits)
@@ -112,7 +112,7 @@ def test_a_sample_of_few_blocks_is_near_all_blocks(shared: int) -> None:
         exact.note(one, 0.0)
     assert (reuse.sampled, exact.sampled) == (0.125, 1.0)
     sizes = [2.0**power for power in range(13, 19)]
-    shares, true = (each.told(Window.RECENT, sizes, 0.0).shares for each in (reuse, exact))
+    shares, true = (each.curve(Window.RECENT, sizes, 0.0).shares for each in (reuse, exact))
     assert shares == pytest.approx(true, abs=0.02), (shares, true)
     assert true[-1] - true[0] > 0.2
 
@@ -134,22 +134,22 @@ def test_tenants_have_their_own_curves_and_the_one_unheard_of_longest_makes_room
     for _ in range(2):
         reuse.note(prompt(chain(1, 10), tenant=first), 0.0)
     reuse.note(prompt(chain(2, 10), tenant=second), 0.0)
-    assert reuse.told_of(first, [64.0], 0.0).shares == [0.5]
-    assert reuse.told_of(second, [64.0], 0.0).shares == [0.0]
+    assert reuse.tenant_curve(first, [64.0], 0.0).shares == [0.5]
+    assert reuse.tenant_curve(second, [64.0], 0.0).shares == [0.0]
     for number in range(MAX_TENANTS - 1):
         reuse.note(prompt(chain(3, 10), tenant=TenantId(f"t{number}")), 0.0)
     assert first not in reuse.tenants
-    assert reuse.told_of(TenantId(f"t{MAX_TENANTS - 2}"), [64.0], 0.0).requests == 1
+    assert reuse.tenant_curve(TenantId(f"t{MAX_TENANTS - 2}"), [64.0], 0.0).requests == 1
 
 
 def test_an_hour_counts_half() -> None:
     reuse = PoolReuse()
     for now in (0.0, 3600.0):
         reuse.note(prompt(chain(1, 10), served=5), now)
-    told = reuse.told(Window.RECENT, [64.0], 3600.0)
+    told = reuse.curve(Window.RECENT, [64.0], 3600.0)
     assert told.requests == 1.5
     assert told.shares == pytest.approx([10 / 15])
-    assert reuse.told(Window.DAY, [64.0], 3600.0).requests == pytest.approx(1 + 0.5 ** (1 / 24))
+    assert reuse.curve(Window.DAY, [64.0], 3600.0).requests == pytest.approx(1 + 0.5 ** (1 / 24))
     assert told.served_ratio == pytest.approx(80 / 161)
 
 
