@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 from msgspec.structs import replace
 
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
@@ -318,6 +319,7 @@ async def front(
     tls: ServedTls | None = None,
     objectives: InferenceObjectives | None = None,
     others: OtherControlPlanes | None = None,
+    reuses: PoolReuses | None = None,
     origins: Sequence[str] = (),
     access_log: bool = False,
 ) -> AsyncIterator[Front]:
@@ -369,6 +371,7 @@ async def front(
             recorded=(recorded := RecordedRequests(1 << 20)),
             prompts=(prompts := PromptLosses()),
             others=others or OtherControlPlanes(),
+            reuses=reuses,
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )
         gateway = Gateway(

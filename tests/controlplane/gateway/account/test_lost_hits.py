@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses, Window
 from cachefleet_controlplane.gateway.retry.prefill import PrefillAttempt
 from cachefleet_controlplane.history.cache_history import FLEET, HistoryStep
 from cachefleet_controlplane.routing.decision import Knowledge
@@ -77,6 +78,23 @@ async def test_first_seen_then_served_then_evicted() -> None:
         assert await lost(gate) == {"evicted": servable, "last_block": rest}
         for pool in (POOL, FLEET):
             assert sum(step.requests for step in steps(gate, pool)) == 3
+
+
+async def test_prompts_whose_blocks_are_known_reach_the_hit_curve() -> None:
+    """With the blocks that may be served, and those that were."""
+    reuses = PoolReuses()
+    async with engine() as one, front([one], reuses=reuses) as gate:
+        for _ in range(2):
+            gate.report(0)
+            await lost(gate)
+        servable, _ = whole(gate)
+        reuse = reuses.of(POOL)
+        assert reuse is not None
+        curve = reuse.curve(Window.RECENT, [1.0, 1e6], time.monotonic())
+    assert curve.requests == pytest.approx(2, rel=0.01)
+    assert curve.servable_tokens == pytest.approx(2 * servable, rel=0.01)
+    assert curve.served_tokens == pytest.approx(servable, rel=0.01)
+    assert curve.shares == pytest.approx([0.5 * BLOCK_SIZE / servable, 0.5], rel=0.01)
 
 
 async def test_what_is_common_with_an_earlier_prompt_is_told_from_what_is_new() -> None:
