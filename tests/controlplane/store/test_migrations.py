@@ -1,11 +1,13 @@
 """The schema through its revisions, on every kind of database."""
 
 import json
+from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from msgspec.structs import asdict, replace
 from sqlalchemy import Connection, inspect, text
 from sqlmodel import SQLModel
@@ -13,7 +15,7 @@ from sqlmodel import SQLModel
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
-from cachefleet_controlplane.store.migrations import configuration, migrate
+from cachefleet_controlplane.store.migrations import configuration, migrate, versions
 from cachefleet_controlplane.store.schema import audit_table, continuation_tables, tables
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -33,6 +35,16 @@ def decisions(database: Database) -> SqlDecisions:
     decisions = SqlDecisions(database, max_rows=1000)
     decisions.open()
     return decisions
+
+
+def test_each_revision_has_a_number_of_its_own_and_one_before_it(database: Database) -> None:
+    """Two that were made at once would both be the next one."""
+    database.open()
+    with database.transaction() as connection:
+        scripts = ScriptDirectory.from_config(configuration(connection))
+    found = [one.revision for one in scripts.walk_revisions()]
+    assert len(scripts.get_heads()) == 1
+    assert len(found) == len(set(found)) == len(list(Path(versions.__path__[0]).glob("r*.py")))
 
 
 def test_migrations_make_the_tables_of_the_models(database: Database) -> None:
