@@ -26,7 +26,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
     known = facts.ranks.get(rank)
     if known is None:
         raise EngineError(f"the engine has no data-parallel rank {rank}")
-    members, lookahead = membership(known.groups, known.block_size), lookahead_of(facts, known)
+    members = membership(known.groups, known.block_size)
     return Hello(
         worker=settings.worker,
         pool=settings.pool,
@@ -36,14 +36,7 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         agent=settings.agent_endpoint,
         agent_version=AGENT_VERSION,
         engine_version=facts.version,
-        contract=IndexContract(
-            weights=settings.weights or facts.root,
-            revision=settings.revision,
-            tokenizer=facts.tokenizer,
-            block_size=known.block_size,
-            key_version=key_version(lookahead),
-            lookahead=lookahead,
-        ),
+        contract=_contract(settings, facts, known),
         profile=RenderProfile(
             renderer=facts.engine,
             renderer_version=facts.version,
@@ -62,6 +55,18 @@ def build_hello(settings: AgentSettings, facts: EngineFacts, rank: int, *, epoch
         rule=members.rule,
         shares=True,
         not_indexed=members.unknown,
+    )
+
+
+def _contract(settings: AgentSettings, facts: EngineFacts, rank: RankFacts) -> IndexContract:
+    lookahead = lookahead_of(facts, rank)
+    return IndexContract(
+        weights=settings.weights or facts.root,
+        revision=settings.revision,
+        tokenizer=facts.tokenizer,
+        block_size=rank.block_size,
+        key_version=key_version(lookahead),
+        lookahead=lookahead,
     )
 
 
