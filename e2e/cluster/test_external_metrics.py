@@ -63,8 +63,8 @@ def test_a_pool_is_scaled_out_to_what_any_metric_asks_for(lonely: Bench, adapter
     settles(lonely, 3)
     tell(lonely, adapter, active=1, backlog=0, blocks=3.1)  # as many blocks as 3.1 workers have, 0.8 for a worker
     settles(lonely, 4)
-    asked = {(namespace, pool) for namespace, pool, _ in adapter.asked}
-    assert asked == {(lonely.namespace, "demo")}
+    # an autoscaler that went with the namespace of the test before may still ask for its own
+    assert {pool for namespace, pool, _ in adapter.asked if namespace == lonely.namespace} == {"demo"}
     assert lonely.conditions().get("Degraded", {"status": "False"})["status"] == "False"
 
 
