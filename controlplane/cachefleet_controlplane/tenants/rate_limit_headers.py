@@ -5,14 +5,14 @@ Seconds. OpenAI has durations as ``6m0s``, Anthropic moments as RFC 3339 has the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
 from msgspec import Struct
 
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import RATE_LIMIT_HEADERS, Header, rate_limit_header
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -45,8 +45,12 @@ class Rooms(Struct, frozen=True):
             reset = moment(now + room.reset) if anthropic else duration(room.reset)
             told = {b"limit": str(room.limit), b"remaining": str(room.remaining), b"reset": reset}
             for name, value in told.items():
-                form = (b"anthropic-ratelimit", unit, name) if anthropic else (b"x-ratelimit", name, unit)
-                yield b"-".join(form), value.encode()
+                yield rate_limit_header(unit, name, anthropic=anthropic), value.encode()
+
+
+def without_limits(headers: Iterable[Header]) -> tuple[Header, ...]:
+    """The headers that tell nothing of limits."""
+    return tuple(header for header in headers if header[0] not in RATE_LIMIT_HEADERS)
 
 
 def duration(seconds: float) -> str:

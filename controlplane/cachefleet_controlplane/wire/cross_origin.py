@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import RATE_LIMIT_HEADERS, Header
 
 ANY: Final = "*"
 MAX_ORIGINS: Final = 64
 MAX_ORIGIN: Final = 256
 METHODS: Final = b"GET, HEAD, POST, DELETE"
 MAX_AGE_SECONDS: Final = 600
-EXPOSED: Final = (
-    b"x-request-id, request-id, retry-after, x-should-retry, preference-applied, "
-    b"x-cachefleet-decision, x-cachefleet-knowledge, x-cachefleet-worker, x-cachefleet-control-plane"
+EXPOSED: Final = b", ".join(
+    (
+        *(b"x-request-id", b"request-id", b"retry-after", b"x-should-retry", b"preference-applied"),
+        *(b"x-cachefleet-decision", b"x-cachefleet-knowledge", b"x-cachefleet-worker", b"x-cachefleet-control-plane"),
+        *RATE_LIMIT_HEADERS,
+    )
 )
 """Headers of answers that a page may read."""
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?:\[[0-9a-f:.]+\]|[^\s/,*\[\]:@?#A-Z]+)(?::[0-9]{1,5})?")

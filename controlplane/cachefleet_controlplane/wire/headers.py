@@ -37,6 +37,21 @@ ANTHROPIC_REQUEST_ID: Final = b"request-id"
 """As Anthropic's clients read it."""
 
 
+def rate_limit_header(unit: bytes, value: bytes, *, anthropic: bool) -> bytes:
+    """The name under which an API tells a ``value`` (limit, remaining, reset) of a limit of requests or tokens."""
+    form = (b"anthropic-ratelimit", unit, value) if anthropic else (b"x-ratelimit", value, unit)
+    return b"-".join(form)
+
+
+RATE_LIMIT_HEADERS: Final = tuple(
+    rate_limit_header(unit, value, anthropic=anthropic)
+    for anthropic in (False, True)
+    for unit in (b"requests", b"tokens")
+    for value in (b"limit", b"remaining", b"reset")
+)
+"""All headers that tell what limits leave."""
+
+
 def answer_names(name: str, *, anthropic: bool) -> tuple[Header, ...]:
     """Return the headers by which a client can name its request to us: the same text under each API's header."""
     text = name.encode()

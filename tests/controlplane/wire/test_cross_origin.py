@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
 from cachefleet_controlplane.wire.cross_origin import AllowedOrigins, is_origin
 
 APP = (b"origin", b"https://app.example")
@@ -39,6 +40,14 @@ def test_an_allowed_page_may_read_answers_and_their_headers() -> None:
     assert told[b"access-control-allow-origin"] == APP[1]
     assert b"x-cachefleet-worker" in told[b"access-control-expose-headers"]
     assert told[b"vary"] == b"origin"
+
+
+def test_a_page_may_read_what_limits_leave() -> None:
+    told = dict(AllowedOrigins(["*"]).told([]))[b"access-control-expose-headers"].decode().split(", ")
+    room = Room(10, 3, 6.0)
+    for anthropic in (False, True):
+        headers = Rooms(room, room).headers(anthropic=anthropic, now=0.0)
+        assert {name.decode() for name, _ in headers} <= set(told)
 
 
 @pytest.mark.parametrize("headers", [[], [(b"origin", b"https://other.example")], [(b"origin", APP[1] + b".evil")]])

@@ -22,6 +22,7 @@ from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.tenants.rate_limit_headers import without_limits
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import NAMES, Header
 from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope, while_present
@@ -122,7 +123,10 @@ class PassedRequests:
             )
 
     async def answer(self, scope: Scope, reply: Reply, body: bytes, elsewhere: ElsewhereError) -> None:
-        """Pass a request on and its answer back. ApiError 421, or 503 where its control plane gives none."""
+        """Pass a request on and its answer back, which tells of its own control plane's limits and no others. ApiError
+        421, or 503 where its control plane gives none.
+        """
+        reply.names = without_limits(reply.names)
         url = self._url(scope, elsewhere)
         opened = await self._upstream.open(
             url,

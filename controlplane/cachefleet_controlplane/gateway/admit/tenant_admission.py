@@ -127,6 +127,8 @@ class AdmittedRequest:
 
     def uncount(self) -> None:
         """Count the request no longer: another control plane does."""
+        if self._counted:
+            self._admission.take_back(self.tenant, self._load)
         self._load.requests -= self._counted
         self._counted = 0
 
@@ -221,6 +223,11 @@ class AdmissionMiddleware:
             self._check(tenant, load)
         load.requests += limited
         return AdmittedRequest(self, tenant, load, models, limited=limited)
+
+    def take_back(self, tenant: TenantRecord, load: TenantLoad) -> None:
+        """Count a request no longer against a limit of requests a minute."""
+        if tenant.requests_per_minute is not None:
+            load.asked.add(-1, self._clock())
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept."""

@@ -65,11 +65,11 @@ async def passing(url: str, **options: Any) -> AsyncIterator[Front]:
 
 
 @asynccontextmanager
-async def both(**options: Any) -> AsyncIterator[tuple[Front, FakeEngine]]:
-    """That one, and the worker behind the other one."""
+async def both(*, other: Known | None = None, **options: Any) -> AsyncIterator[tuple[Front, FakeEngine]]:
+    """That one, and the worker behind the other one, whose tenants ``other`` are."""
     async with (
         engine(model="other", inter_token_seconds=0.02) as worker,
-        front([worker], model="other") as there,
+        front([worker], model="other", known=other) as there,
         passing(there.url, **options) as here,
     ):
         yield here, worker
@@ -111,6 +111,24 @@ async def test_it_counts_against_no_limit_here() -> None:
             assert (await gate.post(CHAT, chat("x"), **key))[0] == 200
             assert (await gate.post(CHAT, chat("x", model="other", n=2), **key))[0] == 200
             under_way.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_answer_tells_of_the_other_ones_limits_and_no_others(*, stream: bool) -> None:
+    here, there = replace(ACME, requests_per_minute=2, tokens_per_minute=10_000), replace(ACME, requests_per_minute=9)
+    async with both(known=Known(directory(here)), other=Known(directory(there))) as (gate, _):
+        key = {"authorization": f"Bearer {KEYS[ACME.name]}"}
+        for left in ("8", "7", "6"):
+            body = chat("x", model="other", stream=stream)
+            async with gate.http.post(gate.url + CHAT, json=body, headers=key) as answer:
+                assert answer.status == 200
+                told = [(name.lower(), value) for name, value in answer.headers.items() if "ratelimit" in name.lower()]
+            assert [value for name, value in told if name == "x-ratelimit-remaining-requests"] == [left]
+            assert sorted(name for name, _ in told) == [
+                f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")
+            ]
+        status, headers, _ = await gate.post(CHAT, chat("x"), **key)
+        assert (status, headers["x-ratelimit-remaining-requests"]) == (200, "1"), "those did not count here"
 
 
 async def test_one_that_is_refused_here_is_read_for_its_model_within_the_bounds() -> None:
