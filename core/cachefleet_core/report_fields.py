@@ -6,8 +6,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-MAX_SHARES: Final = 256
-"""Tenants with a share of the idle cache of their own."""
+MAX_HELD_SALTS: Final = 64
+"""Tenants with a cache contract."""
+MAX_SHARES: Final = 256 + MAX_HELD_SALTS
+"""Tenants with a share of the idle cache of their own, those with a contract among them."""
 MAX_IDLE_SALTS: Final = 32
 """Tenants whose idle blocks one State tells: those with most."""
 MAX_TEXT: Final = 1024
@@ -33,10 +35,23 @@ class SaltShare(Struct, frozen=True, kw_only=True):
 
     salt: SaltDigest
     share: Ratio
+    guaranteed: bool = False
+    """Whether the tenant's blocks within it are evicted last, by a contract."""
+    retention_seconds: Count = 0
+    """For how long since their last use; 0 is without end."""
+
+
+class HeldBlocks(Struct, array_like=True, frozen=True):
+    """Idle blocks of a tenant with a contract: all it has, and those evicted against the contract, in all."""
+
+    idle: Count
+    evicted: Count
+    """Since the engine's start, because running requests needed room."""
 
 
 SaltShares = Annotated[tuple[SaltShare, ...], Meta(max_length=MAX_SHARES)]
 IdleBySalt = Annotated[dict[SaltDigest, Count], Meta(max_length=MAX_IDLE_SALTS)]
+HeldBySalt = Annotated[dict[SaltDigest, HeldBlocks], Meta(max_length=MAX_HELD_SALTS)]
 
 
 class Flight(Struct, array_like=True, frozen=True):

@@ -26,6 +26,7 @@ from cachefleet_core.report_fields import (
     Count,
     FlightNumbers,
     Flights,
+    HeldBySalt,
     IdleBySalt,
     Key,
     Name,
@@ -187,6 +188,8 @@ class State(Struct, tag="state", frozen=True, kw_only=True):
     """Idle cached blocks: kept for reuse, used by no request."""
     idle_by_salt: IdleBySalt = msgspec.field(default_factory=dict)
     """Of these, the blocks of the tenants that have most; none where the engine does not tell."""
+    held_by_salt: HeldBySalt = msgspec.field(default_factory=dict)
+    """The blocks of tenants that have a contract in the policy in force."""
     preemptions: Count = 0
     prefill_tokens_per_second: Seconds | None = None
     loaded_tokens_per_second: Seconds | None = None

@@ -144,6 +144,39 @@ INVALID: Final[tuple[Invalid, ...]] = (
         tenancy={"isolation": "Shared", "cacheShare": {"default": 0.5}},
     ),
     _spec(
+        "contracts where blocks are shared",
+        "spec.tenancy.contracts: a list of 1: must be empty when isolation is Shared: there blocks are of no tenant",
+        "must be empty when isolation is Shared: there blocks are of no tenant",
+        tenancy={"isolation": "Shared", "contracts": [{"tenant": "acme", "share": 0.5}]},
+    ),
+    _spec(
+        "contracts for more than there is",
+        "spec.tenancy.contracts: a list of 2: must have shares that add up to at most 1",
+        "must have shares that add up to at most 1",
+        tenancy={"contracts": [{"tenant": "acme", "share": 0.6}, {"tenant": "umbrella", "share": 0.5}]},
+    ),
+    _spec(
+        "a tenant with two contracts",
+        "spec.tenancy.contracts: a list of 2: must not name a tenant twice",
+        'spec.tenancy.contracts[1]: Duplicate value: {"tenant":"acme"}',
+        tenancy={"contracts": [{"tenant": "acme", "share": 0.1}, {"tenant": "acme", "share": 0.2}]},
+    ),
+    _spec(
+        "a tenant with a contract and a share",
+        "spec.tenancy.contracts: a list of 1: must not name a tenant of cacheShare.tenants: a contract has its share",
+        "must not name a tenant of cacheShare.tenants: a contract has its share",
+        tenancy={
+            "contracts": [{"tenant": "acme", "share": 0.1}],
+            "cacheShare": {"tenants": [{"name": "acme", "share": 0.5}]},
+        },
+    ),
+    _spec(
+        "retention beyond a month",
+        "spec.tenancy.contracts[0].retentionSeconds: 2592001: must be",
+        "spec.tenancy.contracts[0].retentionSeconds: Invalid value: 2592001",
+        tenancy={"contracts": [{"tenant": "acme", "share": 0.1, "retentionSeconds": 2_592_001}]},
+    ),
+    _spec(
         "threshold above 1",
         "spec.hit.threshold: 1.1: must be a number from 0 to 1",
         "spec.hit.threshold: Invalid value: 1.1",

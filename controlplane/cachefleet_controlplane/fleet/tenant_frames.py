@@ -28,7 +28,7 @@ class TenantFrames:
         self._shares.forget()
         self._warming.keep(frozenset(registry.pools))
         for pool in registry.admitted():
-            shares = self._shares.salt_shares(pool.declared.spec.tenancy.cache_share)
+            shares = self._shares.salt_shares(pool.declared.spec.tenancy)
             if shares != pool.tenant_shares or any(pool is one for one in fresh):
                 pool.tenant_shares = shares
                 agents.announce_policy(pool)

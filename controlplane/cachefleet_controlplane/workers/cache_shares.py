@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.views import OTHERS, IdleCache
 from cachefleet_core.budget import mebibytes
-from cachefleet_core.pool.policy import CacheShareSpec
+from cachefleet_core.pool.policy import TenancySpec
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, salt_digest, tenant_salt
 
@@ -27,9 +27,19 @@ class CacheShares:
         self._tenants = tenants
         self._names: dict[str, TenantId] | None = None
 
-    def salt_shares(self, shares: CacheShareSpec) -> tuple[SaltShare, ...]:
-        """The shares of tenants that have one of their own."""
-        return tuple(SaltShare(salt=self._digest(TenantId(one.name)), share=one.share) for one in shares.tenants)
+    def salt_shares(self, tenancy: TenancySpec) -> tuple[SaltShare, ...]:
+        """The shares of tenants that have one of their own, those with a contract first."""
+        return tuple(
+            SaltShare(
+                salt=self._digest(TenantId(one.tenant)),
+                share=one.share,
+                guaranteed=True,
+                retention_seconds=one.retention_seconds,
+            )
+            for one in tenancy.contracts
+        ) + tuple(
+            SaltShare(salt=self._digest(TenantId(one.name)), share=one.share) for one in tenancy.cache_share.tenants
+        )
 
     def forget(self) -> None:
         """Tenants or salts may have changed."""
@@ -47,10 +57,11 @@ class CacheShares:
                 name = self._name(salt)
                 blocks[name] += count
                 sizes[name] += count * (worker.hello.block_bytes if worker.hello else 0)
-        spec = pool.declared.spec.tenancy.cache_share
-        own = {one.name: one.share for one in spec.tenants}
+        tenancy = pool.declared.spec.tenancy
+        own = {one.name: one.share for one in tenancy.cache_share.tenants}
+        own |= {one.tenant: one.share for one in tenancy.contracts}
         return [
-            IdleCache(pool.key, name, own.get(name, spec.default), count, mebibytes(1, sizes[name]))
+            IdleCache(pool.key, name, own.get(name, tenancy.cache_share.default), count, mebibytes(1, sizes[name]))
             for name, count in blocks.most_common()
         ]
 

@@ -28,6 +28,10 @@ MAX_MESSAGES: Final = 1_000_000
 MAX_MESSAGES_BYTES: Final = 1024 * 1024 - 4096
 """Bytes of the texts of a warm prefix as JSON; what a frame to an agent takes, less the JSON around them."""
 MAX_TENANT_SHARES: Final = 256
+MAX_CONTRACTS: Final = 64
+"""Cache contracts of a pool."""
+_ROUNDING: Final = 1e-6
+"""By which a sum of shares may be above 1."""
 MAX_PRICE: Final = 1000
 MAX_KEEP_ALIVE_SECONDS: Final = 300
 MAX_LABELS: Final = 8
@@ -207,10 +211,50 @@ class CacheShareSpec(Section):
     """Tenants with a share of their own."""
 
 
+class CacheContract(Section):
+    """What one tenant is promised of the pool's caches."""
+
+    tenant: Tenant
+    """Name of the tenant."""
+    share: Ratio
+    """Share of prefixCache.budgetMiB on each worker that is guaranteed to its idle blocks; beyond it they are evicted
+    before others'."""
+    retention_seconds: Annotated[int, Field(ge=0, le=2_592_000)] = 0
+    """Seconds since its last use for which a block within the share is guaranteed; 0 is without end."""
+    hit_objective: HitObjective | None = None
+    """Hit ratio that the tenant's requests in this pool are meant to reach. Default: none."""
+
+
 class TenancySpec(Section):
     """Who shares cached blocks with whom."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            field="contracts",
+            cel="",  # the list is a map, which the API server keeps unique by itself
+            message="must not name a tenant twice",
+            holds=lambda tenancy: len({one.tenant for one in tenancy.contracts}) == len(tenancy.contracts),
+        ),
+        Rule(
+            field="contracts",
+            cel="self.isolation == 'PerTenant' || size(self.contracts) == 0",
+            message="must be empty when isolation is Shared: there blocks are of no tenant",
+            holds=lambda tenancy: tenancy.isolation == Isolation.PER_TENANT or not tenancy.contracts,
+        ),
+        Rule(
+            field="contracts",
+            cel="self.contracts.map(c, c.share).sum() <= 1.000001",
+            message="must have shares that add up to at most 1",
+            holds=lambda tenancy: sum(one.share for one in tenancy.contracts) <= 1 + _ROUNDING,
+        ),
+        Rule(
+            field="contracts",
+            cel="self.contracts.all(c, !self.cacheShare.tenants.exists(t, t.name == c.tenant))",
+            message="must not name a tenant of cacheShare.tenants: a contract has its share",
+            holds=lambda tenancy: (
+                not ({one.tenant for one in tenancy.contracts} & {one.name for one in tenancy.cache_share.tenants})
+            ),
+        ),
         Rule(
             field="cacheShare",
             cel="self.isolation == 'PerTenant' "
@@ -224,6 +268,15 @@ class TenancySpec(Section):
     """PerTenant keeps tenants' blocks apart, Shared lets all tenants of the pool reuse them."""
     cache_share: CacheShareSpec = CacheShareSpec()
     """Each tenant's share of prefixCache.budgetMiB."""
+    contracts: Annotated[
+        tuple[CacheContract, ...],
+        Field(
+            strict=False,
+            max_length=MAX_CONTRACTS,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["tenant"]},
+        ),
+    ] = ()
+    """What tenants are promised of the caches, whatever others need."""
 
 
 Price = Annotated[float, Field(ge=0, le=MAX_PRICE)]

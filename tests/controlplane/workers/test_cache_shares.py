@@ -22,11 +22,11 @@ from tests.core.invalid_pools import VALID, merged
 SALT_KEY = b"s" * 32
 
 
-def pool(generation: int = 1, **tenancy: Any) -> PrefixCachePool:
+def pool(generation: int = 1, contracts: tuple[dict[str, Any], ...] = (), **shares: Any) -> PrefixCachePool:
     document = merged(
         VALID, {"metadata": {"name": "demo", "namespace": "default", "uid": "u", "generation": generation}}
     )
-    return read_pool(merged(document, {"spec": {"tenancy": {"cacheShare": tenancy}}}))
+    return read_pool(merged(document, {"spec": {"tenancy": {"cacheShare": shares, "contracts": list(contracts)}}}))
 
 
 def digest(tenant: str, version: int = 1) -> str:
@@ -81,6 +81,17 @@ def test_a_changed_spec_is_told_once_with_its_shares() -> None:
     live.hello(live.connect(link), hello())
     live.update_pools([view(pool(2, tenants=[{"name": "acme", "share": 0.25}]))])
     assert [(one.generation, len(one.tenant_shares or ())) for one in policies(link)] == [(1, 0), (2, 1)]
+
+
+def test_contracts_are_told_as_shares_that_are_guaranteed() -> None:
+    known, link = Known(), FakeLink()
+    contract = {"tenant": "umbrella", "share": 0.5, "retentionSeconds": 60}
+    live = fleet(known, pool(contracts=(contract,), tenants=[{"name": "acme", "share": 0.25}]))
+    live.hello(live.connect(link), hello())
+    [told] = policies(link)
+    promised = SaltShare(salt=digest("umbrella"), share=0.5, guaranteed=True, retention_seconds=60)
+    assert told.tenant_shares == (promised, SaltShare(salt=digest("acme"), share=0.25))
+    assert decode_down(encode(told)) == told
 
 
 def test_what_tenants_have_is_shown_by_name_the_largest_first() -> None:

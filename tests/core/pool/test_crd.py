@@ -157,6 +157,7 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
         ("InferencePoolSpec", "labels"),
         ("ModelSpec", "adapters"),
         ("PrefixCacheSpec", "warmPrefixes"),
+        ("TenancySpec", "contracts"),
         ("WarmPrefix", "tenants"),
     }
     assert NODES[".spec.model.adapters"]["x-kubernetes-list-map-keys"] == ["name"]
@@ -164,6 +165,7 @@ def test_rules_that_only_python_says_are_kept_unique_by_the_server() -> None:
     assert NODES[".spec.engine.env"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.prefixCache.warmPrefixes"]["x-kubernetes-list-map-keys"] == ["name"]
     assert NODES[".spec.tenancy.cacheShare.tenants"]["x-kubernetes-list-map-keys"] == ["name"]
+    assert NODES[".spec.tenancy.contracts"]["x-kubernetes-list-map-keys"] == ["tenant"]
     assert NODES[".spec.prefixCache.warmPrefixes[].tenants"]["x-kubernetes-list-type"] == "set"
 
 

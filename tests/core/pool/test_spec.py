@@ -61,7 +61,14 @@ spec:
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
   admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, maxAheadSeconds: 0.0,
     coldStartSeconds: 0, keepAliveSeconds: 0}
-  tenancy: {isolation: PerTenant, cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}}
+  tenancy:
+    isolation: PerTenant
+    cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}
+    contracts:
+    - tenant: umbrella
+      share: 0.5
+      retentionSeconds: 3600
+      hitObjective: {ratio: 0.9, windowSeconds: 600, minTokens: 1}
   pricing: {input: 0.4, cached: 0.1, output: 1.2, gpuHour: 2.5}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
   rollout: {maxSurge: 1, maxUnavailable: 0, warmTimeoutSeconds: 600}
@@ -123,6 +130,7 @@ def test_defaults_are_those_of_the_whole_example() -> None:
     whole["engine"]["tensorParallelSize"] = 1
     whole["prefixCache"]["warmPrefixes"] = []
     whole["tenancy"]["cacheShare"]["tenants"] = []
+    whole["tenancy"]["contracts"] = []
     whole["inferencePool"]["labels"] = []
 
     assert least == whole
@@ -422,7 +430,7 @@ def test_metadata_is_checked_as_far_as_it_is_read() -> None:
 def test_an_unknown_field_without_a_near_one_lists_the_known() -> None:
     [found] = problems(manifest(spec={"tenancy": {"zzz": 1}}))
 
-    assert str(found) == "spec.tenancy.zzz: 1: is not a known field; known are isolation, cacheShare"
+    assert str(found) == "spec.tenancy.zzz: 1: is not a known field; known are isolation, cacheShare, contracts"
 
 
 JSON = st.recursive(

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from cachefleet_core.report_fields import HeldBlocks
 from cachefleet_worker.agent.engines.engine_poll import LoadMetrics, RankStats
 from cachefleet_worker.agent.health import Reading
 
@@ -27,6 +28,8 @@ class Load:
     blocks_idle: int | None = None
     idle_by_salt: dict[str, int] = field(default_factory=dict)
     """Idle cached blocks of tenants, by the digests of their salts."""
+    held_by_salt: dict[str, HeldBlocks] = field(default_factory=dict)
+    """The same of tenants that have a contract, and what was evicted against it."""
     preemptions: int = 0
     prefill_tokens_per_second: float | None = None
     loaded_tokens_per_second: float | None = None
@@ -112,6 +115,7 @@ def _with_stats(load: Load, stats: RankStats) -> Load:
         blocks_free=load.blocks_free if stats.blocks_free is None else stats.blocks_free,
         blocks_idle=stats.blocks_idle,
         idle_by_salt=stats.idle_by_salt,
+        held_by_salt=stats.held_by_salt,
         generation=max(0, stats.generation),
         flushed=stats.flushed,
     )

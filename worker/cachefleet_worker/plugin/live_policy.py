@@ -22,11 +22,14 @@ class Shares:
     own: Mapping[str, float] = field(default_factory=dict)
     kept: float = 0.0
     """Share of the budget whose blocks may be evicted last because their requests ask for it."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Owners whose blocks within their own share are evicted last of all, by a contract, and for how many seconds since
+    the blocks' last use; 0 is without end."""
 
     @property
     def even(self) -> bool:
-        """Whether everybody may have all of it, so that nobody is ever over a share."""
-        return self.default >= 1.0 and all(share >= 1.0 for share in self.own.values())
+        """Whether everybody may have all of it, so that nobody is ever over a share or before others."""
+        return self.default >= 1.0 and not self.held and all(share >= 1.0 for share in self.own.values())
 
     def cap(self, owner: str, limit: int) -> int:
         """An owner's share of ``limit`` blocks, rounded down."""
@@ -74,5 +77,12 @@ def succeed(current: LivePolicy, new: Policy) -> LivePolicy:
         hand_back=new.preemption == "HandBack",
         reject_below=new.reject_below,
         budget_mib=new.budget_mib,
-        shares=Shares(new.cache_share, {one.salt: one.share for one in new.tenant_shares or ()}, new.keep_share),
+        shares=_shares(new),
     )
+
+
+def _shares(policy: Policy) -> Shares:
+    told = policy.tenant_shares or ()
+    own = {one.salt: one.share for one in told}
+    held = {one.salt: one.retention_seconds for one in told if one.guaranteed}
+    return Shares(policy.cache_share, own, policy.keep_share, held)

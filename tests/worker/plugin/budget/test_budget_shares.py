@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachefleet_core.report_fields import SaltShare
+from cachefleet_core.report_fields import HeldBlocks, SaltShare
 from cachefleet_core.tenancy import salt_digest
 from cachefleet_worker.plugin.live_policy import Shares
 from tests.worker.plugin import loaded
@@ -107,6 +107,23 @@ def test_in_chains_what_is_asked_to_be_kept_goes_last() -> None:
         engine.run(prompt(name, 8), salt="b")
         engine.check()
     assert [blocks(engine, 0, 8, "a"), blocks(engine, 8, 8, "b")] == [8, 8]
+
+
+@pytest.mark.parametrize("kinds", [("full",), HYBRID], ids="+".join)
+def test_a_contract_survives_a_flood_but_not_running_requests(kinds: tuple[str, ...]) -> None:
+    engine = loaded.engine(*kinds, blocks=400)
+    own = SaltShare(salt=salt_digest("promised"), share=0.5, guaranteed=True, retention_seconds=3600)
+    engine.bound(10, tenant_shares=(own,))
+    engine.run(prompt(0, 8), salt="promised")
+    for name in range(1, 12):
+        engine.run(prompt(name, 12), salt="flood")
+        engine.check()
+    assert blocks(engine, 0, 8, "promised") == 8
+    told = engine.budget.reading()["held_by_salt"]
+    assert told == {salt_digest("promised"): HeldBlocks(8 * len(kinds), 0)}
+    while engine.start(prompt(100 + engine.budget.idle, 8), salt="running") is not None:
+        engine.check()
+    assert engine.budget.reading()["held_by_salt"] == {salt_digest("promised"): HeldBlocks(0, 8 * len(kinds))}
 
 
 REQUESTS = st.lists(

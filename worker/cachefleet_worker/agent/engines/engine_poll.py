@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from cachefleet_core.report_fields import IdleBySalt, Text
+from cachefleet_core.report_fields import HeldBySalt, IdleBySalt, Text
 
 Count = Annotated[int, Meta(ge=0)]
 BootId = Annotated[str, Meta(min_length=1, max_length=253)]
@@ -85,6 +85,8 @@ class RankStats(Struct, frozen=True):
     budget_blocks: Count | None = None
     idle_by_salt: IdleBySalt = msgspec.field(default_factory=dict)
     """Idle cached blocks of tenants, by the digests of their salts."""
+    held_by_salt: HeldBySalt = msgspec.field(default_factory=dict)
+    """The same of tenants that have a contract, and what was evicted against it."""
     generation: int = -1
     """-1 before any policy was applied."""
     flushed: Count = 0

@@ -114,6 +114,7 @@ class Stream:
                 blocks_free=load.blocks_free,
                 blocks_idle=load.blocks_idle,
                 idle_by_salt=load.idle_by_salt,
+                held_by_salt=load.held_by_salt,
                 preemptions=load.preemptions,
                 prefill_tokens_per_second=load.prefill_tokens_per_second,
                 loaded_tokens_per_second=load.loaded_tokens_per_second,

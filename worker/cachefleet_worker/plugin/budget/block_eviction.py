@@ -2,15 +2,19 @@
 
 For models with one full-attention group, where a chain that loses blocks from its end only hits a little less. The
 order is that of vLLM's own free queue: least recently freed first, a chain's end before its beginning. Where owners
-have shares (live_policy.py), one that is over its share gives up its own blocks first, in that order.
+have shares (live_policy.py), one that is over its share gives up its own blocks first, in that order. Blocks that a
+contract holds go when nothing else is left, so for running requests alone: shares of contracts add up to 1 at most.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from heapq import heapify, heappop, heapreplace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from heapq import heapify, heappop, heapreplace, merge
+from itertools import islice
 
+from cachefleet_worker.plugin.budget.contract_ages import ContractAges
 from cachefleet_worker.plugin.budget.owners import NOBODY
 from cachefleet_worker.plugin.budget.ranking import Ranking
 from cachefleet_worker.plugin.live_policy import EVEN, Shares
@@ -25,7 +29,11 @@ class BlockOrder:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit: int | None = None
         self.shares: Shares = EVEN
+        self.breaches: Counter[str] = Counter()
+        """Blocks evicted though a contract held them, by owner, in all."""
         self._clock = clock
+        self._ages: dict[str, ContractAges] = {}
+        """Of owners whose blocks contracts hold; none without a bound."""
         self._idle = Ranking()
         self._owned: dict[str, Ranking] = {}
         """The same blocks by owner; owners without any are left out."""
@@ -82,7 +90,7 @@ class BlockOrder:
                 del own.plain[block]
                 if not own.plain:
                     self._drop_empty(block)
-            elif self._keep and self._idle.remove(block):
+            elif (self._keep or self._ages) and self._idle.remove(block):
                 owned[owner_of.get(block, NOBODY)].remove(block)
                 self._drop_empty(block)
 
@@ -108,10 +116,12 @@ class BlockOrder:
         self._idle = Ranking()
         for known in (self._owned, self._owner, self._keep, self._standing, self._perhaps_over):
             known.clear()
+        self._ages = {owner: ContractAges(ages.retention) for owner, ages in self._ages.items()}
 
     def resize(self, limit: int | None, shares: Shares = EVEN) -> list[int]:
         """Set the bound, in blocks (None is no bound), and its shares."""
         self.limit, self.shares = limit, shares
+        self._hold({} if limit is None else shares.held)
         self._perhaps_over = set() if shares.even else set(self._owned)
         return self._excess(None)
 
@@ -119,24 +129,43 @@ class BlockOrder:
         """Evict so many blocks, or all there are: they are needed for something else."""
         return self._evicted(count, None)
 
+    def _hold(self, held: Mapping[str, int]) -> None:
+        """Have contracts hold blocks of these owners, as of now where they are new, and of no others."""
+        for owner in held.keys() ^ self._ages.keys():
+            if owner in self._owned:
+                self._idle.move(self._owned[owner].flatten(), held=owner in held)
+        before, self._ages = self._ages, {}
+        for owner, seconds in held.items():
+            ages = before.get(owner)
+            if ages is None or ages.retention != seconds:
+                ages = ContractAges(seconds)
+                ages.add(self._freed, self._clock())
+            self._ages[owner] = ages
+
     def _refused(self, chain: list[int], limit: int) -> list[int]:
         """Evict what a chain over the whole bound cached; blocks it found stay, as far as the bound allows."""
         found = [block for block in chain if block in self._standing]
         excess = max(0, len(self._idle) + len(found) - limit)
-        self._add(found[excess:])
-        victims = [block for block in chain if block not in self._standing] + found[:excess]
+        spared = bool(self._ages)  # then others may have to go first
+        self._add(found if spared else found[excess:])
+        victims = [block for block in chain if block not in self._standing] + ([] if spared else found[:excess])
         self._standing.difference_update(victims)
-        return victims
+        return victims + (self._excess(None) if spared else [])
 
     def _add(self, blocks: list[int]) -> list[str]:
         """Add idle blocks, their chain's end first; their owners."""
         keepable = self.shares.keepable(self.limit) if self._keep else 0
         groups = self._groups(blocks, keepable)
-        now = self._clock() if keepable else 0.0
+        now = self._clock() if keepable or self._ages else 0.0
         for (owner, seconds), members in groups.items():
             self._freed += 1
-            for ranking in (self._idle, self._owned.setdefault(owner, Ranking())):
-                ranking.add(members, self._freed, seconds, now)
+            own = self._owned.setdefault(owner, Ranking())
+            own.add(members, self._freed, seconds, now)
+            if owner in self._ages:
+                self._idle.hold(members, self._freed)
+                self._ages[owner].add(self._freed, now)
+            else:
+                self._idle.add(members, self._freed, seconds, now)
             if not self.shares.even:
                 self._perhaps_over.add(owner)
         return list(dict.fromkeys(owner for owner, _ in groups))
@@ -144,12 +173,12 @@ class BlockOrder:
     def _groups(self, blocks: list[int], keepable: int) -> dict[tuple[str, int], list[int]]:
         """Blocks by owner and by the time to keep them; a chain's beginning is kept before its end."""
         owners = [self._owner.get(block, NOBODY) for block in blocks]
-        if not keepable and len(set(owners)) == 1:
+        if len(set(owners)) == 1 and (not keepable or owners[0] in self._ages):
             return {(owners[0], 0): blocks}
         groups: dict[tuple[str, int], list[int]] = {}
         left = sum(block in self._keep for block in blocks) - keepable
         for block, owner in zip(blocks, owners, strict=True):
-            seconds = self._keep.get(block, 0) if keepable else 0
+            seconds = self._keep.get(block, 0) if keepable and owner not in self._ages else 0
             if seconds:
                 left, seconds = left - 1, 0 if left > 0 else seconds
             groups.setdefault((owner, seconds), []).append(block)
@@ -160,13 +189,19 @@ class BlockOrder:
         return self._evicted(excess, payer) if excess > 0 else []
 
     def _evicted(self, count: int, payer: str | None) -> list[int]:
-        """Evict ``count`` blocks: the payer's own while it is over its share, then of others over theirs, then any."""
+        """Evict ``count`` blocks: the payer's own while it is over its share, then of others over theirs, then any.
+
+        Those that contracts hold go last.
+        """
         self._spend()
         victims: list[int] = []
         if self.limit is not None and not self.shares.even:
             if payer is not None:
                 victims = self._forget(self._surplus(payer, count))
             victims += self._taken_from_over(count - len(victims))
+        if self._ages:
+            victims += self._forget(self._unheld(count - len(victims)))
+            self._count_breaches(self._idle.leading(count - len(victims)))
         return victims + self._forget(self._idle.leading(count - len(victims)))
 
     def _surplus(self, owner: str, count: int) -> list[int]:
@@ -191,6 +226,19 @@ class BlockOrder:
             else:
                 heappop(first)
         return victims
+
+    def _unheld(self, count: int) -> list[int]:
+        """The least recently used blocks that no contract holds, at most ``count``; no owner must be over its share."""
+        now = self._clock()
+        lapsed = [
+            self._owned[owner].until(over)
+            for owner, ages in self._ages.items()
+            if (over := ages.lapse(now)) and owner in self._owned
+        ]
+        return [block for _, block in islice(merge(self._idle.unheld(), *lapsed), max(0, count))]
+
+    def _count_breaches(self, victims: list[int]) -> None:
+        self.breaches.update(self._owner.get(block, NOBODY) for block in victims)
 
     def _spend(self) -> None:
         """Keep no longer what is kept too long, or what is too much."""

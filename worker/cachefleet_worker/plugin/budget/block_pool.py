@@ -37,6 +37,8 @@ class Order(Protocol):
     """What both eviction orders have in common."""
 
     limit: int | None
+    shares: Shares
+    breaches: Counter[str]
 
     @property
     def biased(self) -> bool: ...

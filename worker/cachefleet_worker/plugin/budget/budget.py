@@ -12,7 +12,7 @@ import logging
 from typing import Any, Final
 
 from cachefleet_core.engine.cache_flush import FLUSH_FEATURE
-from cachefleet_core.report_fields import MAX_IDLE_SALTS
+from cachefleet_core.report_fields import MAX_IDLE_SALTS, HeldBlocks
 from cachefleet_worker.plugin.budget.block_pool import (
     MANAGER_METHODS,
     POOL_INTERNALS,
@@ -81,7 +81,16 @@ class Budget:
             "budget_blocks": self.limit,
             "evicted": self.evicted,
             "idle_by_salt": by_salt,
+            "held_by_salt": self._held(),
         }
+
+    def _held(self) -> dict[str, HeldBlocks]:
+        """Blocks of the owners with a contract."""
+        order = self._watch.order
+        if not order.shares.held:
+            return {}
+        idle = order.owners()
+        return {owner: HeldBlocks(idle.get(owner, 0), order.breaches[owner]) for owner in order.shares.held}
 
     def check(self) -> dict[str, Any]:
         """Fields for the audit; looks at every block."""

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from cachefleet_worker.plugin.budget.contract_ages import ENDLESS
 from cachefleet_worker.plugin.budget.owners import NOBODY
 from cachefleet_worker.plugin.live_policy import Shares
 
@@ -20,7 +21,7 @@ Chains = OrderedDict["Chain", None]
 class Chain:
     """Idle blocks that one request was the last to use."""
 
-    __slots__ = ("away", "core", "dead", "owner", "seconds", "spare", "until")
+    __slots__ = ("away", "core", "dead", "owner", "seconds", "since", "spare", "until")
 
     def __init__(self, owner: str = NOBODY, seconds: int = 0) -> None:
         self.owner = owner
@@ -28,6 +29,8 @@ class Chain:
         """How long its request asks that it be kept."""
         self.until = FOREVER_AGO
         """Until when it is to be kept; set where it was freed."""
+        self.since = FOREVER_AGO
+        """When it was freed."""
         self.core: dict[int, None] = {}
         """Idle blocks that a full hit on it, or on another chain, needs."""
         self.spare: dict[int, None] = {}
@@ -80,24 +83,40 @@ class Claims:
 
     def next_to_go(self, chains: Chains, payer: str | None, now: float) -> Chain:
         """The payer's least recently used chain where it is over its share, else that of others over theirs, else any;
-        those to be kept come last.
+        those to be kept come last, but for those that contracts hold.
         """
         over = {owner for owner in self.counts if self.over(owner)}
         for owners in (over & {payer}, over):
             if owners and (found := _first(chains, now, owners)) is not None:
                 return found
-        return next((chain for chain in chains if chain.until <= now), None) or next(iter(chains))
+        kept: Chain | None = None
+        for chain in chains:
+            if not self.held(chain, now):
+                if chain.until <= now:
+                    return chain
+                kept = kept or chain
+        return kept or next(iter(chains))
 
-    def unaffordable(self, chains: Chains, owner: str, idle: int) -> bool:
-        """Whether so many more blocks of an owner over its share would cost others within theirs some of their own."""
+    def held(self, chain: Chain, now: float) -> bool:
+        """Whether a contract holds a chain: its owner is within its share, the chain within its retention."""
+        seconds = None if self.limit is None else self.shares.held.get(chain.owner)
+        if seconds is None or self.over(chain.owner):
+            return False
+        return seconds == ENDLESS or now < chain.since + seconds
+
+    def unaffordable(self, chains: Chains, owner: str, idle: int, now: float) -> bool:
+        """Whether so many more blocks of an owner over its share would cost others within theirs some of their own, or
+        those of an owner without a contract some that contracts hold.
+        """
         after = Counter(self.counts)
         after[owner] += idle
         claims = Claims(after, self.shares, self.limit)
         excess = sum(after.values()) - (self.limit or 0)
-        if excess <= 0 or not claims.over(owner):
+        over = claims.over(owner)
+        if excess <= 0 or not (over or (self.shares.held and owner not in self.shares.held)):
             return False
         for chain in chains:
-            if claims.over(chain.owner):
+            if claims.over(chain.owner) if over else not claims.held(chain, now):
                 excess -= chain.size
                 after[chain.owner] -= chain.size
         return excess > 0

@@ -4,7 +4,8 @@ For models with several KV cache groups, or one that keeps less than everything.
 group at one position, so evicting single blocks would turn a hit of hundreds of blocks into none. The unit is the
 *chain*: all idle cached blocks, over all groups, that one request was the last to use. Blocks only ever move to a more
 recently used chain and the least recently used chain is evicted first, as a whole: a chain that stays keeps all that
-its hit needs. Where owners have shares (live_policy.py), one that is over its share gives up its own chains first.
+its hit needs. Where owners have shares (live_policy.py), one that is over its share gives up its own chains first, and
+chains that a contract holds go last.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class ChainOrder:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit: int | None = None
         self.shares: Shares = EVEN
+        self.breaches: Counter[str] = Counter()
+        """Blocks evicted though a contract held them, by owner, in all."""
         self._clock = clock
         self._counts: Counter[str] = Counter()
         """Idle blocks by owner."""
@@ -141,6 +144,9 @@ class ChainOrder:
 
     def resize(self, limit: int | None, shares: Shares = EVEN) -> list[int]:
         """Set the bound, in blocks (None is no bound), and its shares."""
+        if new := shares.held.keys() - self.shares.held.keys():
+            for chain in self._kept:
+                chain.since = self._clock() if chain.owner in new else chain.since
         self.limit, self.shares = limit, shares
         return self._shrink()
 
@@ -148,7 +154,10 @@ class ChainOrder:
         """Evict so many blocks, or somewhat more, of ended requests: they are needed for something else."""
         victims: list[int] = []
         while self._kept and len(victims) < count:
-            victims += self._evict(self._next(None), count - len(victims))
+            chain = self._next(None)
+            if self._holds(chain):
+                self.breaches[chain.owner] += chain.size
+            victims += self._evict(chain, count - len(victims))
         return victims
 
     def _chain(self, request: str) -> Chain:
@@ -215,14 +224,17 @@ class ChainOrder:
         core = len(chain.core) + len(idle) + len(shared)
         if self.limit is not None and core > self.limit:
             return self._refuse(chain, idle)
-        if not self.shares.even and self._claims.unaffordable(self._kept, chain.owner, len(idle)):
+        now = FOREVER_AGO if self.shares.even else self._clock()
+        if not self.shares.even and self._claims.unaffordable(self._kept, chain.owner, len(idle), now):
             return self._refuse(chain, idle)
         self._hold(idle, chain, chain.core)
         self._settle(chain.core)
         self._settle(shared)
         self._home.update(dict.fromkeys(shared, chain))
         chain.away += len(shared)
-        keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
+        chain.since = now
+        if chain.owner not in self.shares.held:
+            keep(self._kept, chain, self.shares.keepable(self.limit), self._clock)
         self._keep_until = max(self._keep_until, chain.until)
         excess = 0 if self.limit is None else max(0, core + len(chain.spare) - self.limit)
         victims = self._drop(list(islice(chain.spare, excess))) + self._shrink(payer=chain.owner)
@@ -253,15 +265,15 @@ class ChainOrder:
     def _shrink(self, first: Iterable[Chain] = (), own: Chain | None = None, payer: str | None = None) -> list[int]:
         """Evict down to the bound: from ``first``, ended ones in turn, ``own``, then other running requests'.
 
-        ``payer`` is the owner that exceeds the bound.
+        ``payer`` is the owner that exceeds the bound. What contracts hold fits into it, and stays.
         """
         victims: list[int] = []
         if self.limit is None:
             return victims
         for chain in first:
+            victims += [] if self._holds(chain) else self._evict(chain, len(self) - self.limit)
+        while self._kept and len(self) > self.limit and not self._holds(chain := self._next(payer)):
             victims += self._evict(chain, len(self) - self.limit)
-        while self._kept and len(self) > self.limit:
-            victims += self._evict(self._next(payer), len(self) - self.limit)
         if len(self) > self.limit:
             for chain in [own or Chain(), *self._live.values(), *self._late.values()]:
                 victims += self._evict(chain, len(self) - self.limit)
@@ -272,6 +284,9 @@ class ChainOrder:
         if not self.biased:
             return next(iter(self._kept))
         return self._claims.next_to_go(self._kept, payer, self._clock())
+
+    def _holds(self, chain: Chain) -> bool:
+        return bool(self.shares.held) and self._claims.held(chain, self._clock())
 
     @property
     def _claims(self) -> Claims:
