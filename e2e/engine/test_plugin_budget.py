@@ -151,6 +151,25 @@ async def test_a_tenant_over_its_share_evicts_its_own_and_what_is_asked_to_be_ke
 
 
 @on_engine
+async def test_a_contracts_blocks_survive_another_tenants_flood(side: Side) -> None:
+    """A MiB is 64 blocks of this model, a prompt 28 of them."""
+    fleet = Fleet(side)
+    promised = {"salt": salt_digest("promised"), "share": 0.5, "guaranteed": True, "retention_seconds": 3600}
+    await fleet.bound(1, tenant_shares=[promised])
+    await side.complete(prompt(1), cache_salt="promised")
+    for name in range(2, 7):
+        await side.complete(prompt(name), cache_salt="flood")
+    assert await side.cached(prompt(1), cache_salt="promised") > 800
+    assert (await fleet.stats())["held_by_salt"] == {salt_digest("promised"): [28, 0]}
+    await fleet.settled()
+
+    await fleet.bound(1, tenant_shares=[])
+    for name in range(7, 10):
+        await side.complete(prompt(name), cache_salt="flood")
+    assert await side.cached(prompt(1), cache_salt="promised") == 0
+
+
+@on_engine
 @pytest.mark.requirement("C2")
 async def test_a_lower_bound_evicts_an_idle_engines_blocks_at_once_and_subscribers_see_it(side: Side) -> None:
     fleet = Fleet(side)
