@@ -16,7 +16,7 @@ from e2e.console.console_fleet import TOKEN, Watched
 
 pytestmark = [pytest.mark.console, pytest.mark.asyncio(loop_scope="session")]
 LONG = "The fleet's prefix caches are one managed resource, and this sentence is a part of many prompts. " * 8
-VIEWS = ("/", "/requests", "/prefixes", "/lost-hits", "/tenants", "/usage", "/alerts", "/flush")
+VIEWS = ("/", "/requests", "/prefixes", "/lost-hits", "/capacity", "/tenants", "/usage", "/alerts", "/flush")
 
 
 async def until(found: Callable[[], Awaitable[bool]]) -> None:

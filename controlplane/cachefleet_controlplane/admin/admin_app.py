@@ -17,6 +17,7 @@ from cachefleet_controlplane.admin.admin_openapi import ERRORS, with_problems
 from cachefleet_controlplane.admin.audit.audit_middleware import Audited
 from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
+from cachefleet_controlplane.admin.capacity_routes import Capacities, capacity_routes
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.decisions.decision_export import export_routes
 from cachefleet_controlplane.admin.decisions.decision_routes import decision_routes
@@ -62,6 +63,7 @@ class AdminParts:
     certifier: Certifier | None = None
     state: Callable[[], ServiceState] = ServiceState
     history: HistorySource | None = None
+    capacities: Capacities | None = None
     audit: AuditLog | None = None
 
 
@@ -95,7 +97,8 @@ def admin_app(
 
 def _routers(parts: AdminParts) -> Iterator[APIRouter]:
     fleet, decisions, service = parts.fleet, parts.decisions, parts.service
-    yield from (fleet_routes(fleet), findings_routes(lambda: findings(fleet.view(), parts.state())))
+    capacities = parts.capacities or tuple
+    yield from (fleet_routes(fleet), findings_routes(lambda: findings(fleet.view(), parts.state(), capacities())))
     yield from (stream_routes(decisions.feed), export_routes(decisions))  # first: a decision's id may be any word
     yield from (decision_routes(decisions), explain_routes(parts.explain), routing_routes(fleet))
     if parts.simulate is not None:
@@ -104,6 +107,8 @@ def _routers(parts: AdminParts) -> Iterator[APIRouter]:
         yield flush_routes(parts.flush)
     if parts.history is not None:
         yield history_routes(parts.history)
+    if parts.capacities is not None:
+        yield capacity_routes(parts.capacities)
     if parts.audit is not None:
         yield audit_routes(parts.audit)
     yield from (tenant_routes(service), key_routes(service), access_routes(service))

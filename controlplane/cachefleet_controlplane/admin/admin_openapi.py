@@ -14,18 +14,23 @@ from cachefleet_controlplane.admin.findings.finding import FindingList
 from cachefleet_controlplane.admin.problem_responses import MEDIA_TYPE
 from cachefleet_controlplane.admin.schemas import Problem
 from cachefleet_controlplane.workers.views import IdleCacheList
+from cachefleet_core.fleet_status.capacity_facts import CapacityList
 from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
 from cachefleet_core.fleet_status.worker_facts import WorkerList
 
 Responses = dict[int | str, dict[str, Any]]
 
 _REF: Final = "#/components/schemas/{model}"
-_ANSWERS: Final = (PoolList, PoolDetail, WorkerList, FindingList, IdleCacheList)
+_ANSWERS: Final = (PoolList, PoolDetail, WorkerList, FindingList, IdleCacheList, CapacityList)
 _PUBLISHED: Final = {
     "PoolFacts": "Pool",
     "ContractFacts": "Contract",
     "WorkerFacts": "Worker",
     "AdapterReport": "Adapters",
+    "CapacityFacts": "Capacity",
+    "SizeFacts": "CapacityAtSize",
+    "AdviceFacts": "CapacityAdvice",
+    "ScaleInFacts": "ScaleIn",
 }
 """Names of schemas that are not those of their types, as clients that are generated from the document have them."""
 

@@ -89,6 +89,11 @@ class CapacityReports:
         now = self._clock()
         return next((self._of(one, window, now) for one in self._measures() if one.key == pool), None)
 
+    def requests(self, pool: str) -> float:
+        """Of the recent window, faded: how many of a pool's requests are known."""
+        reuse = self._reuses.of(pool)
+        return reuse.curve(Window.RECENT, [1.0], self._clock()).requests if reuse else 0.0
+
     def _made(self, now: float) -> list[PoolCapacity]:
         made = (self._of(one, Window.RECENT, now) for one in self._measures())
         return [one for one in made if one is not None]

@@ -5,7 +5,8 @@ so many workers compute, whose hit ratio reaches the pool's objective where any 
 queue: while requests wait for longer than QUEUE_SECONDS, one more than there are.
 
 It rises at once and falls late: only to the most that was wanted within HOLD_SECONDS, and only where the fewer would
-have had more headroom still (CALM). So load that sways about a bound raises the number once.
+have had more headroom still (CALM). So load that sways about a bound raises the number once. Who has just begun to
+look takes today's number for one that was wanted: a control plane that restarts takes no worker away.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class DesiredWorkers:
         calm = wanted(demand, curve, headroom=HEADROOM * CALM)
         if fresh.workers < demand.workers:
             fresh = min(calm, Desired(demand.workers, fresh.reason), key=lambda one: one.workers)
+        if not self._peaks:
+            self._peaks.append((now, Desired(demand.workers, fresh.reason)))
         while self._peaks and self._peaks[-1][1].workers <= fresh.workers:
             self._peaks.pop()
         self._peaks.append((now, fresh))

@@ -8,10 +8,10 @@ from statistics import median
 
 from cachefleet_controlplane.routing.throughput import DEFAULT_TOKENS_PER_SECOND
 from cachefleet_controlplane.workers.views import FleetView
-from cachefleet_core.budget import budget_blocks
+from cachefleet_core.budget import MIB, RESERVED_BLOCKS, budget_blocks
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
-from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,12 @@ class PoolMeasures:
     """Share of these that are copies of another worker's; over all pools, as the index tells."""
     budget_mib: int = 0
     """Of each device; 0 where nothing bounds the engines."""
+    most_budget: float = 0.0
+    """Idle blocks that each may keep at most, without taking room from running requests, or from a longest one."""
+    block_mib: float = 0.0
+    """Of each device, for one of a worker's blocks; 0 where the engines do not tell."""
+    worker_hour: float | None = None
+    """Price of one worker's devices for an hour."""
     prefill_rate: float = DEFAULT_TOKENS_PER_SECOND
     """Prompt tokens a second that each computes, as half of them exceed."""
     rate_measured: bool = False
@@ -62,6 +68,10 @@ class PoolMeasures:
         """Idle blocks of each worker with so many times the budget."""
         return min(self.total, self.budget * factor)
 
+    def mib_of(self, budget: float) -> int:
+        """A budget of so many idle blocks of each worker, in MiB of each device; 0 where nothing bounds the engines."""
+        return round(budget * self.block_mib) if self.budget_mib else 0
+
 
 def pool_measures(view: FleetView, declared: Callable[[str], PrefixCachePool | None]) -> list[PoolMeasures]:
     """Of each pool whose workers tell enough, by the specs that are ``declared``."""
@@ -88,16 +98,20 @@ def _of_pool(
     block_bytes = max(worker.block_bytes for worker in workers)
     total = median(load.blocks_total for load in loads)
     budget = budget_blocks(declared.spec, block_bytes=block_bytes, total=round(total)) if bounded else total
+    used = sum(map(_used, loads))
     return PoolMeasures(
         key=pool.key,
         workers=count,
         replicas=pool.replicas,
         budget=budget * ranks,
         total=total * ranks,
-        used=sum(map(_used, loads)),
+        used=used,
         held=sum(worker.held_blocks for worker in workers),
         duplicated=duplicated,
         budget_mib=pool.budget_mib if bounded else 0,
+        most_budget=max(0.0, total - max(used / len(loads), _longest(declared.spec))) * ranks,
+        block_mib=block_bytes / MIB / ranks,
+        worker_hour=_worker_hour(declared.spec, ranks),
         prefill_rate=(median(rates) if rates else DEFAULT_TOKENS_PER_SECOND) * ranks,
         rate_measured=bool(rates),
         waiting_tokens=sum(worker.waiting_tokens for worker in workers),
@@ -108,6 +122,16 @@ def _of_pool(
         else 0.0,
         objective=pool.hit_ratio.objective,
     )
+
+
+def _longest(spec: PoolSpec) -> int:
+    """Blocks of a request of the greatest length, and the one that vLLM keeps."""
+    return -(-spec.engine.max_model_len // spec.block_size) + RESERVED_BLOCKS
+
+
+def _worker_hour(spec: PoolSpec, ranks: float) -> float | None:
+    price = spec.pricing.gpu_hour
+    return None if price is None else price * spec.engine.tensor_parallel_size * ranks
 
 
 def _used(load: Load) -> int:

@@ -202,6 +202,7 @@ class ControlPlane:
             certifier=self.conversations.examiner,
             state=lambda: self.state.for_findings(self._deaths.refused()),
             history=self.history.shown(self.hot.shown),
+            capacities=self.history.capacities,
             audit=self.audit,
         )
         reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import Gauge
 
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
+from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
 from cachefleet_controlplane.capacity.capacity_metrics import CapacityCollector
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
@@ -31,7 +32,7 @@ class HistoryParts:
     prompts: PromptLosses
     simulator: Simulator
     reuses: PoolReuses
-    capacity: CapacityReports
+    capacities: CapacityAnswers
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
         """What fills ``cache``; run it as a task."""
@@ -49,7 +50,8 @@ def history_parts(settings: Settings, fleet: Fleet, metrics: Metrics) -> History
     capacity = CapacityReports(reuses, fleet.view, fleet.models, clock=fleet.losses.now)
     metrics.collect_from(CapacityCollector(capacity.all))
     prompts = _prompt_losses(settings, metrics)
-    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacity)
+    capacities = CapacityAnswers(capacity, fleet.view)
+    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities)
 
 
 def _prompt_losses(settings: Settings, metrics: Metrics) -> PromptLosses:

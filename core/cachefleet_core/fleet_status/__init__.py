@@ -3,7 +3,9 @@
 JSON has the names in camelCase. What a decoder does not know it ignores, and what an older control plane does not send
 has its default, so that releases may differ; only names are required.
 
-fields        types of figures, with their bounds
-pool_facts    a pool: contract, hit ratio, counts of its workers; lists of pools
-worker_facts  one rank of a worker: state, load, cache; lists of workers
+cache_worth     what workers' caches are worth; which worker goes first
+capacity_facts  a pool's hit curve, and advice by it
+fields          types of figures, with their bounds
+pool_facts      a pool: contract, hit ratio, counts of its workers; lists of pools
+worker_facts    one rank of a worker: state, load, cache; lists of workers
 """

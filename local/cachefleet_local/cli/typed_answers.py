@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cachefleet_local.cli_errors import FailureError
 
 if TYPE_CHECKING:
+    from cachefleet_core.fleet_status.capacity_facts import CapacityFacts
     from cachefleet_core.fleet_status.pool_facts import PoolFacts
     from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
@@ -30,6 +31,13 @@ def workers_of(answer: Mapping[str, Any]) -> Sequence[WorkerFacts]:
     from cachefleet_core.fleet_status.worker_facts import WorkerList
 
     return _decoded(answer, WorkerList).items
+
+
+def capacity_of(item: Mapping[str, Any]) -> CapacityFacts:
+    """What caches of another size would serve of one pool's requests. FailureError."""
+    from cachefleet_core.fleet_status.capacity_facts import CapacityFacts
+
+    return _decoded(item, CapacityFacts)
 
 
 def pool_of(item: Mapping[str, Any]) -> PoolFacts:

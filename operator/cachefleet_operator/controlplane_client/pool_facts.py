@@ -55,14 +55,6 @@ def block_bytes(pool: PoolDetail) -> int:
     return next((member.block_bytes for member in ours if member.block_bytes), 0)
 
 
-def cache_values(facts: Facts) -> dict[str, float]:
-    """Cache value by worker name, summed over its ranks."""
-    values: dict[str, float] = {}
-    for member in facts.members:
-        values[member.name] = values.get(member.name, 0.0) + member.cache_value
-    return values
-
-
 def essence(facts: Facts) -> object:
     """Equal for facts that differ only in figures that change all the time: blocks, ratios, values."""
     pool = facts.pool

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cachefleet_core.fleet_status.cache_worth import removal_order
 from cachefleet_operator.kube.objects import Ref
 from cachefleet_operator.reconcile.apply import Annotate
 from cachefleet_operator.status.pods import DELETION_COST, Pod
@@ -16,8 +17,7 @@ from cachefleet_operator.status.pods import DELETION_COST, Pod
 def ranks(pods: Sequence[Pod], values: Mapping[str, float]) -> dict[str, int]:
     """Deletion cost by name of each pod not being deleted: 0 for the first to go. Pods of unknown value go first."""
     staying = [pod.name for pod in pods if not pod.leaving]
-    order = sorted(staying, key=lambda name: (name in values, values.get(name, 0.0), name))
-    return {name: rank for rank, name in enumerate(order)}
+    return {name: rank for rank, name in enumerate(removal_order(staying, values))}
 
 
 def costs(namespace: str, pods: Sequence[Pod], values: Mapping[str, float]) -> list[Annotate]:

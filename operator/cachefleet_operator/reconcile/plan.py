@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cachefleet_core.fleet_status.cache_worth import cache_values
 from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
-from cachefleet_operator.controlplane_client.pool_facts import cache_values
 from cachefleet_operator.devices.pool_claims import NO_TEMPLATES, ClaimTemplates
 from cachefleet_operator.kube.additions import additions, without_additions
 from cachefleet_operator.kube.drift import holds
@@ -270,7 +270,7 @@ def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
         isinstance(action, Apply) and _is_deployment(action) and live and _takes_pods(action.manifest, live)
         for action in work
     )
-    return list(costs(observed.namespace, observed.observations.pods, cache_values(facts))) if goes else []
+    return list(costs(observed.namespace, observed.observations.pods, cache_values(facts.members))) if goes else []
 
 
 def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_core.fleet_status.cache_worth import cache_values
 from cachefleet_core.fleet_status.pool_facts import PoolDetail
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.warmth import WarmProblem, Warmth
@@ -14,7 +15,6 @@ from cachefleet_operator.controlplane_client.pool_facts import (
     Facts,
     FactsError,
     block_bytes,
-    cache_values,
     essence,
     excluded,
     failed,
@@ -63,7 +63,7 @@ def test_reads_what_the_control_plane_says() -> None:
     assert found.contract is not None
     assert (found.contract.fingerprint, found.contract.block_size) == ("sha256:x", 16)
     assert (found.hit_ratio.value, found.members[0].fresh) == (0.5, True)
-    assert cache_values(Facts(found)) == {"demo-a": 3.5}
+    assert cache_values(found.members) == {"demo-a": 3.5}
     assert (block_bytes(found), found.members[0].idle_bytes, found.members[0].warmed) == (1024, 30 * 1024, True)
 
 

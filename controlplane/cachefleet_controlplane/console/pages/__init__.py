@@ -1,6 +1,7 @@
 """The console's views: each asks the admin API, as the visitor, and fills a template.
 
 alert_page      what is wrong and what to do, and how much that is
+capacity_page   hit curves, and what is worth doing by them
 doc_page        a page of the documentation
 fleet_page      pools and workers, live
 flush_page      what would be evicted, then evicting it

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import typer
 
+from cachefleet_local.cli.admin_client import AbsentError, AdminClient
 from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.doctor.fleet_checks import INFO, REPLICAS, findings, replica_findings, replicas_of
 from cachefleet_local.cli.listing import Item, Output, listing, single
 from cachefleet_local.cli.options import showing
 from cachefleet_local.cli.output.columns import POOLS
-from cachefleet_local.cli.typed_answers import pool_of
+from cachefleet_local.cli.typed_answers import capacity_of, pool_of
 from cachefleet_local.cli_errors import Exit
 
 WIDTH: Final = 100
@@ -31,6 +32,7 @@ def status(show: Show) -> None:
     asker = Asker(show.where)
     found = asker(findings)
     pools = list(asker(lambda client: client.get("pools"))["items"])
+    capacities = asker(_capacities)
     replicas = replicas_of(show.where)
     if found is not None:
         found += replica_findings(replicas)
@@ -41,13 +43,21 @@ def status(show: Show) -> None:
         colour = terminal and not os.environ.get("NO_COLOR")
         if replicas:
             typer.echo(f"{listing(replicas, REPLICAS, Output.TABLE)}\n")
-        typer.echo("\n".join(lines(found, pools, width=width, colour=colour)))
+        typer.echo("\n".join([*lines(found, pools, width=width, colour=colour), *advice(capacities, width=width)]))
     else:
-        told: dict[str, Any] = {"healthy": healthy, "findings": found or [], "pools": pools}
+        told: dict[str, Any] = {"healthy": healthy, "findings": found or [], "pools": pools, "capacity": capacities}
         told |= {"replicas": replicas} if replicas else {}
         typer.echo(_NAMES[healthy] if show.output is Output.NAME else single(told, (), show.output))
     if not healthy:
         raise typer.Exit(Exit.FAILED)
+
+
+def _capacities(client: AdminClient) -> list[Item]:
+    """What caches of another size would serve; nothing where the control plane is older than that."""
+    try:
+        return list(client.get("capacity")["items"])
+    except AbsentError:
+        return []
 
 
 _NAMES: Final = {True: "healthy", False: "unhealthy", None: "unknown"}
@@ -68,6 +78,18 @@ def lines(found: Sequence[Item] | None, pools: Sequence[Item], *, width: int, co
     for item in found or ():
         yield ""
         yield from _finding(item, width, colour)
+
+
+def advice(capacities: Sequence[Item], *, width: int) -> Iterator[str]:
+    """What is worth doing to each pool, with the curve's error, and which worker would go first."""
+    if capacities:
+        yield ""
+    for one in map(capacity_of, capacities):
+        error = f" (the curve's error: {100 * one.error:+.1f} points)" if one.error is not None else ""
+        goes = f". Scaled in, {one.scale_in.words}" if one.scale_in and one.scale_in.words else ""
+        yield from textwrap.wrap(
+            f"{'ADVICE':<10}pool {one.pool}: {one.words}{error}{goes}", max(50, width), subsequent_indent=_INDENT
+        )
 
 
 def _summary(serious: Sequence[Item], counts: str, colour: bool) -> str:  # noqa: FBT001 - of this module alone

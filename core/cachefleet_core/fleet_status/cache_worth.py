@@ -1,0 +1,23 @@
+"""What workers' caches are worth, and which worker goes first where a pool is scaled in. Pure.
+
+The operator writes pod deletion costs in this order, and whoever tells of a scale-in names its first worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
+
+
+def cache_values(members: Iterable[WorkerFacts]) -> dict[str, float]:
+    """Cache value by worker name, summed over its ranks."""
+    values: dict[str, float] = {}
+    for member in members:
+        values[member.name] = values.get(member.name, 0.0) + member.cache_value
+    return values
+
+
+def removal_order(names: Iterable[str], values: Mapping[str, float]) -> list[str]:
+    """Workers, the first to go first: those of unknown value, then by value."""
+    return sorted(names, key=lambda name: (name in values, values.get(name, 0.0), name))

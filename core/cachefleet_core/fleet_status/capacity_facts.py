@@ -1,0 +1,104 @@
+"""What caches of another size would serve of a pool's requests, and advice by it, as a control plane reports them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, field
+
+from cachefleet_core.fleet_status.fields import Count, Ratio, Word
+
+WORTH: Final = "worth"
+NOTHING: Final = "nothing"
+UNKNOWN: Final = "unknown"
+MORE_WORKERS: Final = "moreWorkers"
+MORE_BUDGET: Final = "moreBudget"
+LESS_BUDGET: Final = "lessBudget"
+FEWER_WORKERS: Final = "fewerWorkers"
+VERDICTS: Final = (WORTH, NOTHING, UNKNOWN)
+ACTIONS: Final = (MORE_WORKERS, MORE_BUDGET, LESS_BUDGET, FEWER_WORKERS)
+
+Verdict = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": [*VERDICTS]})]
+Action = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": [*ACTIONS]})]
+
+
+class SizeFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A number of workers and a budget, and what they would serve."""
+
+    workers: Count
+    budget_factor: float = 1.0
+    """Times today's budget."""
+    budget_mib: Count = field(name="budgetMiB", default=0)
+    """Of each device; 0 where nothing bounds the engines."""
+    hit_ratio: Ratio = 0.0
+    computed_tokens_per_second: float = 0.0
+    """Prompt tokens that all workers would compute, under today's requests."""
+
+
+class AdviceFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something that could be done, and what it would bring."""
+
+    action: Action
+    worth: bool = False
+    """Whether it is worth doing."""
+    words: str = ""
+    size: SizeFacts
+    """What there would be then."""
+    points: float = 0.0
+    """Percentage points of hit ratio more; less than none where it costs some."""
+    saved_tokens_per_second: float = 0.0
+    """Prompt tokens that would not be computed any more; less than none where more would be."""
+    saved_workers: float | None = None
+    """Workers that computed these; null where none has measured its rate."""
+    worth_per_hour: float | None = None
+    """What that is worth at the pool's pricing.gpuHour, less the devices that are added; null without a price."""
+
+
+class ScaleInFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which worker goes first where the pool is scaled in by one, and what would be lost."""
+
+    worker: str
+    words: str = ""
+    """The worker and what is lost, in a sentence."""
+    ready: bool = True
+    """Workers that are not ready go before all others."""
+    held_blocks: Count = 0
+    lost_blocks: Count = 0
+    """Of these, what no other worker has: one that several have counts for its part."""
+    lost_tokens: Count = 0
+    hit_ratio: Ratio | None = None
+    """With one worker less; null where the curve is not known, or none would be left."""
+    computed_tokens_per_second: float | None = None
+
+
+class CapacityFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One pool: its hit curve, what to do by it, and why nothing is known where it is not."""
+
+    pool: str
+    verdict: Verdict = UNKNOWN
+    words: str = ""
+    """The verdict in a sentence."""
+    requests: float = 0.0
+    """That the curve is made of; those an hour old count half."""
+    served_ratio: Ratio | None = None
+    """What was served of their prompt tokens; null where there is no curve, as in what follows."""
+    error: float | None = None
+    """Hit ratio that the curve foretells for what there is, without regard to what was served, less that."""
+    sampled: Ratio | None = None
+    """Share of blocks that the curve is made of."""
+    now: SizeFacts | None = None
+    by_workers: tuple[SizeFacts, ...] = ()
+    by_budget: tuple[SizeFacts, ...] = ()
+    advice: tuple[AdviceFacts, ...] = ()
+    """What could be done, what is worth it first."""
+    desired_workers: Count | None = None
+    """How many workers it should have; null where none has measured its rate."""
+    desired_reason: Word = ""
+    scale_in: ScaleInFacts | None = None
+    """Null where it has no worker."""
+
+
+class CapacityList(Struct, frozen=True, kw_only=True, rename="camel"):
+    """All pools, as the replica that answers knows them by its own requests."""
+
+    items: tuple[CapacityFacts, ...]
