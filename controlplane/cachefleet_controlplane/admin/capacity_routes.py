@@ -1,4 +1,4 @@
-"""``GET /admin/v1/capacity``: what caches of other sizes would serve of each pool's requests, and what is worth doing."""
+"""``GET /admin/v1/capacity``: what caches of other sizes would serve of pools' requests, and what is worth doing."""
 
 from __future__ import annotations
 

@@ -202,21 +202,26 @@ class _Options:
         if saved is not None and abs(saved) >= 0.05:
             words += f", saves {saved:.1f}" if saved > 0 else f", takes {-saved:.1f}"
             words += f" worker{'s' * (f'{abs(saved):.1f}' != '1.0')} of prefill{'' if saved > 0 else ' more'}"
-        return words
+        return words + self._price(then)
+
+    def _price(self, then: CurvePoint) -> str:
+        worth = self._worth_per_hour(then)
+        return "" if worth is None else f", {worth:.2f} an hour net of its devices"
+
+    def _worth_per_hour(self, then: CurvePoint) -> float | None:
+        hour, saved = self._measures.worker_hour, self._saved_workers(then)
+        return None if hour is None or saved is None else hour * (saved + self._measures.workers - then.workers)
 
     def _advice(self, action: str, words: str, then: CurvePoint, *, worth: bool) -> AdviceFacts:
-        measures, saved = self._measures, self._saved_workers(then)
-        hour = measures.worker_hour
-        added = then.workers - measures.workers
         return AdviceFacts(
             action=action,
             worth=worth,
             words=words,
-            size=size_of(measures, then),
+            size=size_of(self._measures, then),
             points=100 * (then.hit_ratio - self._now.hit_ratio),
             saved_tokens_per_second=self._now.computed_tokens_per_second - then.computed_tokens_per_second,
-            saved_workers=saved,
-            worth_per_hour=None if hour is None or saved is None else hour * (saved - added),
+            saved_workers=self._saved_workers(then),
+            worth_per_hour=self._worth_per_hour(then),
         )
 
 

@@ -31,6 +31,7 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.fleet_status.capacity_facts import CapacityFacts
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
 from tests.controlplane.store.conftest import make_record
@@ -163,6 +164,11 @@ def ledger() -> CauseLedger:
 
 
 @pytest.fixture
+def capacities() -> list[CapacityFacts]:
+    return []
+
+
+@pytest.fixture
 def app(  # noqa: PLR0917 - fixtures
     fleet: Still,
     decisions: DecisionLog,
@@ -172,10 +178,12 @@ def app(  # noqa: PLR0917 - fixtures
     doorkeeper: Doorkeeper,
     history: CacheHistory,
     ledger: CauseLedger,
+    capacities: list[CapacityFacts],
     audit: AuditLog,
 ) -> FastAPI:
     source = HistorySource(history, prefixes, ledger, clock=lambda: NOW)
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
+    given["capacities"] = lambda: capacities
     parts = AdminParts(fleet=fleet, decisions=decisions, **given)
     user_of = "user of {}".format
     return admin_app(parts, authorize=doorkeeper, user_of=user_of, max_bytes=2048)

@@ -48,6 +48,7 @@ ROUTES = {
     ("POST", "/access/open"),
     ("GET", "/usage"),
     ("GET", "/history"),
+    ("GET", "/capacity"),
     ("GET", "/lost-hits"),
     ("GET", "/prefixes"),
     ("GET", "/prompt-causes"),

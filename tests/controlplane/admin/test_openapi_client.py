@@ -58,6 +58,9 @@ def fleet(client: OpenApiClient) -> None:
     client.call("getPoolsByNamespaceByName", namespace=pool["namespace"], name=pool["name"])
     client.call("getWorkers", pool=pool["key"])
     client.call("getFindings")
+    (known,) = client.call("getCapacity", pool=pool["key"])["items"]
+    assert (known["verdict"], known["now"]) == ("unknown", None)
+    assert client.call("getCapacity", pool="default/none")["items"] == []
     policy = client.call("getRouting")
     client.call("putRouting", body={"policy": "sideways"}, status=422)
     assert client.call("putRouting", body=policy) == policy

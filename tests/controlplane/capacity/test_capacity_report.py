@@ -69,7 +69,8 @@ def test_what_a_pools_workers_have_and_do() -> None:
     assert measures.own == 128, "no more than there are"
     assert measures.duplicated == pytest.approx(0.2)
     assert (measures.prefill_rate, measures.rate_measured) == (1500.0, True)
-    assert measures.budget_mib == 0, "nothing holds the engines to it"
+    assert measures.budget_mib == measures.mib_of(64) == 0, "nothing holds the engines to it"
+    assert measures.worker_hour is None
 
 
 def test_a_budget_that_the_engines_keep_is_what_is_left_idle() -> None:
@@ -79,8 +80,25 @@ def test_a_budget_that_the_engines_keep_is_what_is_left_idle() -> None:
     assert (measures.budget, measures.own) == (0, 88)
 
 
-def replace_capabilities(name: str) -> WorkerFacts:
-    return worker_status(name, capabilities=BOUNDED)
+def test_what_a_budget_may_grow_to_leaves_room_for_what_runs_and_for_a_longest_request() -> None:
+    [roomy] = pool_measures(fleet_view(replace_capabilities("demo-0", blocks_total=50_000)), {KEY: declared()}.get)
+    longest = declared().spec.engine.max_model_len // 16 + 1
+    assert roomy.most_budget == 50_000 - max(longest, 50_000 - REPORT.blocks_free)
+    idle = replace_capabilities("demo-0", blocks_total=50_000, blocks_free=50_000)
+    [idle_pool] = pool_measures(fleet_view(idle), {KEY: declared()}.get)
+    assert idle_pool.most_budget == 50_000 - longest
+    assert idle_pool.mib_of(512) == 512 * 4096 // 2**20
+
+
+def test_a_workers_devices_have_the_price_of_all_their_hours() -> None:
+    spec = declared(pricing="{gpuHour: 1.5}")
+    ranks = [worker_status("demo-0", rank=rank) for rank in range(2)]
+    [measures] = pool_measures(fleet_view(*ranks), {KEY: spec}.get)
+    assert measures.worker_hour == 1.5 * 2 * spec.spec.engine.tensor_parallel_size
+
+
+def replace_capabilities(name: str, **report: int) -> WorkerFacts:
+    return worker_status(name, capabilities=BOUNDED, report=replace_report(**report))
 
 
 def test_ranks_of_one_worker_are_one() -> None:

@@ -79,6 +79,7 @@ def test_the_number_is_bounded_by_what_there_is(asked: float, workers: int, gain
 
 def test_it_rises_at_once_and_falls_when_less_was_wanted_for_long() -> None:
     desired, high, low = DesiredWorkers(), Load(3.9 * HEADROOM * RATE), Load(0.5 * HEADROOM * RATE)
+    assert desired.at(-HOLD_SECONDS - 1, DEMAND, low).workers == 2, "who has just begun takes none away"
     assert desired.at(0.0, DEMAND, low).workers == 1
     assert desired.at(10.0, DEMAND, high).workers == 4
     four = replace(DEMAND, workers=4)

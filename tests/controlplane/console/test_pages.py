@@ -134,6 +134,56 @@ async def test_causes_in_prompts_and_what_their_mends_are_worth(browser: httpx.A
     assert "What mends are worth" not in text
 
 
+SIZE = {"workers": 2, "budgetFactor": 1.0, "budgetMiB": 8192, "hitRatio": 0.61, "computedTokensPerSecond": 3900.0}
+ADVICE = {"action": "moreWorkers", "worth": True, "words": "a third worker: 61 -> 74 % hits", "points": 13.0}
+CAPACITY = {
+    "pool": "default/demo",
+    "verdict": "worth",
+    "words": "a third worker: 61 -> 74 % hits",
+    "requests": 812.4,
+    "servedRatio": 0.609,
+    "error": -0.014,
+    "sampled": 0.125,
+    "now": SIZE,
+    "byWorkers": [SIZE, SIZE | {"workers": 3, "hitRatio": 0.74}],
+    "byBudget": [SIZE | {"budgetMiB": 4096, "budgetFactor": 0.5, "hitRatio": 0.412}, SIZE],
+    "advice": [ADVICE | {"savedTokensPerSecond": 1300.0, "savedWorkers": 1.1, "worthPerHour": None}],
+    "desiredWorkers": 3,
+    "desiredReason": "cache",
+    "scaleIn": {"worker": "demo-1", "words": "demo-1 goes first: its cache is worth least"},
+}
+
+
+async def test_hit_curves_with_their_error_and_what_is_worth_doing(browser: httpx.AsyncClient, admin: Said) -> None:
+    unknown = CAPACITY | {"pool": SCRIPT, "verdict": "unknown", "words": "not known yet", "now": None, "scaleIn": None}
+    admin.answers["GET", "/capacity"] = (200, {"items": [CAPACITY, unknown]})
+    text = (await browser.get("/capacity", params={"pool": "default/demo"})).text
+    for words in (
+        "<b>a third worker: 61 -&gt; 74 % hits</b>",
+        "Scaled in, demo-1 goes first",
+        "the curve's error <b>-1.4</b> points",
+        "of <b>812</b> requests, 12.5 % of their blocks",
+        "<b>3</b> workers desired (cache)",
+        "<b>74.0 %</b>",
+        "2 workers of 4,096 MiB",
+        'data-advice="moreWorkers"',
+        "+1.1",
+        "not known yet",
+    ):
+        assert words in text, words
+    assert text.count("<small>today</small>") == 2
+    assert "<script>alert" not in text
+    assert admin.asked[-1][2] == "pool=default%2Fdemo"
+
+
+async def test_a_control_plane_without_hit_curves_says_so(browser: httpx.AsyncClient, admin: Said) -> None:
+    assert "has no hit curves" in (await browser.get("/capacity")).text
+    admin.answers["GET", "/capacity"] = (200, {"items": []})
+    assert "There is no such pool." in (await browser.get("/capacity")).text
+    admin.answers["GET", "/capacity"] = (403, {"detail": "the token's user may not"})
+    assert "may not" in (await browser.get("/capacity")).text
+
+
 def test_every_cause_has_advice() -> None:
     assert {cause.value for cause in Cause} <= set(CAUSES)
     assert all(one.name and one.action for one in CAUSES.values())

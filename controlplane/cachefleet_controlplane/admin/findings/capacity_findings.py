@@ -1,4 +1,4 @@
-"""What a pool's hit curve says where it matters: an objective that is missed, load that does not fit, a worker too many.
+"""What a pool's hit curve says where it matters: a missed objective, load that does not fit, a worker too many.
 
 Pure; advice that can wait is no finding, and is told by ``GET /capacity``.
 """

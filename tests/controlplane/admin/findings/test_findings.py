@@ -19,6 +19,16 @@ from cachefleet_controlplane.store.access_marker import ClosedReason
 from cachefleet_controlplane.store.tenant_records import KeyRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import FleetView, IndexStatus
+from cachefleet_core.fleet_status.capacity_facts import (
+    FEWER_WORKERS,
+    MORE_WORKERS,
+    NOTHING,
+    WORTH,
+    AdviceFacts,
+    CapacityFacts,
+    ScaleInFacts,
+    SizeFacts,
+)
 from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict, WorkerCounts
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_reports import AdapterProblem, AdapterReport
@@ -157,6 +167,35 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
     assert not told(view(worker_status("a"), hit_ratio=measured()))
 
 
+def capacity(action: str, *, desired: int, **changes: Any) -> CapacityFacts:
+    then = SizeFacts(workers=desired)
+    one = AdviceFacts(action=action, worth=True, words="words of it", size=then)
+    given = {"verdict": WORTH, "advice": (one,), "desired_workers": desired, "error": 0.012}
+    return CapacityFacts(pool="default/demo", now=SizeFacts(workers=2), **given | changes)
+
+
+def advised(seen: FleetView, one: CapacityFacts) -> list[Finding]:
+    return [each for each in findings(seen, WELL, [one]) if each.severity is Severity.INFO]
+
+
+def test_what_a_hit_curve_advises_is_told_where_load_does_not_fit_or_an_objective_is_missed() -> None:
+    well, missed = (view(worker_status("a"), hit_ratio=measured(queried=1000, hit=hits)) for hits in (700, 100))
+    [found] = advised(well, capacity(MORE_WORKERS, desired=3))
+    assert (found.subject, found.reason) == ("pool default/demo", "CapacityAdvice")
+    assert found.message == "words of it (the curve's error: +1.2 points)"
+    assert [one.reason for one in advised(missed, capacity(MORE_WORKERS, desired=2))] == ["CapacityAdvice"]
+    assert not advised(well, capacity(MORE_WORKERS, desired=2)), "it can wait"
+    assert not advised(missed, capacity(MORE_WORKERS, desired=3, verdict=NOTHING))
+    assert not advised(missed, CapacityFacts(pool="default/demo"))
+
+
+def test_a_worker_too_many_is_told_with_the_one_that_would_go_and_what_it_would_take_along() -> None:
+    goes = ScaleInFacts(worker="a", words="a goes first: its cache is worth least")
+    [found] = advised(view(worker_status("a")), capacity(FEWER_WORKERS, desired=1, scale_in=goes))
+    assert (found.reason, found.docs) == ("FewerWorkersEnough", operations("autoscalers"))
+    assert found.message.startswith("words of it; a goes first: its cache is worth least (the curve's error")
+
+
 @pytest.mark.parametrize(
     ("state", "subject", "reason"),
     [
@@ -222,7 +261,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("docs", sorted({fault.docs for fault in faults()} | {operations("degraded-and-ready")}))
+@pytest.mark.parametrize(
+    "docs", sorted({fault.docs for fault in faults()} | {operations("degraded-and-ready"), operations("autoscalers")})
+)
 def test_the_docs_have_the_place_that_a_finding_names(docs: str) -> None:
     page, _, anchor = docs.partition("#")
     assert anchor in anchors(ROOT / page)

@@ -64,6 +64,31 @@ def test_what_is_wrong_is_told_with_what_to_do_and_status_1(api: AdminApi, tmp_p
     assert (found["healthy"], len(found["findings"]), len(found["pools"])) == (False, 2, 1)
 
 
+KNOWN = {
+    "pool": "default/demo",
+    "verdict": "worth",
+    "words": "a third worker: 61 -> 74 % hits",
+    "error": 0.012,
+    "scaleIn": {"worker": "demo-1", "words": "demo-1 goes first: its cache is worth least"},
+}
+
+
+def test_what_is_worth_doing_to_a_pool_and_which_worker_goes_first_are_told(api: AdminApi, tmp_path: Path) -> None:
+    api.items("capacity", KNOWN, {"pool": "default/other", "verdict": "unknown", "words": "not known yet: no worker"})
+    with api.serving():
+        env = environment(api, tmp_path)
+        status, out, _ = ran("status", env=env)
+        _, as_json, _ = ran("status", "-o", "json", env=env)
+    assert status == 0, "advice is no fault"
+    assert out.splitlines()[-4:] == [
+        "",
+        "ADVICE    pool default/demo: a third worker: 61 -> 74 % hits (the curve's error: +1.2 points). Scaled",
+        "          in, demo-1 goes first: its cache is worth least",
+        "ADVICE    pool default/other: not known yet: no worker",
+    ]
+    assert json.loads(as_json)["capacity"][0] == KNOWN
+
+
 def test_an_older_control_plane_is_called_that(api: AdminApi, tmp_path: Path) -> None:
     del api.answers["findings"]
     with api.serving():

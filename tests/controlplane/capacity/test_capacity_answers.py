@@ -1,0 +1,57 @@
+"""Answers for each pool: with its curve, or why there is none; made once for each report."""
+
+from dataclasses import replace
+
+import pytest
+
+from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
+from cachefleet_controlplane.capacity.capacity_report import BUDGETS, KEPT_SECONDS, MORE_WORKERS, CapacityReports
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
+from cachefleet_controlplane.workers.views import FleetView
+from cachefleet_core.fleet_status.capacity_facts import UNKNOWN, CapacityFacts
+from tests.controlplane.capacity.test_capacity_report import KEY, asked, models, view
+from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_status
+
+
+def answer(shown: FleetView, requests: int) -> CapacityFacts:
+    reuses = PoolReuses()
+    asked(reuses, requests)
+    [one] = CapacityAnswers(CapacityReports(reuses, lambda: shown, models, clock=lambda: 1.0), lambda: shown)()
+    assert one.pool == KEY
+    return one
+
+
+def test_a_pool_whose_requests_are_known_has_its_curve_and_advice() -> None:
+    one = answer(view(), 200)
+    assert one.now is not None
+    assert [size.workers for size in one.by_workers] == [2 + more for more in MORE_WORKERS if more > -2]
+    assert [size.budget_factor for size in one.by_budget] == list(BUDGETS)
+    assert (one.requests, one.served_ratio, one.sampled) == (pytest.approx(200, abs=1), 0.5, 1.0)
+    assert one.words
+    assert one.desired_workers is not None
+    assert (one.scale_in and one.scale_in.worker) == "demo-0"
+
+
+@pytest.mark.parametrize(
+    ("shown", "requests", "why"),
+    [
+        (view(), 49, "this replica has answered 49 requests lately whose blocks are known, and a curve takes 50"),
+        (fleet_view(unknown_worker("demo-0", ready=False)), 200, "no worker is ready"),
+        (fleet_view(unknown_worker("demo-0")), 200, "no ready worker reports its load"),
+    ],
+)
+def test_why_nothing_is_known(shown: FleetView, requests: int, why: str) -> None:
+    one = answer(shown, requests)
+    assert (one.verdict, one.words, one.now, one.advice) == (UNKNOWN, f"not known yet: {why}", None, ())
+    assert one.scale_in is not None
+
+
+def test_an_answer_is_made_once_for_each_report() -> None:
+    reuses, now, shown = PoolReuses(), [0.0], [view()]
+    asked(reuses, 200)
+    answers = CapacityAnswers(CapacityReports(reuses, lambda: shown[0], models, clock=lambda: now[0]), lambda: shown[0])
+    first = answers()
+    shown[0] = replace(fleet_view(worker_status("demo-7")))
+    assert answers() is first
+    now[0] += KEPT_SECONDS
+    assert answers()[0].scale_in != first[0].scale_in
