@@ -48,6 +48,16 @@ def test_its_queries_are_those_of_the_page() -> None:
     assert {trigger["metadata"]["ignoreNullValues"] for trigger in one["spec"]["triggers"]} == {"false"}
 
 
+@pytest.mark.parametrize(("all_pools", "own", "asked"), [(True, {}, True), (True, {"hitCurve": False}, False)])
+def test_the_hit_curve_asks_where_it_is_told_to(all_pools: bool, own: Object, asked: bool) -> None:
+    [one] = scaled(QWEN | own, hitCurve=all_pools)
+    told = {trigger["name"]: trigger["metadata"] for trigger in one["spec"]["triggers"]}
+    assert ("desired" in told) == asked
+    if asked:
+        assert told["desired"]["query"] == queries()["desired"].replace(POOL, "serving/qwen")
+        assert (told["desired"]["threshold"], told["desired"]["activationThreshold"]) == ("1", "1000")
+
+
 def test_targets_may_differ_by_pool() -> None:
     own = QWEN | {"backlogSeconds": 9.5, "idleSeconds": 60, "prometheus": "https://metrics.example/prom"}
     [one] = scaled(own | {"scaleInSeconds": 60}, busyBlocks=0.5)
@@ -77,11 +87,16 @@ def test_an_hpa_scales_the_pool_within_its_bounds_and_slowly_in() -> None:
 
 
 def test_an_hpa_asks_for_what_the_adapter_s_rules_serve_of_its_pool() -> None:
-    [one] = autoscalers(QWEN, backlogSeconds=0.25)
+    [one] = autoscalers(QWEN, backlogSeconds=0.25, hitCurve=True)
     metrics = {each["external"]["metric"]["name"]: each["external"] for each in one["spec"]["metrics"]}
     assert list(metrics) == list(adapter_queries(POOL))
     assert {str(each["metric"]["selector"]) for each in metrics.values()} == {"{'matchLabels': {'pool': 'qwen'}}"}
-    assert [each["target"]["averageValue"] for each in metrics.values()] == ["2", "250m", "800m"]
+    assert [each["target"]["averageValue"] for each in metrics.values()] == ["2", "250m", "800m", "1"]
+
+
+def test_an_hpa_asks_for_no_more_than_its_adapter_has() -> None:
+    [one] = autoscalers(QWEN)
+    assert "cachefleet_pool_wanted_workers" not in str(one)
 
 
 def test_pools_may_differ_in_the_kind_of_their_autoscaler() -> None:
@@ -114,6 +129,7 @@ BAD: dict[str, tuple[Object, str]] = {
     "more than the most": (QWEN | {"minWorkers": 5}, "of serving/qwen minWorkers 5 is more than maxWorkers 4"),
     "more than the most by default": (QWEN | {"minWorkers": 2, "maxWorkers": 1}, "minWorkers 2 is more"),
     "share of blocks": (QWEN | {"busyBlocks": 1.5}, "busyBlocks"),
+    "hit curve": (QWEN | {"hitCurve": "yes"}, "hitCurve"),
     "idle": (QWEN | {"idleSeconds": 5}, "idleSeconds"),
     "kind": (QWEN | {"kind": "Deployment"}, "kind"),
     "an HPA with more than the most": (

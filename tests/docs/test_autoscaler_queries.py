@@ -9,7 +9,11 @@ from typing import Any, Final
 
 import yaml
 
+from cachefleet_controlplane.capacity.capacity_metrics import CapacityCollector
+from cachefleet_controlplane.capacity.capacity_report import CapacityReports
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet_metrics import FleetCollector
+from tests.controlplane.capacity.test_capacity_report import asked, models
 from tests.controlplane.fleet_views import fleet_view, worker_status
 from tests.docs.examples import ROOT, blocks
 
@@ -25,14 +29,18 @@ def queries() -> dict[str, str]:
 
 def _series() -> Iterator[tuple[str, frozenset[str]]]:
     view = fleet_view(worker_status("demo-0", waiting_tokens=1, backlog_seconds=1.0))
-    for family in FleetCollector(lambda: view).collect():
-        for sample in family.samples:
-            yield sample.name, frozenset(sample.labels)
+    reuses = PoolReuses()
+    asked(reuses, 200)
+    reports = CapacityReports(reuses, lambda: view, models, clock=lambda: 1.0)
+    for collector in (FleetCollector(lambda: view), CapacityCollector(reports.all)):
+        for family in collector.collect():
+            for sample in family.samples:
+                yield sample.name, frozenset(sample.labels)
 
 
 def test_every_series_of_a_query_exists_and_has_its_labels() -> None:
     known = dict(_series())
-    assert list(queries()) == ["active", "backlog", "tokens", "blocks"]
+    assert list(queries()) == ["active", "backlog", "tokens", "blocks", "desired"]
     for query in queries().values():
         for name, labels in re.findall(r"(cachefleet_\w+)\{([^}]*)\}", query):
             assert known[name] >= set(re.findall(r"(\w+)=", labels))
@@ -66,6 +74,8 @@ def test_an_adapter_s_rules_have_the_same_queries() -> None:
     assert _bare(told["cachefleet_pool_active"]) == _bare(page["active"])
     assert _bare(told["cachefleet_pool_backlog_seconds"]) == _bare(page["backlog"])
     assert _bare(told["cachefleet_pool_busy_blocks"]) == _bare(f"({page['blocks']}) * (({page['active']}) > bool 0)")
+    wanted = f"({page['desired']}) * (({page['active']}) > bool 0)"
+    assert _bare(told["cachefleet_pool_wanted_workers"]) == _bare(wanted)
     assert not [query for query in told.values() if "<<" in query]
 
 
