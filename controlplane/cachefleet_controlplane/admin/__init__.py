@@ -4,7 +4,6 @@ access_routes         whether requests without an API key are served
 admin_app             the FastAPI application of all routes
 admin_openapi         the OpenAPI document with its error responses
 auth_middleware       authorizes each request; bounds bodies
-capacity_routes       GET /capacity: other budgets and numbers of workers, and advice
 certification_routes  certified render profiles, and examining them
 explain_routes        POST /explain: what would be decided for a request
 findings_routes       GET /findings: what is wrong, and what to do
@@ -21,5 +20,5 @@ answers/              ETags, pages, JSON lines
 audit/                who changed what
 decisions/            past decisions: search, export, stream
 findings/             what is wrong and what to do
-history/              the last hour: tokens, lost hits, hot prefixes
+history/              the last hour: tokens, lost hits, hot prefixes, hit curves with advice
 """

@@ -17,7 +17,6 @@ from cachefleet_controlplane.admin.admin_openapi import ERRORS, with_problems
 from cachefleet_controlplane.admin.audit.audit_middleware import Audited
 from cachefleet_controlplane.admin.audit.audit_routes import audit_routes
 from cachefleet_controlplane.admin.auth_middleware import BodyBound, Guard
-from cachefleet_controlplane.admin.capacity_routes import Capacities, capacity_routes
 from cachefleet_controlplane.admin.certification_routes import Certifier, certificate_routes
 from cachefleet_controlplane.admin.decisions.decision_export import export_routes
 from cachefleet_controlplane.admin.decisions.decision_routes import decision_routes
@@ -28,6 +27,7 @@ from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.findings_routes import findings_routes
 from cachefleet_controlplane.admin.fleet_routes import AdminFleet, fleet_routes, routing_routes
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
+from cachefleet_controlplane.admin.history.capacity_routes import Capacities, capacity_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
 from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
