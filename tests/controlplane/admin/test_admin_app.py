@@ -15,7 +15,8 @@ from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.routing.reason_texts import CAUSES
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_operator.controlplane_client.pool_facts import Facts, block_bytes, cache_values, parse
+from cachefleet_core.fleet_status.cache_worth import cache_values
+from cachefleet_operator.controlplane_client.pool_facts import block_bytes, parse
 from tests.controlplane.admin.conftest import Doorkeeper, Still
 from tests.controlplane.fleet_views import CONTRACT, fleet_view
 from tests.controlplane.store.conftest import make_record
@@ -190,7 +191,7 @@ async def test_the_operator_finds_all_that_a_status_needs(client: httpx.AsyncCli
     assert known.contract is not None
     assert known.contract.fingerprint == CONTRACT.fingerprint()
     assert (known.hit_ratio.value, known.hit_ratio.window_seconds) == (0.7, 600)
-    assert (block_bytes(known), cache_values(Facts(known))["demo-0"]) == (4096, 12.5)
+    assert (block_bytes(known), cache_values(known.members)["demo-0"]) == (4096, 12.5)
     assert known.members[1].excluded
     assert known.members[1].differences[0].actual == "other"
 

@@ -26,7 +26,8 @@ def test_a_pool_whose_requests_are_known_has_its_curve_and_advice() -> None:
     assert one.now is not None
     assert [size.workers for size in one.by_workers] == [2 + more for more in MORE_WORKERS if more > -2]
     assert [size.budget_factor for size in one.by_budget] == list(BUDGETS)
-    assert (one.requests, one.served_ratio, one.sampled) == (pytest.approx(200, abs=1), 0.5, 1.0)
+    assert one.requests == pytest.approx(200, abs=1)
+    assert (one.served_ratio, one.sampled) == (0.5, 1.0)
     assert one.words
     assert one.desired_workers is not None
     assert (one.scale_in and one.scale_in.worker) == "demo-0"

@@ -170,7 +170,7 @@ def test_a_hit_ratio_below_its_objective_counts_once_enough_was_looked_up() -> N
 def capacity(action: str, *, desired: int, **changes: Any) -> CapacityFacts:
     then = SizeFacts(workers=desired)
     one = AdviceFacts(action=action, worth=True, words="words of it", size=then)
-    given = {"verdict": WORTH, "advice": (one,), "desired_workers": desired, "error": 0.012}
+    given: dict[str, Any] = {"verdict": WORTH, "advice": (one,), "desired_workers": desired, "error": 0.012}
     return CapacityFacts(pool="default/demo", now=SizeFacts(workers=2), **given | changes)
 
 
