@@ -39,6 +39,8 @@ CROWDED: Final = 0.9
 """Of the blocks beside the budget: where running requests use more they lack room."""
 STEPS: Final = 14
 """Of the search for a budget: to a ten-thousandth of the way."""
+INEXACT: Final = 0.01
+"""Of a step of budgets: what the search is off."""
 GIB: Final = 1024
 _ORDINALS: Final = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _ASKED_BY: Final = {
@@ -187,7 +189,7 @@ class _Options:
         each = self._measures.mib_of(self._measures.budget)
         wanted = factor * each
         unit = GIB if wanted >= 4 * GIB else 256 if wanted >= GIB else 16
-        return min(most, math.ceil(wanted / unit) * unit / each)
+        return min(most, math.ceil(wanted / unit - INEXACT) * unit / each)
 
     def _mib_more(self, factor: float) -> int:
         measures = self._measures

@@ -103,6 +103,11 @@ class HitCurve:
         return self.points([(workers, factor)])[0]
 
     def _room(self, workers: int, factor: float) -> float:
+        today = self._measures.workers
+        least = self._room_less_losses(today, factor) if workers > today else 0.0
+        return max(least, self._room_less_losses(workers, factor))  # a worker more takes no room away
+
+    def _room_less_losses(self, workers: int, factor: float) -> float:
         measures, losses = self._measures, self.losses
         room = measures.room(workers, measures.budget_of(factor))
         room = min(room, losses.used * max(1.0, factor))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.capacity.advice import LEAST_GAIN, MOST_ERROR, Advised, advise, mib
+from cachefleet_controlplane.capacity.advice import MOST_ERROR, Advised, advise, mib
 from cachefleet_controlplane.capacity.desired_workers import Desired, ScalingReason
 from cachefleet_controlplane.capacity.hit_curve import HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
@@ -116,7 +116,6 @@ def test_a_gain_below_the_curve_s_own_error_is_none() -> None:
     exact, off = (told(Requests(200_000, served=served)) for served in (0.0737, 0.0337))
     assert of(exact, MORE_WORKERS).points == pytest.approx(3.7, abs=0.1)
     assert "does the same" in of(exact, MORE_WORKERS).words
-    assert of(off, MORE_WORKERS).points > 100 * LEAST_GAIN * 0.5
     assert "does the same" not in of(off, MORE_WORKERS).words
     assert not of(off, MORE_WORKERS).worth
 

@@ -44,6 +44,12 @@ def test_losses_grow_with_the_number_of_workers_and_one_has_none() -> None:
     assert curve.at(8).hit_ratio == pytest.approx(0.672 * (1 - 0.02 / 0.352 * (7 / 8) / (3 / 4)), abs=1e-4)
 
 
+def test_losses_that_are_large_take_no_more_than_what_another_worker_brings() -> None:
+    curve = HitCurve(replace(POOL, workers=2, held=2200), Requests(served=0.05))
+    ratios = [point.hit_ratio for point in curve.points([(number, 1.0) for number in range(2, 9)])]
+    assert ratios == sorted(ratios)
+
+
 def test_workers_that_routing_leaves_empty_bring_nothing() -> None:
     curve = HitCurve(replace(POOL, held=3000), Requests(served=0.24))
     more, fewer, larger = curve.points([(8, 1.0), (3, 1.0), (4, 2.0)])

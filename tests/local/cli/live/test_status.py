@@ -82,8 +82,8 @@ def test_what_is_worth_doing_to_a_pool_and_which_worker_goes_first_are_told(api:
     assert status == 0, "advice is no fault"
     assert out.splitlines()[-4:] == [
         "",
-        "ADVICE    pool default/demo: a third worker: 61 -> 74 % hits (the curve's error: +1.2 points). Scaled",
-        "          in, demo-1 goes first: its cache is worth least",
+        "ADVICE    pool default/demo: a third worker: 61 -> 74 % hits (the curve's error: +1.2 points).",
+        "          Scaled in, demo-1 goes first: its cache is worth least",
         "ADVICE    pool default/other: not known yet: no worker",
     ]
     assert json.loads(as_json)["capacity"][0] == KNOWN
