@@ -5,6 +5,7 @@ pub mod memory;
 mod parts;
 pub mod relation;
 pub mod shape;
+pub mod volatile;
 pub mod words;
 
 pub use memory::PromptMemory;

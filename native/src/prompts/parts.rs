@@ -24,6 +24,9 @@ const CALLS: [&str; 3] = ["tool_calls", "function_call", "tool_call_id"];
 /// Gives what is known of a part's text by the text's digest, where it is known.
 pub trait Known {
     fn details(&self, digest: u64) -> Option<Arc<Details>>;
+
+    /// See a part's text, while it is there.
+    fn read(&self, _part: &Part, _text: &[u8]) {}
 }
 
 /// Reads shapes under one secret.
@@ -168,7 +171,9 @@ impl<K: Known> Reader<'_, K> {
         });
         let digest = keyed_digest(&text, self.secret);
         let details = self.known.details(digest).unwrap_or_else(|| Arc::new(self.details(&text, kind)));
-        Part { digest, name: 0, kind, role, index, bytes: number(text.len()), details }
+        let part = Part { digest, name: 0, kind, role, index, bytes: number(text.len()), details };
+        self.known.read(&part, &text);
+        part
     }
 
     fn details(&self, text: &[u8], kind: PartKind) -> Details {

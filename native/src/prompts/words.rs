@@ -70,19 +70,40 @@ pub fn words(text: &[u8], secret: u64) -> Vec<Word> {
     let mut found = Vec::with_capacity((text.len() / 6 + 1).min(MOST_WORDS));
     let mut at = 0;
     while at < text.len() && found.len() < MOST_WORDS {
-        let start = at;
-        let mut digits = 0;
-        while at < text.len() && within(text[at]) {
-            digits += usize::from(text[at].is_ascii_digit());
-            at += 1;
-        }
-        let word = trimmed(&text[start..at]);
+        let (word, digits, next) = next_word(text, at);
         if !word.is_empty() {
             found.push(Word::of(word, digits, secret));
         }
-        at += 1;
+        at = next;
     }
     found
+}
+
+/// Words as they are spelt, each with where in the text it begins, in bytes, and its class.
+pub fn spelt(text: &[u8]) -> impl Iterator<Item = (usize, &[u8], Class)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < text.len() {
+            let (word, digits, next) = next_word(text, at);
+            at = next;
+            if !word.is_empty() {
+                return Some((word.as_ptr() as usize - text.as_ptr() as usize, word, class(word, digits)));
+            }
+        }
+        None
+    })
+}
+
+/// The word that may begin at a place, without punctuation at its ends, its digits, and where the next one may begin.
+#[inline]
+fn next_word(text: &[u8], mut at: usize) -> (&[u8], usize, usize) {
+    let start = at;
+    let mut digits = 0;
+    while at < text.len() && within(text[at]) {
+        digits += usize::from(text[at].is_ascii_digit());
+        at += 1;
+    }
+    (trimmed(&text[start..at]), digits, at + 1)
 }
 
 /// A digest of the words in which each time, id and number is replaced by its class.

@@ -50,6 +50,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<digest::Digest>()?;
     module.add_class::<prompts::PromptMemory>()?;
     module.add_class::<prompts::PromptShape>()?;
+    module.add_function(wrap_pyfunction!(prompts::volatile_words, module)?)?;
     module.add_class::<report_taps::RemovalHistory>()?;
     module.add_class::<report_taps::ReportTaps>()?;
     module.add_class::<report_taps::ReportTap>()?;

@@ -3,6 +3,8 @@
 use super::ask::Ask;
 use super::errors::guard;
 use super::ints;
+use crate::prompts::volatile::{Volatile, volatile};
+use crate::prompts::words::Class;
 use crate::prompts::{self, Relation, Shape, keyed_digest};
 use crate::reader::Key;
 use pyo3::prelude::*;
@@ -22,6 +24,27 @@ impl PromptShape {
     fn text_bytes(&self) -> u64 {
         self.0.text_bytes()
     }
+
+    /// Its parts in their order: kind, role, number of the message or place among the tools, bytes.
+    #[getter]
+    fn parts(&self) -> Vec<(u8, u8, u32, u32)> {
+        self.0.parts.iter().map(|part| (part.kind as u8, part.role as u8, part.index, part.bytes)).collect()
+    }
+}
+
+/// A `Volatile`: kind and role of its part, the part's number; whether it is a time, and sure to change; characters of
+/// the part and bytes of the prompt before it.
+type Likely = ((u8, u8, u32), (bool, bool), (u32, u64));
+
+/// Times and ids in a request's prompt that are likely to be others in the next one; none of one without a shape.
+#[pyfunction]
+pub fn volatile_words(ask: &Ask) -> PyResult<Vec<Likely>> {
+    guard(|| Ok(volatile(&ask.members).unwrap_or_default().iter().map(likely).collect()))
+}
+
+fn likely(found: &Volatile) -> Likely {
+    let part = (found.kind as u8, found.role as u8, found.index);
+    (part, (found.class == Class::Time, found.sure), (found.characters, found.bytes_before))
 }
 
 /// Shapes of the latest prompts, in bounded memory.
