@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.apis.parse import understand
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.placement_decision import decide
@@ -19,17 +19,20 @@ from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import NO_MODEL, Request
 from cachefleet_controlplane.gateway.retry.attempt_plan import foreseen
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
+from cachefleet_controlplane.prompt_causes.prompt_lint import LintReport
 from cachefleet_controlplane.routing.decision import held_back
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON
-from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, parse_fields
+from cachefleet_controlplane.wire.json_members import FALSE, READ_ERRORS, Fields, parse_fields
 
 DRY_RUN: Final = "dry-run"
 """Id in the record of a dry run."""
 
 Whole = Callable[[Request], Awaitable[Request]]
 """Adds to a request the stored conversation that it continues."""
+Lint = Callable[[Request, str], LintReport]
+"""Tells what of a request's prompt a pool's workers will not serve from cache."""
 
 _endpoint = msgspec.json.Decoder(Endpoint)
 
@@ -37,10 +40,11 @@ _endpoint = msgspec.json.Decoder(Endpoint)
 class RouteLayer:
     """Answers with the decision alone: nothing is sent to a worker, counted in flight there, or queued."""
 
-    def __init__(self, context: GatewayContext, lookup: PromptLookup, whole: Whole) -> None:
+    def __init__(self, context: GatewayContext, lookup: PromptLookup, whole: Whole, lint: Lint) -> None:
         self._context = context
         self._lookup = lookup
         self._whole = whole
+        self._lint = lint
 
     async def __call__(self, request: Request) -> None:
         """Answer a client."""
@@ -49,7 +53,8 @@ class RouteLayer:
         request = await self.placed(request)
         decision = trace.decision = foreseen(request.gate, decide(self._context.fleet, request, every=True))
         request.describe(trace)
-        body = decision_body(trace.id, request.info, decision, request.rendering)
+        lint = self._lint(request, decision.pool) if request.info.lint else None
+        body = decision_body(trace.id, request.info, decision, request.rendering, lint)
         await arrival.reply.whole(200, [JSON, *decision_headers(trace.id, decision)], body)
 
     async def placed(self, request: Request) -> Request:
@@ -101,7 +106,19 @@ class Explainer:
 def parse_dry_run(body: bytes) -> RequestInfo:
     """Return what the body of a dry run says, for the endpoint that it is about. ApiError 400."""
     fields = parse_fields(body)
-    return understand(fields, _endpoint_of(fields))
+    endpoint, lint = _endpoint_of(fields), _asks_lint(fields)
+    if lint and endpoint not in GENERATING:
+        raise ApiError(400, f"`lint` is about {', '.join(GENERATING)}; not {endpoint}.", param="lint")
+    info = understand(fields, endpoint)
+    return replace(info, lint=True) if lint else info
+
+
+def _asks_lint(fields: Fields) -> bool:
+    """Whether a dry run has the member `lint`, which is removed. ApiError 400."""
+    given = bytes(fields.pop("lint", FALSE))
+    if given not in {b"true", b"false", b"null"}:
+        raise ApiError(400, "`lint` must be true or false.", param="lint")
+    return given == b"true"
 
 
 def _endpoint_of(fields: Fields) -> Endpoint:

@@ -104,7 +104,7 @@ def layers(parts: GatewayParts) -> Layers:
     hold = ColdStartLayer(_cold_starts(parts), partial(_by_sender, converse, picks))
     answer = AccountLayer(account, admit(parser_of, KeepAliveLayer(hold, memory_of), counts=True), traced=True)
 
-    route = RouteLayer(context, parts.lookup, converse.whole)
+    route = RouteLayer(context, parts.lookup, converse.whole, parts.prompts.lint)
     return Layers(
         answer,
         AccountLayer(account, admit(lambda _: parse_dry_run, route)),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from cachefleet_native import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.prompt_causes.prompt_lint import Severity
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
 from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER, PromptCacheRef
 
@@ -172,8 +173,10 @@ REQUESTS: Final[Mapping[str, Schema]] = {
             "messages": array_of(_MESSAGE),
             "prompt": {"anyOf": [TEXT, array_of(TOKEN)]},
             "input": {"anyOf": [TEXT, ITEMS]},
+            "lint": FLAG,
         },
-        about="Any of the other bodies; `endpoint` names the path where the body does not tell.",
+        about="Any of the other bodies; `endpoint` names the path where the body does not tell; `lint` asks what of "
+        "the prompt will not be cached.",
     ),
 }
 
@@ -236,6 +239,27 @@ ANSWERS: Final[Mapping[str, Schema]] = {
     "Health": listed(status={"const": "ok"}),
     "Version": listed(version=TEXT),
     "Models": listed(object={"const": "list"}, data=array_of(ref("Model"))),
+    "Lint": listed(
+        prompt_tokens=COUNT,
+        block_size=POSITIVE,
+        exact=FLAG,
+        compared=FLAG,
+        findings=array_of(
+            listed(
+                severity={"enum": [str(severity) for severity in Severity]},
+                cause=TEXT,
+                compared=FLAG,
+                part=TEXT,
+                role=TEXT,
+                index=COUNT,
+                character=optional(COUNT),
+                position=COUNT,
+                tokens=COUNT,
+                why=TEXT,
+                mend=TEXT,
+            )
+        ),
+    ),
     "Decision": listed(
         id=TEXT,
         object={"const": "cachefleet.decision"},
@@ -252,7 +276,8 @@ ANSWERS: Final[Mapping[str, Schema]] = {
         prompt_tokens=COUNT,
         predicted_tokens=COUNT,
         candidates=ITEMS,
-    ),
+    )
+    | {"description": "With `lint`, as a schema of that name, where the request asks for it."},
 }
 
 ERRORS: Final[Mapping[str, Schema]] = {

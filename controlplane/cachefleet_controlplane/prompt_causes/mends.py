@@ -25,6 +25,16 @@ WHY: Final[Mapping[PromptCause, str]] = {
     PromptCause.NEW: "No earlier prompt had it.",
     PromptCause.NOT_EXAMINED: "Too few tokens to look for a cause, or a body whose parts are not known.",
 }
+LIKELY: Final[Mapping[str, str]] = {
+    PromptCause.TIME: "A time or date: what follows is computed again whenever it is another.",
+    PromptCause.ID: "An id or a counter: what follows is computed again whenever it is another.",
+    PromptCause.IMAGE: "An image or other medium: what follows is computed again whenever it is another.",
+    PromptCause.PARAMETERS: "Members that the template reads: the whole prompt is another where they are others.",
+    PromptCause.SALT: "A salt of its own: blocks are shared with requests of the same one alone.",
+    PromptCause.NOT_EXAMINED: "The parts of this prompt are not known: too many, too large, or none.",
+    "last_block": "What follows the last whole block, and the last token: no engine serves these.",
+}
+"""Why something keeps tokens from being served, told by its form alone."""
 _MENDS: Final[Mapping[PromptCause, str]] = {
     PromptCause.TIME: "move the time or date in {part} behind what stays the same, or round it to the day",
     PromptCause.ID: "move the id or counter in {part} behind what stays the same, or leave it out",

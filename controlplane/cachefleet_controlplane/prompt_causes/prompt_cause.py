@@ -97,7 +97,7 @@ _CAUSES: Final[Mapping[Difference, PromptCause]] = {
     Difference.EDITED: PromptCause.HISTORY_EDITED,
 }
 """Differences of parts that can be mended; of the others the template may tell."""
-_LEADING: Final = frozenset({PartKind.TOOL, PartKind.SYSTEM})
+LEADING: Final = frozenset({PartKind.TOOL, PartKind.SYSTEM})
 """Parts whose order in the prompt is the template's: some write tools first, others the system text."""
 ROLES: Final = ("", "system", "user", "assistant", "tool")
 """Of messages, by native code's numbers."""
@@ -193,7 +193,7 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
     cause = _CAUSES.get(relation.difference)
     if cause is not None:
-        worth = same + missing if relation.part in _LEADING else same
+        worth = same + missing if relation.part in LEADING else same
         if worth >= LEAST_TOKENS:
             return cause, worth
     return _of_template(relation, prompt, missing) if missing else (PromptCause.NEW, 0)

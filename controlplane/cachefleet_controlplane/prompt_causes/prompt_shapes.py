@@ -48,6 +48,10 @@ class PromptShapes:
         """What reads shapes."""
         return self._memory
 
+    def keep(self, line: str, shape: PromptShape, keys: bytes, tokens: int) -> None:
+        """Remember a prompt of so many tokens."""
+        self._memory.keep(line, shape, keys, tokens)
+
     def ended(
         self, line: str, shape: PromptShape | None, keys: bytes, prompt: Examined
     ) -> tuple[tuple[PromptLoss, ...], Relation | None]:
@@ -57,11 +61,12 @@ class PromptShapes:
         """
         if shape is None:
             return not_examined(prompt.first_seen), None
-        relation = self._nearest(line, shape, keys) if prompt.first_seen >= LEAST_TOKENS else None
-        self._memory.keep(line, shape, keys, prompt.prompt_tokens)
+        relation = self.nearest(line, shape, keys) if prompt.first_seen >= LEAST_TOKENS else None
+        self.keep(line, shape, keys, prompt.prompt_tokens)
         return prompt_losses(relation, prompt), relation
 
-    def _nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:
+    def nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:
+        """A prompt's relation to its nearest earlier one on its line; None where none has anything in common."""
         found = self._memory.nearest(line, shape, keys)
         if found is None:
             return None

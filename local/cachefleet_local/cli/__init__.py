@@ -11,6 +11,7 @@ admin_client        HTTP client of the admin API
 answers             asks the admin API, prints its answer
 command_table       all commands, each imported when it is run
 completion          names for the shell's completion
+gateway_client      HTTP client of a gateway
 listing             items as a table, JSON, YAML or names
 options             options that commands share
 quick_values        values of options without pydantic

@@ -66,6 +66,7 @@ TABLE: Final = {
     "workers": Entry("commands.fleet_commands", "List workers."),
     "decisions": Entry("commands.fleet_commands", "List the latest decisions."),
     "explain": Entry("explanation.explain", "Explain a decision."),
+    "lint": Entry("commands.lint", "What of a prompt will not be cached."),
     "tenants": Entry("tenants.tenant_commands", "Tenants, their API keys, and what they used."),
     "flush": Entry("commands.flush", "Evict idle cached blocks."),
     "simulate": Entry("commands.simulate", "Try another policy, budget or number of workers."),

@@ -38,7 +38,7 @@ pub struct Volatile {
     pub sure: bool,
     /// Characters of the part before it.
     pub characters: u32,
-    /// Bytes of the prompt's text before it.
+    /// Bytes of the prompt's text before it, without media.
     pub bytes_before: u64,
 }
 
@@ -67,8 +67,8 @@ impl Known for Seen {
     fn read(&self, part: &Part, text: &[u8]) {
         let mut read = self.0.borrow_mut();
         let before = read.bytes;
-        read.bytes += u64::from(part.bytes);
         if part.kind != PartKind::Media {
+            read.bytes += u64::from(part.bytes);
             for (at, class, sure) in of_text(text).take(MOST_TOLD - read.found.len().min(MOST_TOLD)) {
                 let characters = text[..at].iter().filter(|byte| **byte & 0xC0 != 0x80).count();
                 let characters = u32::try_from(characters).unwrap_or(u32::MAX);

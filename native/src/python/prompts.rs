@@ -25,6 +25,12 @@ impl PromptShape {
         self.0.text_bytes()
     }
 
+    /// Whether the request has members that change what a template makes of the same parts.
+    #[getter]
+    fn parameters(&self) -> bool {
+        self.0.parameters != 0
+    }
+
     /// Its parts in their order: kind, role, number of the message or place among the tools, bytes.
     #[getter]
     fn parts(&self) -> Vec<(u8, u8, u32, u32)> {

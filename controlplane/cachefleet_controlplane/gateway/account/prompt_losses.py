@@ -18,6 +18,7 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
     PromptLoss,
     Relation,
 )
+from cachefleet_controlplane.prompt_causes.prompt_lint import BLOCK_SIZE, LintReport, PromptSize, lint
 from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause
@@ -57,12 +58,27 @@ class PromptLosses:
                 first_seen=first_seen,
                 servable=min(levels.servable_tokens, levels.prompt_tokens),
             )
-            line = f"{decision.pool} {trace.model} {trace.tenant}"
+            line = _line(decision.pool, trace.model, trace.tenant)
             found, relation = self.shapes.ended(line, shape, trace.keys, prompt)
             losses = tuple([_record(one, relation, trace.block_size) for one in found])
         places = [(Place(PromptCause(one.cause), one.part, one.role), one.tokens) for one in losses]
         self.ledger.add((decision.pool, trace.tenant), levels.prompt_tokens, places, now=self._wall())
         return losses
+
+    def lint(self, request: Request, pool: str) -> LintReport:
+        """What of a request's prompt will not be served, beside the tenant's earlier ones of a pool; keeps nothing."""
+        prompt, ask = request.prompt, request.info.ask
+        shape = self.shapes.read.shape(ask, request.salt)
+        if prompt.knowledge is not Knowledge.EXACT or shape is None:
+            return lint(ask, shape, PromptSize.estimated(shape, prompt.block_size or BLOCK_SIZE), None)
+        size = PromptSize(tokens=prompt.tokens, block_size=prompt.block_size, exact=True)
+        line = _line(pool, request.model.name, request.tenant.name)
+        return lint(ask, shape, size, self.shapes.nearest(line, shape, prompt.keys))
+
+
+def _line(pool: str, model: str, tenant: str) -> str:
+    """Prompts that are compared with each other."""
+    return f"{pool} {model} {tenant}"
 
 
 def _record(loss: PromptLoss, relation: Relation | None, block_size: int) -> PromptLossRecord:

@@ -89,6 +89,8 @@ class RequestInfo(Struct, frozen=True):
     It does that for some requests with ``echo``, which all count as such.
     """
     echo: bool = False
+    lint: bool = False
+    """Of a dry run: its client asks what of the prompt will not be served from cache."""
 
     @property
     def fields(self) -> Fields:

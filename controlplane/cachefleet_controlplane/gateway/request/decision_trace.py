@@ -14,6 +14,7 @@ from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
 from cachefleet_controlplane.gateway.handles.sending import HandleOutcome
 from cachefleet_controlplane.gateway.request.rendered_prompt import Rendering
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
+from cachefleet_controlplane.prompt_causes.prompt_lint import LintReport
 from cachefleet_controlplane.routing.decision import CandidateScore, Decision
 from cachefleet_controlplane.routing.later_scores import LaterScores
 from cachefleet_controlplane.store.decision_records import (
@@ -48,12 +49,15 @@ def decision_headers(decision_id: str, decision: Decision | None) -> list[Header
     return headers
 
 
-def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rendering: Rendering) -> bytes:
-    """Return a decision with all candidates as JSON, for the tenant that asks.
+def decision_body(
+    decision_id: str, info: RequestInfo, decision: Decision, rendering: Rendering, lint: LintReport | None = None
+) -> bytes:
+    """Return a decision with all candidates as JSON, for the tenant that asks, with what a lint has found.
 
     Nothing of the prompt but its length; of workers their names and what they hold of this prompt, not their addresses,
     nor the load that others cause there.
     """
+    found = {} if lint is None else {"lint": lint}
     return msgspec.json.encode(
         {
             "id": decision_id,
@@ -73,6 +77,7 @@ def decision_body(decision_id: str, info: RequestInfo, decision: Decision, rende
             "predicted_tokens": decision.predicted_tokens,
             "candidates": [_candidate(score, chosen=score.id == decision.id) for score in decision.scores],
         }
+        | found
     )
 
 

@@ -7,6 +7,7 @@ fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``
 flush               ``cachefleet flush``: evicts cached blocks
 import_pools        ``cachefleet import``: pools of other projects' manifests
 kubectl_plugin      ``kubectl cachefleet``
+lint                ``cachefleet lint``: what of a prompt will not be served from cache
 simulate            ``cachefleet simulate``: another policy, budget or number of workers
 up                  a fleet in the foreground
 up_command          ``cachefleet up``: its options

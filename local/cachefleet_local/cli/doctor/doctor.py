@@ -100,10 +100,12 @@ def hit(
 
     Exit status 1 where no model is served in time, a request fails, or the second turn is no hit.
     """
-    from cachefleet_local.cli.doctor import hit_probe  # noqa: PLC0415 - the one command here that needs aiohttp
+    # The one command here that needs aiohttp.
+    from cachefleet_local.cli.doctor import hit_probe  # noqa: PLC0415
+    from cachefleet_local.cli.gateway_client import gateway_access  # noqa: PLC0415
 
     gateway = gateway or local_gateway(ctx.obj) or GATEWAY
-    access = hit_probe.gateway_access(gateway, os.environ.get(api_key_env, ""), certificate)
+    access = gateway_access(gateway, os.environ.get(api_key_env, ""), certificate)
     turns = hit_probe.probed(access, model=model, wait_seconds=wait)
     typer.echo(listing(turns, hit_probe.HITS, output))
     if lacking := hit_probe.shortcomings(turns):
