@@ -144,7 +144,8 @@ def lint_alone(ask: Ask, earlier: Ask | None, *, block_size: int, salted: bool =
         relation = shapes.nearest("", shape, b"")
     if relation is not None:
         tokens = relation.before * size.tokens // max(1, relation.before + relation.after)
-        relation = replace(relation, blocks=tokens // block_size)
+        other = relation.parameters or relation.salt
+        relation = replace(relation, blocks=0 if other else tokens // block_size)
     return lint(ask, shape, size, relation, salted=salted)
 
 
@@ -173,7 +174,11 @@ def _volatile(ask: Ask, shape: PromptShape, size: PromptSize, relation: Relation
     for (kind, role, index), (is_time, sure), (character, before) in volatile_words(ask):
         part, cause = PartKind(kind), PromptCause.TIME if is_time else PromptCause.ID
         begins, tokens = _behind(before, shape, size)
-        if (part, index, cause) in told or tokens < LEAST_TOKENS or not _stays(part, shape, before, sure=sure):
+        if (
+            (part, index, cause) in told
+            or tokens < LEAST_TOKENS
+            or not _stays(part, shape, before, dated=is_time and sure)
+        ):
             continue
         told.add((part, index, cause))
         same = relation is not None and before < relation.before
@@ -181,12 +186,12 @@ def _volatile(ask: Ask, shape: PromptShape, size: PromptSize, relation: Relation
         yield _finding(cause, begins, tokens, (part, role, index), severity=severity, character=character)
 
 
-def _stays(part: PartKind, shape: PromptShape, before: int, *, sure: bool) -> bool:
+def _stays(part: PartKind, shape: PromptShape, before: int, *, dated: bool) -> bool:
     """Whether a part should be the same in the next prompt at that place: messages are new by their nature."""
     if part in LEADING:
         return True
     leads = PartKind(shape.parts[0][0]) not in LEADING
-    return leads and sure and part is PartKind.TEXT and before < FIRST_BYTES
+    return leads and dated and part is PartKind.TEXT and before < FIRST_BYTES
 
 
 def _of_form(shape: PromptShape, size: PromptSize, *, salted: bool) -> Iterator[Finding]:

@@ -79,14 +79,18 @@ impl Known for Seen {
     }
 }
 
-/// Where in a text times and ids begin, in bytes; one of several words is told once.
+/// Where in a text times and ids begin, in bytes; those of several words, or close to each other, are told once.
 fn of_text(text: &[u8]) -> impl Iterator<Item = (usize, Class, bool)> {
     let mut before: [&[u8]; BEFORE] = [b""; BEFORE];
-    let mut told = 0;
+    let mut told = [None; 2];
     spelt(text).enumerate().filter_map(move |(number, (at, word, class))| {
-        let found = judged(word, class, &before).filter(|_| told == 0 || number - told > BEFORE);
-        if found.is_some() {
-            told = number.max(1);
+        let mut found = judged(word, class, &before);
+        if let Some((class, _)) = found {
+            let last = &mut told[usize::from(class == Class::Time)];
+            if last.is_some_and(|last| number - last <= BEFORE) {
+                found = None;
+            }
+            *last = Some(number);
         }
         before.rotate_left(1);
         before[BEFORE - 1] = word;
@@ -155,6 +159,8 @@ mod tests {
         ] {
             assert_eq!(told(text), [(Class::Id, true)], "{text}");
         }
+        let both = told("Now: 2026-11-27 09:05. Session 3f2504e0-4f89-11d3-9a0c-0305e82c3301.");
+        assert_eq!(both, [(Class::Time, true), (Class::Id, true)]);
         assert_eq!(told("Rules as of 2026-01-15 apply"), [(Class::Time, false)]);
     }
 
