@@ -114,7 +114,7 @@ fn judged(word: &[u8], class: Class, before: &[&[u8]]) -> Option<(Class, bool)> 
 
 /// A stamp, or a time of day with seconds.
 fn to_the_second(word: &[u8]) -> bool {
-    let clock = word.iter().filter(|byte| **byte == b':').count() >= 2;
+    let clock = memchr::memchr_iter(b':', word).count() >= 2;
     clock || word.len() >= 10 && word.iter().all(u8::is_ascii_digit)
 }
 
