@@ -12,7 +12,7 @@ from typing import Any, Final
 from cachefleet_native import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.prompt_causes.prompt_lint import Severity
+from cachefleet_controlplane.prompt_causes.prompt_lint import LintSeverity
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
 from cachefleet_core.continuation import APPEND_MEMBER, REF_MEMBER, RETURN_MEMBER, PromptCacheRef
 
@@ -246,7 +246,7 @@ ANSWERS: Final[Mapping[str, Schema]] = {
         compared=FLAG,
         findings=array_of(
             listed(
-                severity={"enum": [str(severity) for severity in Severity]},
+                severity={"enum": [str(severity) for severity in LintSeverity]},
                 cause=TEXT,
                 compared=FLAG,
                 part=TEXT,

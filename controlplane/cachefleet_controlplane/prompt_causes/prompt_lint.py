@@ -40,7 +40,7 @@ FIRST_BYTES: Final = 512
 """Of a prompt without tools and system text: a time among them is its author's, later ones are its content."""
 
 
-class Severity(StrEnum):
+class LintSeverity(StrEnum):
     """How much a finding matters."""
 
     WARNING = "warning"
@@ -69,10 +69,10 @@ class PromptSize(Struct, frozen=True, kw_only=True):
         return cls(tokens=tokens, block_size=block_size, exact=False)
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class LintFinding(Struct, frozen=True, kw_only=True):
     """One thing that keeps tokens from being served from cache."""
 
-    severity: Severity
+    severity: LintSeverity
     cause: str
     """A ``PromptCause``, or LAST_BLOCK."""
     compared: bool
@@ -100,12 +100,12 @@ class LintReport(Struct, frozen=True, kw_only=True):
     """Tokens are counted; else they are estimated by bytes."""
     compared: bool
     """There was an earlier prompt to compare with."""
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
 
     @property
     def warnings(self) -> int:
         """How many findings are more than notes."""
-        return sum(one.severity is Severity.WARNING for one in self.findings)
+        return sum(one.severity is LintSeverity.WARNING for one in self.findings)
 
 
 def lint(
@@ -120,7 +120,7 @@ def lint(
     else:
         changed = list(_changed(relation, size))
         found = [*changed, *_volatile(ask, shape, size, relation), *_of_form(shape, size, salted=salted), *_end(size)]
-    found.sort(key=lambda one: (one.severity is Severity.NOTE, -one.tokens, one.position))
+    found.sort(key=lambda one: (one.severity is LintSeverity.NOTE, -one.tokens, one.position))
     return LintReport(
         prompt_tokens=size.tokens,
         block_size=size.block_size,
@@ -149,7 +149,7 @@ def lint_alone(ask: Ask, earlier: Ask | None, *, block_size: int, salted: bool =
     return lint(ask, shape, size, relation, salted=salted)
 
 
-def _changed(relation: Relation | None, size: PromptSize) -> Iterator[Finding]:
+def _changed(relation: Relation | None, size: PromptSize) -> Iterator[LintFinding]:
     """What is another than in the earlier prompt, by the rules for requests that have ended."""
     if relation is None:
         return
@@ -163,10 +163,10 @@ def _changed(relation: Relation | None, size: PromptSize) -> Iterator[Finding]:
     for loss in prompt_losses(relation, prompt):
         if loss.cause not in NOT_MENDED:
             place = (relation.part, relation.role, relation.index)
-            yield _finding(loss.cause, begins, loss.tokens, place, severity=Severity.WARNING, compared=True)
+            yield _finding(loss.cause, begins, loss.tokens, place, severity=LintSeverity.WARNING, compared=True)
 
 
-def _volatile(ask: Ask, shape: PromptShape, size: PromptSize, relation: Relation | None) -> Iterator[Finding]:
+def _volatile(ask: Ask, shape: PromptShape, size: PromptSize, relation: Relation | None) -> Iterator[LintFinding]:
     """The first time and the first id of each part that should stay the same."""
     told = set()
     if relation is not None and relation.difference is not relation.difference.NONE:
@@ -182,7 +182,7 @@ def _volatile(ask: Ask, shape: PromptShape, size: PromptSize, relation: Relation
             continue
         told.add((part, index, cause))
         same = relation is not None and before < relation.before
-        severity = Severity.WARNING if sure and not same else Severity.NOTE
+        severity = LintSeverity.WARNING if sure and not same else LintSeverity.NOTE
         yield _finding(cause, begins, tokens, (part, role, index), severity=severity, character=character)
 
 
@@ -194,7 +194,7 @@ def _stays(part: PartKind, shape: PromptShape, before: int, *, dated: bool) -> b
     return leads and dated and part is PartKind.TEXT and before < FIRST_BYTES
 
 
-def _of_form(shape: PromptShape, size: PromptSize, *, salted: bool) -> Iterator[Finding]:
+def _of_form(shape: PromptShape, size: PromptSize, *, salted: bool) -> Iterator[LintFinding]:
     """What changes all that follows where it is another: a medium, parameters, a salt."""
     before = 0
     for kind, role, index, length in shape.parts:
@@ -210,7 +210,7 @@ def _of_form(shape: PromptShape, size: PromptSize, *, salted: bool) -> Iterator[
         yield _finding(PromptCause.SALT, 0, size.servable)
 
 
-def _end(size: PromptSize) -> Iterator[Finding]:
+def _end(size: PromptSize) -> Iterator[LintFinding]:
     """What follows the last whole block; an estimate does not tell."""
     if size.exact and size.tokens:
         yield _finding(LAST_BLOCK, size.servable, size.tokens - size.servable)
@@ -234,14 +234,14 @@ def _finding(
     tokens: int,
     place: tuple[PartKind, int, int] = (PartKind.NONE, 0, 0),
     *,
-    severity: Severity = Severity.NOTE,
+    severity: LintSeverity = LintSeverity.NOTE,
     character: int | None = None,
     compared: bool = False,
-) -> Finding:
+) -> LintFinding:
     part, role, index = place
     named = PARTS[part]
     known = PromptCause(cause) if cause != LAST_BLOCK else None
-    return Finding(
+    return LintFinding(
         severity=severity,
         cause=str(cause),
         compared=compared,

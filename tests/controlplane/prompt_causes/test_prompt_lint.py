@@ -15,10 +15,10 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import LEAST_TOKENS, Pro
 from cachefleet_controlplane.prompt_causes.prompt_lint import (
     BYTES_A_TOKEN,
     LAST_BLOCK,
-    Finding,
+    LintFinding,
     LintReport,
     PromptSize,
-    Severity,
+    LintSeverity,
     lint,
     lint_alone,
 )
@@ -44,7 +44,7 @@ def alone(body: Body, *, earlier: Body | None = None, endpoint: Endpoint = Endpo
 
 
 def warned(report: LintReport) -> list[tuple[str, str, int | None]]:
-    return [(one.cause, one.part, one.character) for one in report.findings if one.severity is Severity.WARNING]
+    return [(one.cause, one.part, one.character) for one in report.findings if one.severity is LintSeverity.WARNING]
 
 
 def test_a_time_and_an_id_in_the_system_text_are_told_with_place_and_cost() -> None:
@@ -77,7 +77,7 @@ def test_prompts_that_stay_the_same_have_no_warning(body: Body) -> None:
 
 def test_a_date_that_may_never_change_is_a_note() -> None:
     [note] = alone(chat(f"Rules as of 2026-01-15. {RULES}")).findings
-    assert (note.severity, note.cause) == (Severity.NOTE, "time")
+    assert (note.severity, note.cause) == (LintSeverity.NOTE, "time")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_media_parameters_and_salts_are_notes() -> None:
 
 def test_what_has_no_parts_is_told_so() -> None:
     [one] = alone({"prompt": [1] * 5000}, endpoint=Endpoint.COMPLETIONS).findings
-    assert (one.severity, one.cause) == (Severity.NOTE, PromptCause.NOT_EXAMINED)
+    assert (one.severity, one.cause) == (LintSeverity.NOTE, PromptCause.NOT_EXAMINED)
 
 
-def compared(body: Body, earlier: Body) -> tuple[LintReport, Finding]:
+def compared(body: Body, earlier: Body) -> tuple[LintReport, LintFinding]:
     report = alone(body, earlier=earlier)
     [found] = [one for one in report.findings if one.compared]
     assert report.compared
-    assert found.severity is Severity.WARNING
+    assert found.severity is LintSeverity.WARNING
     return report, found
 
 
@@ -133,9 +133,9 @@ def test_what_an_earlier_request_had_otherwise_is_a_warning(cause: PromptCause) 
 def test_what_an_earlier_request_has_the_same_is_no_warning() -> None:
     body = conversation(random.Random(2))
     first = [one.severity for one in alone(body).findings]
-    assert first == [Severity.WARNING, Severity.WARNING]
+    assert first == [LintSeverity.WARNING, LintSeverity.WARNING]
     again = alone(body | {"messages": [*body["messages"], ASKED]}, earlier=body)
-    assert [one.severity for one in again.findings] == [Severity.NOTE, Severity.NOTE]
+    assert [one.severity for one in again.findings] == [LintSeverity.NOTE, LintSeverity.NOTE]
 
 
 def test_a_counted_prompt_has_exact_positions_and_an_end() -> None:
