@@ -17,8 +17,8 @@ from cachefleet_controlplane.prompt_causes.prompt_lint import (
     LAST_BLOCK,
     LintFinding,
     LintReport,
-    PromptSize,
     LintSeverity,
+    PromptSize,
     lint,
     lint_alone,
 )
