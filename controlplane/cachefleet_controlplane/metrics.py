@@ -21,6 +21,7 @@ TASKS: Final = (
     "examiner",
     "gateway",
     "history",
+    "leases",
     "loads",
     "objectives",
     "pools",

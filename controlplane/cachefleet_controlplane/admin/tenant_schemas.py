@@ -54,11 +54,10 @@ class NewTenant(Schema):
     requests_at_once: Number | None = None
     """On each replica of the control plane; null is no limit."""
     tokens_per_minute: Number | None = None
-    """Prompt tokens computed and tokens generated, on each replica; null is no limit."""
+    """Prompt tokens computed and tokens generated; null is no limit."""
     requests_per_minute: Number | None = None
-    """On each replica; null is no limit."""
     tokens_per_day: Tokens | None = None
-    """As of a minute, in a day of UTC and on all replicas together; null is no limit."""
+    """As of a minute, in a day of UTC; null is no limit."""
     tokens_per_month: Tokens | None = None
     spend_per_day: Spend | None = None
     """What may be charged in a day of UTC at the pools' prices, in their currency; null is no limit."""

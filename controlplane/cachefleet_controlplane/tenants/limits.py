@@ -1,18 +1,27 @@
-"""One tenant's requests in flight, and requests and tokens of the last minute, against its limits. Pure; seconds."""
+"""One tenant's requests in flight, and what it may ask and spend in a minute, against its limits. Pure; seconds.
+
+A limit of a minute is a token bucket: it holds the limit, and refills by a sixtieth of it each second. So in any ``t``
+seconds at most ``limit * (1 + t / 60)`` is let in, and as much as ``limit * t / 60`` where more is asked all the time.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from enum import StrEnum
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import Final
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas, Report
 from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
 
-WINDOW_SECONDS: Final = 60
+MINUTE: Final = 60
 RETRY_SECONDS: Final = 1
 """Retry-After where too many requests are in flight: nobody knows when one will end."""
+DEMAND_SECONDS: Final = 1.0
+"""In which a tenant's demand of requests, once asked, is half forgotten."""
+LEAST_DEMAND: Final = 0.001
+"""That of one request after 10 s; with less a lease is given up."""
+_ROUNDING: Final = 1e-6
 
 
 class Limit(StrEnum):
@@ -27,91 +36,167 @@ class Limit(StrEnum):
     SPEND_PER_MONTH = "spend_per_month"
 
 
-class Spent:
-    """Tokens or requests of the last minute by the whole second they were spent in: at most WINDOW_SECONDS entries."""
+class MinuteBucket:
+    """What this replica may use of one limit of a minute, in tokens or requests: a token bucket of its own, of
+    ``share`` of the limit, which is all of it unless replicas share.
+    """
 
-    __slots__ = ("_seconds", "total")
+    __slots__ = ("_at", "free", "last", "leased", "level", "limit", "share", "told", "total")
 
     def __init__(self) -> None:
-        self._seconds: deque[tuple[int, int]] = deque()
+        self.limit: int | None = None
+        self.share = 1.0
+        self.level = 0.0
+        """What may be used now; below 0 where more was used than there was."""
+        self.free = 0.0
+        """What nobody had been given when replicas last exchanged leases."""
         self.total = 0
+        """All that was ever counted."""
+        self.told = 0
+        """That of it which other replicas know of."""
+        self.leased = False
+        """Whether other replicas must be told before it is forgotten."""
+        self.last = -inf
+        """When anything was counted last."""
+        self._at = 0.0
 
-    def add(self, tokens: int, now: float) -> None:
-        """Count tokens as spent at ``now``."""
-        self.expire(now)
-        second = floor(now)
-        if self._seconds and self._seconds[-1][0] >= second:
-            second, before = self._seconds.pop()
-            self._seconds.append((second, before + tokens))
-        else:
-            self._seconds.append((second, tokens))
-        self.total += tokens
+    def hold_to(self, limit: int | None, now: float, lease: Lease | None = None) -> None:
+        """Take a limit, new or changed; ``lease`` is what there is of it at first where replicas share it."""
+        if limit == self.limit:
+            return
+        if limit is None or self.limit is None:
+            self._begin(float(limit or 0), now, lease)
+        elif not self.leased:
+            self._refill(now)
+            self.level += limit - self.limit
+        self.limit = limit
 
-    def expire(self, now: float) -> None:
-        """Drop what was spent WINDOW_SECONDS ago or earlier."""
-        while self._seconds and self._seconds[0][0] + WINDOW_SECONDS <= now:
-            self.total -= self._seconds.popleft()[1]
+    def _begin(self, limit: float, now: float, lease: Lease | None) -> None:
+        """Forget what was used without a limit."""
+        self.leased, self.told, self._at = lease is not None, self.total, now
+        self.level, self.share, self.free = limit, 1.0, 0.0
+        if lease is not None:
+            self.level, self.share, self.free = lease.stock, lease.share, lease.free
 
-    def room(self, limit: int, now: float) -> Room:
-        """What a limit leaves."""
-        self.expire(now)
-        reset = self._seconds[-1][0] + WINDOW_SECONDS - now if self._seconds else 0.0
-        return Room(limit, max(0, limit - self.total), reset)
+    def take(self, lease: Lease, now: float) -> None:
+        """Hold to a lease from now on, less what was used since it was asked for."""
+        self.level, self.share, self.free = lease.stock - (self.total - lease.total), lease.share, lease.free
+        self.told, self._at = lease.total, now
 
-    def wait(self, limit: int, now: float) -> int:
-        """Whole seconds until less than ``limit`` of the tokens spent by ``now`` are left in the window; 0 where that
-        is so.
-        """
-        self.expire(now)
-        left, until = self.total, now
-        for second, tokens in self._seconds:
-            if left < limit:
-                break
-            left -= tokens
-            until = second + WINDOW_SECONDS
-        return ceil(until - now)
+    def add(self, amount: int, now: float) -> None:
+        """Count what was used at ``now``."""
+        if not amount:
+            return
+        self.total += amount
+        self.last = now
+        if self.limit is not None:
+            self._refill(now)
+            self.level -= amount
+
+    def wait(self, now: float) -> int:
+        """Whole seconds until there is room for one more; 0 where there is."""
+        self._refill(now)
+        if self.limit is None or self.level >= 1 - _ROUNDING:
+            return 0
+        return max(1, ceil((1 - self.level - self.free) * MINUTE / self.limit - _ROUNDING))
+
+    def room(self, now: float) -> Room | None:
+        """What the limit leaves, of what nobody was given, too; None where there is none."""
+        limit = self.limit
+        if limit is None:
+            return None
+        self._refill(now)
+        left = min(float(limit), self.level + self.free)
+        return Room(limit, max(0, floor(left + _ROUNDING)), (limit - left) * MINUTE / limit)
+
+    def idle(self, now: float) -> bool:
+        """Whether it is as if nothing had ever been used."""
+        if self.leased or self.last > now - MINUTE:
+            return False
+        self._refill(now)
+        return self.limit is None or self.level >= self.limit
+
+    def _refill(self, now: float) -> None:
+        if now > self._at:
+            most = self.share * (self.limit or 0)
+            if self.level < most:
+                self.level = min(most, self.level + (now - self._at) * most / MINUTE)
+            self._at = now
 
 
 class TenantLoad:
-    """One tenant's requests in flight, and what it has spent in the last minute."""
+    """One tenant's requests in flight, and what it may ask and spend in a minute."""
 
-    __slots__ = ("asked", "limited", "requests", "spent", "tenant")
+    __slots__ = ("_demand", "_demand_at", "asked", "limited", "requests", "spent", "tenant", "tried")
 
     def __init__(self) -> None:
         self.requests = 0
-        self.spent = Spent()
+        self.spent = MinuteBucket()
         """Tokens."""
-        self.asked = Spent()
+        self.asked = MinuteBucket()
         """Requests; counted only where they are limited."""
         self.tenant: TenantRecord | None = None
         self.limited = False
         """Whether ``tenant`` has any limit."""
+        self.tried = 0
+        """Requests that limits were asked about since the demand was read."""
+        self._demand, self._demand_at = 0.0, 0.0
 
-    def hold_to(self, tenant: TenantRecord) -> None:
+    @property
+    def buckets(self) -> tuple[tuple[Limit, MinuteBucket], ...]:
+        """Its limits of a minute."""
+        return (Limit.REQUESTS_PER_MINUTE, self.asked), (Limit.TOKENS_PER_MINUTE, self.spent)
+
+    def hold_to(self, tenant: TenantRecord, now: float, others: OtherReplicas) -> None:
         """Take the limits of a tenant's present record."""
         self.tenant = tenant
         self.limited = any(getattr(tenant, limit) is not None for limit in Limit)
+        for limit, bucket in self.buckets:
+            most = getattr(tenant, limit)
+            bucket.hold_to(most, now, None if most is None else others.first(tenant.name, limit, most))
 
     def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
         """The limit that one more request would exceed, and the seconds to wait; None where there is none."""
+        self.tried += 1
         if tenant.requests_at_once is not None and self.requests >= tenant.requests_at_once:
             return Limit.REQUESTS_AT_ONCE, RETRY_SECONDS
-        if tenant.requests_per_minute is not None and (wait := self.asked.wait(tenant.requests_per_minute, now)):
+        if tenant.requests_per_minute is not None and (wait := self.asked.wait(now)):
             return Limit.REQUESTS_PER_MINUTE, wait
-        if tenant.tokens_per_minute is not None and (wait := self.spent.wait(tenant.tokens_per_minute, now)):
+        if tenant.tokens_per_minute is not None and (wait := self.spent.wait(now)):
             return Limit.TOKENS_PER_MINUTE, wait
         return None
 
-    def rooms(self, tenant: TenantRecord, now: float) -> Rooms:
+    def rooms(self, now: float) -> Rooms:
         """What the limits of a minute leave."""
-        asked, spent = tenant.requests_per_minute, tenant.tokens_per_minute
-        return Rooms(
-            None if asked is None else self.asked.room(asked, now),
-            None if spent is None else self.spent.room(spent, now),
-        )
+        return Rooms(self.asked.room(now), self.spent.room(now))
+
+    def demand(self, now: float) -> float:
+        """Requests that were asked for lately, each counting half as much every DEMAND_SECONDS."""
+        since = max(0.0, now - self._demand_at)
+        self._demand = self._demand * 0.5 ** (since / DEMAND_SECONDS) + self.tried
+        self._demand_at, self.tried = now, 0
+        return self._demand
+
+    def reports(self, now: float) -> dict[Limit, Report]:
+        """What other replicas are to be told; whoever asked for nothing lately gives its leases up."""
+        demand = self.demand(now)
+        leaves = not self.requests and demand < LEAST_DEMAND
+        return {
+            limit: Report(bucket.limit, bucket.total, bucket.told, demand, leaves)
+            for limit, bucket in self.buckets
+            if bucket.limit is not None and (bucket.leased or bucket.total != bucket.told)
+        }
+
+    def take(self, limit: Limit, lease: Lease, now: float) -> None:
+        """Hold to a lease; one without a share was given up, and the next request begins anew."""
+        bucket = self.asked if limit is Limit.REQUESTS_PER_MINUTE else self.spent
+        if bucket.limit is None:
+            return  # it was lifted meanwhile
+        bucket.take(lease, now)
+        bucket.leased = lease.share > 0
+        if not bucket.leased:
+            bucket.limit = self.tenant = None
 
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""
-        self.spent.expire(now)
-        self.asked.expire(now)
-        return not self.requests and not self.spent.total and not self.asked.total
+        return not self.requests and self.spent.idle(now) and self.asked.idle(now)

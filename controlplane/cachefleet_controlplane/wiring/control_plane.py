@@ -47,7 +47,7 @@ from cachefleet_controlplane.wiring.replica_state import ReplicaState
 from cachefleet_controlplane.wiring.replica_tracer import tracer_of
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.wiring.store_parts import store_parts
-from cachefleet_controlplane.wiring.tenant_parts import tenant_parts
+from cachefleet_controlplane.wiring.tenant_parts import limits_detail, tenant_parts
 from cachefleet_controlplane.wiring.transport_parts import tls_parts, transport_of, upstream_of
 from cachefleet_core.native import native_code
 from cachefleet_core.tenancy import FleetKey
@@ -172,10 +172,8 @@ class ControlPlane:
         await self._resources.enter_async_context(self._upstream)
         self._resources.push_async_callback(self.hot.close)
         self._start("store", self.decisions.run)
-        self._start("tenants", self.tenancy.tenants.run)
         self._start("audit", self.audit.run)
-        self._start("usage", self.tenancy.usage.run)
-        self._start("budgets", self.tenancy.budgets.run)
+        self._start_tenancy()
         self._start("conversations", self.conversations.store_thread.run)
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
@@ -184,6 +182,13 @@ class ControlPlane:
         self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
         self._start_objectives(api)
+
+    def _start_tenancy(self) -> None:
+        self._start("tenants", self.tenancy.tenants.run)
+        self._start("usage", self.tenancy.usage.run)
+        self._start("budgets", self.tenancy.budgets.run)
+        if self.tenancy.leases is not None:
+            self._start("leases", self.tenancy.leases.run)
 
     async def _kubernetes(self) -> KubernetesClient:
         api = await KubernetesClient.connect(self._settings.kubeconfig)
@@ -224,7 +229,8 @@ class ControlPlane:
         """Whether requests should be sent here, and the body of /readyz."""
         ready, detail = self.state.readiness()
         version, under_way, tasks = self.completions.version, self.gateway.under_way, len(asyncio.all_tasks())
-        return ready, detail | {"transport": {"version": version}, "requests_under_way": under_way, "tasks": tasks}
+        told = {"transport": {"version": version}, "limits": limits_detail(self.tenancy)}
+        return ready, detail | told | {"requests_under_way": under_way, "tasks": tasks}
 
     async def _readyz(self, _: Request) -> Response:
         ready, detail = self.readiness()

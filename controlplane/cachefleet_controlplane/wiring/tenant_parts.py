@@ -15,6 +15,9 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, Usage
 from cachefleet_controlplane.tenants.budget_keeper import BudgetKeeper
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Tenants
+from cachefleet_controlplane.tenants.lease_keeper import LeaseKeeper
+from cachefleet_controlplane.tenants.leases import OtherReplicas
+from cachefleet_controlplane.tenants.sql_leases import SqlLeases
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_core.tenancy import FleetKey
@@ -24,11 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TenantParts:
-    """The parts of tenants; run ``tenants``, ``usage`` and ``budgets`` as tasks that end before the store closes."""
+    """The parts of tenants; run those that can be as tasks, which must end before the store closes."""
 
     tenants: Tenants
     usage: UsageLog
     budgets: BudgetKeeper
+    leases: LeaseKeeper | None
+    """None where no other replica uses the store."""
+    others: OtherReplicas
     admission: AdmissionMiddleware
     service: TenantService
 
@@ -51,8 +57,26 @@ def tenant_parts(
     hash_key = fleet_key.api_key_hash_key
     budgets = Budgets(informed=False)
     keeper = BudgetKeeper(budgets, tenants, usage, metrics=metrics, wall_clock=time.time)
-    admission = AdmissionMiddleware(tenants, hash_key=hash_key, metrics=metrics, record=usage.record, budgets=budgets)
+    others = OtherReplicas(shared=not database.local)
+    admission = AdmissionMiddleware(
+        tenants, hash_key=hash_key, metrics=metrics, record=usage.record, budgets=budgets, others=others
+    )
     service = TenantService(
         tenants, repository, hash_key, private=settings.private_store, ephemeral=settings.store_ends_with_pod
     )
-    return TenantParts(tenants, usage, keeper, admission, service)
+    leases = _lease_keeper(database, tenants, admission, others, metrics) if others.shared else None
+    return TenantParts(tenants, usage, keeper, leases, others, admission, service)
+
+
+def limits_detail(parts: TenantParts) -> dict[str, object]:
+    """What /readyz says of tenants' limits: how many replicas share them, and why what is known of others is old."""
+    leases = "" if parts.leases is None else parts.leases.problem
+    problem = "; ".join(filter(None, (parts.budgets.problem, leases)))
+    return {"replicas": parts.others.number, "problem": problem}
+
+
+def _lease_keeper(
+    database: Database, tenants: Tenants, admission: AdmissionMiddleware, others: OtherReplicas, metrics: Metrics
+) -> LeaseKeeper:
+    repository = SqlLeases(database)
+    return LeaseKeeper(repository, tenants, admission.loads, others, metrics=metrics, clock=time.monotonic)

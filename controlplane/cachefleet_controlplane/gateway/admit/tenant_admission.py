@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -16,6 +16,7 @@ from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageReco
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
+from cachefleet_controlplane.tenants.leases import OtherReplicas
 from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
 from cachefleet_controlplane.tenants.rate_limit_headers import Rooms
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
@@ -165,6 +166,7 @@ class AdmissionMiddleware:
         metrics: Metrics,
         record: Callable[[UsageRecord], None] = lambda _: None,
         budgets: Budgets | None = None,
+        others: OtherReplicas | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -174,11 +176,17 @@ class AdmissionMiddleware:
         self._tenant_metrics = TenantMetrics(metrics)
         self._record = record
         self._budgets = Budgets() if budgets is None else budgets
+        self._others = OtherReplicas() if others is None else others
         self._read = False
         self._clock = clock
         self._wall_clock = wall_clock
         self._loads: dict[TenantId, TenantLoad] = {}
         self._unkeyed = FairnessTenants()
+
+    @property
+    def loads(self) -> Mapping[TenantId, TenantLoad]:
+        """What tenants do and may use, by name."""
+        return self._loads
 
     @property
     def open(self) -> bool:
@@ -259,7 +267,7 @@ class AdmissionMiddleware:
 
     def _check(self, tenant: TenantRecord, load: TenantLoad) -> None:
         if load.tenant is not tenant:
-            load.hold_to(tenant)
+            load.hold_to(tenant, self._clock(), self._others)
         if not load.limited:
             return
         now = self._clock()
@@ -270,13 +278,14 @@ class AdmissionMiddleware:
             return
         self.left(tenant, load)
         limit, seconds = over
+        self._others.short.set()
         self._tenant_metrics.refused(tenant.name, limit)
         message = _OVER[limit].format(tenant, amount_text(getattr(tenant, limit)))
         raise OverLimitError(limit, message, seconds, self.rooms(tenant, load))
 
     def rooms(self, tenant: TenantRecord, load: TenantLoad) -> Rooms:
         """Return what a tenant's limits leave now."""
-        rooms, day = load.rooms(tenant, self._clock()), self._budgets.room(tenant, self._wall_clock())
+        rooms, day = load.rooms(self._clock()), self._budgets.room(tenant, self._wall_clock())
         if day is None or (rooms.tokens is not None and rooms.tokens.remaining <= day.remaining):
             return rooms
         return Rooms(rooms.requests, day)

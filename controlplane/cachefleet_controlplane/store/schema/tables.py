@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, String, false
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, String, Text, false
 from sqlmodel import Field, SQLModel
 
 # SQLite assigns row numbers only where the key is declared INTEGER.
@@ -91,6 +91,30 @@ class TenantRow(SQLModel, table=True):
     disabled: bool
     trusted: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=false()))
     created: float = Field(sa_column=Column(Float(53), nullable=False))
+
+
+class LimitBucketRow(SQLModel, table=True):
+    """The token bucket of one limit of a minute, which replicas share: what is ``free`` of it at a time in Unix
+    seconds, and as JSON what each replica holds.
+    """
+
+    __tablename__ = "limit_buckets"
+
+    tenant: str = Field(max_length=128, primary_key=True)
+    limited: str = Field(max_length=32, primary_key=True)
+    most: int = Field(sa_column=Column(BigInteger, nullable=False))
+    free: float = Field(sa_column=Column(Float(53), nullable=False))
+    at: float = Field(sa_column=Column(Float(53), nullable=False))
+    held: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class ReplicaRow(SQLModel, table=True):
+    """A replica that shares limits of a minute, and its last sign of life in Unix seconds."""
+
+    __tablename__ = "replicas"
+
+    replica: str = Field(max_length=32, primary_key=True)
+    at: float = Field(sa_column=Column(Float(53), nullable=False))
 
 
 class KeyRow(SQLModel, table=True):

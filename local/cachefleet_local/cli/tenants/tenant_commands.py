@@ -42,16 +42,14 @@ Priority = Annotated[int | None, typer.Option(min=0, max=100, help="0 gets its t
 Weight = Annotated[int | None, typer.Option(min=1, max=10_000, help="Of its share while others wait, too (100).")]
 SaltVersion = Annotated[int | None, typer.Option(min=1, help="A new one cuts it off from all that is cached for it.")]
 AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on each replica; 0 is no limit.")]
-PerMinute = Annotated[
-    int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones on each replica; 0 is no limit.")
-]
+PerMinute = Annotated[int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones; 0 is no limit.")]
 Limits = Annotated[
     list[str] | None,
     typer.Option(
         "--limit",
         metavar="NAME=NUMBER",
-        help="requests-per-minute on each replica, tokens-per-day, tokens-per-month, spend-per-day or spend-per-month "
-        "(of UTC, on all replicas); 0 is no limit. May be repeated.",
+        help="requests-per-minute, tokens-per-day, tokens-per-month, spend-per-day or spend-per-month (of UTC); 0 is "
+        "no limit. May be repeated.",
     ),
 ]
 Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]

@@ -55,7 +55,8 @@ async def test_over_its_tokens_a_minute_a_tenant_is_429_until_it_is_under_them()
         assert (await ask(gate, ACME))[0] == 200
         status, told, body = await ask(gate, ACME)
         assert (status, body["error"]["code"]) == (429, "tokens_per_minute")
-        assert 1 <= int(told["retry-after"]) <= 60
+        used = told["x-ratelimit-reset-tokens"]
+        assert int(told["retry-after"]) > 60, f"what was used beyond five tokens is paid back first: {used}"
         assert (await ask(gate, UMBRELLA))[0] == 200
 
 
@@ -65,7 +66,7 @@ async def test_over_its_requests_a_minute_a_tenant_is_429_until_it_is_under_them
         assert [(await ask(gate, ACME, max_tokens=1))[0] for _ in range(2)] == [200, 200]
         status, told, body = await ask(gate, ACME)
         assert (status, body["error"]["code"]) == (429, "requests_per_minute")
-        assert 50 <= int(told["retry-after"]) <= 60
+        assert 15 <= int(told["retry-after"]) <= 30
         assert "may make 2 requests a minute" in body["error"]["message"]
         assert (await ask(gate, UMBRELLA))[0] == 200
         assert len(salts(worker)) == 2, "what is refused goes to no worker"
