@@ -19,6 +19,7 @@ TASKS: Final = (
     "budgets",
     "conversations",
     "examiner",
+    "files",
     "gateway",
     "history",
     "leases",

@@ -40,6 +40,7 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMidd
 from cachefleet_controlplane.gateway.converse.converse_layer import ConverseLayer
 from cachefleet_controlplane.gateway.converse.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
+from cachefleet_controlplane.gateway.files.kept_files import KeptFiles
 from cachefleet_controlplane.gateway.know.prompt_lookup import KnowLayer, PromptLookup
 from cachefleet_controlplane.gateway.picker.picked_exchange import picked_exchange, without_ids
 from cachefleet_controlplane.gateway.request.request import Layer, Request
@@ -72,6 +73,8 @@ class GatewayParts:
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
     others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
+    files: KeptFiles | None = None
+    """None where no batches are served."""
 
 
 @dataclass(frozen=True, slots=True)

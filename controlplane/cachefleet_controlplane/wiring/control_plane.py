@@ -28,6 +28,7 @@ from cachefleet_controlplane.pools.inference_objectives import InferenceObjectiv
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
 from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
+from cachefleet_controlplane.wiring.batch_parts import file_parts
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
 from cachefleet_controlplane.wiring.fleet_parts import fleet_of
 from cachefleet_controlplane.wiring.gateway_parts import (
@@ -96,6 +97,7 @@ class ControlPlane:
             metrics=self.metrics,
             store_seconds=self.bounds.store_seconds,
         )
+        self.files = file_parts(settings, fleet_key, store.database, self.metrics)
         self.gateway = self._gateway(fleet_key.salt_key)
 
     def _gateway(self, salt_key: bytes) -> Gateway:
@@ -130,6 +132,7 @@ class ControlPlane:
             reuses=self.history.reuses,
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
+            files=None if self.files is None else self.files.files,
         )
         return Gateway(
             parts,
@@ -178,6 +181,7 @@ class ControlPlane:
         self._start("examiner", self.conversations.examiner.run)
         self._resources.callback(self.conversations.canaries.close)
         self._resources.callback(self.conversations.unseen.close)
+        self._start_batches()
         self._start("history", self._sampler.run)
         self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
@@ -243,6 +247,10 @@ class ControlPlane:
             self._credentials.update(share.own)
             self.fleet.update_pools(share.own, source.unread, share.others)
             self.state.startup.begin()
+
+    def _start_batches(self) -> None:
+        if self.files is not None:
+            self._start("files", self.files.store_thread.run)
 
     def _start_objectives(self, api: KubernetesClient | None) -> None:
         if self._settings.inference_objectives and api:

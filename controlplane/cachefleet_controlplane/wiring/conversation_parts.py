@@ -13,11 +13,10 @@ from cachefleet_controlplane.gateway.converse.certification.canary import Canari
 from cachefleet_controlplane.gateway.converse.certification.certificates import Certificates
 from cachefleet_controlplane.gateway.converse.certification.examiner import Examiner
 from cachefleet_controlplane.gateway.converse.certification.plain_render import PlainRenderer
-from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations, pruning
 from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.converse.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
-from cachefleet_controlplane.gateway.converse.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.converse.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
@@ -25,6 +24,7 @@ from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import FleetKey
@@ -40,7 +40,7 @@ class ConversationParts:
     """
 
     turns: Turns
-    store_thread: StoreThread
+    store_thread: StoreThread[SqlContinuations]
     examiner: Examiner
     canaries: Canaries
     handles: Handles
@@ -60,12 +60,13 @@ def conversation_parts(
 ) -> ConversationParts:
     """Build the parts that continue conversations, store responses and certify render profiles."""
     counted = ContinuationMetrics(metrics)
-    bounds = StoreThreadBounds(
-        answer_seconds=store_seconds,
-        conversations=settings.continuation_conversations,
-        responses=settings.continuation_responses,
+    store_thread = StoreThread(
+        SqlContinuations(database),
+        "conversations",
+        failed=counted.store_failed,
+        prune=pruning(settings.continuation_responses, settings.continuation_conversations),
+        bounds=StoreThreadBounds(answer_seconds=store_seconds),
     )
-    store_thread = StoreThread(SqlContinuations(database), metrics=counted, bounds=bounds)
     key = fleet_key.history_key
     histories = Histories(store_thread, HistoryCipher(key), max_bytes=settings.continuation_history_bytes)
     plain = PlainRenderer(upstream, credentials, seconds=EXAMINED_SECONDS)

@@ -30,6 +30,7 @@ from cachefleet_core.pool.section import DNS_LABEL, PATTERN_WORDS
 from cachefleet_core.pool.spec import DEFAULT_CONTROL_PLANE
 
 PREFIX = "CACHEFLEET_"
+MIB = 1024 * 1024
 
 
 def _names(value: Any) -> Any:
@@ -228,6 +229,16 @@ class Settings(BaseSettings):
     database_timeout_seconds: float = Field(2, ge=0.01, le=60)
     """How long the database may take to connect or to give up a lock. Raise it for a distant database."""
 
+    # Batches, whose requests and answers are kept in the store, encrypted.
+    batches: bool = False
+    """Serve batches and their files. Set it where the database, which all replicas must share, has room for both."""
+    batch_file_bytes: int = Field(100 * MIB, ge=MIB, le=1024 * MIB)
+    """The largest file that is uploaded. Raise it with the database's room."""
+    batch_tenant_bytes: int = Field(1024 * MIB, ge=MIB, le=1024 * 1024 * MIB)
+    """All files of a tenant, over which it uploads none. Raise it with the database's room."""
+    batch_file_days: int = Field(30, ge=1, le=365)
+    """How long files and what batches made are kept. Lower it to what those who made a batch need to fetch it."""
+
     # Logs.
     log_format: Literal["json", "text"] = "text"
     """Form of log lines. Set it to `json` where logs are collected."""
@@ -267,6 +278,8 @@ class Settings(BaseSettings):
         if wrong := [origin for origin in self.allowed_origins if not is_origin(origin)]:
             words = "origins like https://app.example or http://localhost:3000, comma separated, or *"
             return [f"{_variable('allowed_origins')}: got {wrong[0]!r}, allowed: {words}"]
+        if self.batches and self.private_store:
+            return [f"{_variable('batches')}: needs a database that all {self.replicas} replicas share"]
         allowed = "addresses like http://renderer:8000, comma separated"
         wrong = [url for url in self.renderer_urls if not is_base_url(url)]
         return [f"{_variable('renderer_urls')}: got {url!r}, allowed: {allowed}" for url in wrong]

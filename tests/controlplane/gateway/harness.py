@@ -25,6 +25,7 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMidd
 from cachefleet_controlplane.gateway.app import Gateway
 from cachefleet_controlplane.gateway.converse.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.converse.turns import Turns
+from cachefleet_controlplane.gateway.files.kept_files import KeptFiles
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
@@ -322,6 +323,7 @@ async def front(
     reuses: PoolReuses | None = None,
     origins: Sequence[str] = (),
     access_log: bool = False,
+    files: KeptFiles | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -371,6 +373,7 @@ async def front(
             recorded=(recorded := RecordedRequests(1 << 20)),
             prompts=(prompts := PromptLosses()),
             others=others or OtherControlPlanes(),
+            files=files,
             reuses=reuses,
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )

@@ -10,7 +10,6 @@ rehydration            previous_response_id: the whole input from stored and new
 checkpoint_repository  all of it in SQL
 response_histories     stored responses: continued, shown, deleted
 sessions               names and states of conversations
-store_thread           calls of the repository: in a thread, bounded, timed out
 turn                   one turn, from its checkpoint to the next
 turn_plan              whether the prompt begins with what was remembered
 turns                  begins, plans and commits turns

@@ -6,7 +6,8 @@ Where the head has moved before, only the turn's response is kept, which has an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -38,6 +39,13 @@ _conversations = cast("Table", ConversationRow.__table__)  # type: ignore[attr-d
 _checkpoints = cast("Table", CheckpointRow.__table__)  # type: ignore[attr-defined]
 _responses = cast("Table", ResponseRow.__table__)  # type: ignore[attr-defined]
 _certificates = cast("Table", CertificateRow.__table__)  # type: ignore[attr-defined]
+
+
+def pruning(
+    responses: int, conversations: int, wall_clock: Callable[[], float] = time.time
+) -> Callable[[SqlContinuations], int]:
+    """Return what deletes some rows that have expired or are too many, and tells how many."""
+    return lambda store: store.prune(now=wall_clock(), max_responses=responses, max_conversations=conversations)
 
 
 class SqlContinuations:

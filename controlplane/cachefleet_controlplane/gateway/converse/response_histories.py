@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.converse.checkpoint import Owner
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.converse.encryption import ConversationHistory, HistoryCipher, HistoryError
 from cachefleet_controlplane.gateway.converse.records import SealedResponse
 from cachefleet_controlplane.gateway.converse.rehydration import (
@@ -23,8 +24,8 @@ from cachefleet_controlplane.gateway.converse.rehydration import (
     wants_storing,
 )
 from cachefleet_controlplane.gateway.converse.retention import Allowance, allowance
-from cachefleet_controlplane.gateway.converse.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import TenantId
@@ -39,7 +40,7 @@ class Histories:
 
     def __init__(
         self,
-        store_thread: StoreThread,
+        store_thread: StoreThread[SqlContinuations],
         cipher: HistoryCipher,
         *,
         max_bytes: int,

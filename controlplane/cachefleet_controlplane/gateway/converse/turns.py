@@ -22,6 +22,7 @@ from cachefleet_controlplane.gateway.converse.checkpoint import (
     WorkerEpoch,
     checkpoint,
 )
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.converse.records import FinishedTurn as TurnRecord
 from cachefleet_controlplane.gateway.converse.rehydration import continued, finished, previous_id
@@ -37,7 +38,6 @@ from cachefleet_controlplane.gateway.converse.sessions import (
     session_event,
     session_name,
 )
-from cachefleet_controlplane.gateway.converse.store_thread import StoreThread
 from cachefleet_controlplane.gateway.converse.turn import Ending, NamedTurn, PlainTurn, Thread, Turn
 from cachefleet_controlplane.gateway.converse.turn_plan import TurnOutcome, TurnPlan, plan
 from cachefleet_controlplane.gateway.handles.fingerprints import fingerprints
@@ -46,6 +46,7 @@ from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
 from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.workers.views import ServedModel
@@ -66,7 +67,7 @@ class TurnContext:
     """Dependencies of all turns; ``max_keys`` bounds the block keys of one checkpoint."""
 
     fleet: Fleet
-    store_thread: StoreThread
+    store_thread: StoreThread[SqlContinuations]
     histories: Histories
     metrics: ContinuationMetrics
     key: bytes

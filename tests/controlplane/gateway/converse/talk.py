@@ -17,12 +17,11 @@ from cachefleet_controlplane.gateway.converse.certification.certificates import 
 from cachefleet_controlplane.gateway.converse.certification.examiner import Examiner
 from cachefleet_controlplane.gateway.converse.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.converse.checkpoint import Owner
-from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations, pruning
 from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.gateway.converse.encryption import HistoryCipher
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.converse.sessions import Head, name_digest
-from cachefleet_controlplane.gateway.converse.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.gateway.converse.turns import TurnContext, Turns
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
@@ -30,6 +29,7 @@ from cachefleet_controlplane.gateway.know.renderer import Renderer
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.wiring.conversation_parts import rendered
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability
@@ -71,7 +71,12 @@ class Kept:
 
     def __call__(self, fleet: Fleet, metrics: Metrics, renderer: Renderer) -> Turns:
         counted = ContinuationMetrics(metrics)
-        self.store_thread = StoreThread(self.store, metrics=counted, bounds=self.bounds, wall_clock=self.now)
+        self.store_thread = StoreThread(
+            *(self.store, "conversations"),
+            failed=counted.store_failed,
+            prune=pruning(20_000, 100_000, self.now),
+            bounds=self.bounds,
+        )
         sealer = HistoryCipher(FLEET_KEY.history_key)
         histories = Histories(self.store_thread, sealer, max_bytes=self.max_bytes, wall_clock=self.now)
         credentials = _Keys(FLEET_KEY)

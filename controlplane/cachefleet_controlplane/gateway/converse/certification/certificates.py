@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.converse.records import Certificate
-from cachefleet_controlplane.gateway.converse.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.workers.render_profiles import Profile
 
 VERSION: Final = 1
@@ -19,7 +20,7 @@ _MAX_REASON: Final = 256
 class Certificates:
     """Certificates known here; ``load`` reads the store's. Without a store, those since the start."""
 
-    def __init__(self, store_thread: StoreThread) -> None:
+    def __init__(self, store_thread: StoreThread[SqlContinuations]) -> None:
         self._store_thread = store_thread
         self._known: dict[Profile, Certificate] = {}
 

@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
-from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.store.store_errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -24,9 +22,20 @@ ANSWER_SECONDS: Final = 2.0
 """How long a turn waits for one call of the store, before its prompt and before its end."""
 
 
+class Repository(Protocol):
+    """What is called in the thread."""
+
+    def open(self) -> None:
+        """Open the database; called before all else, and again after a StoreError."""
+        ...
+
+
+R = TypeVar("R", bound=Repository)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreThreadBounds:
-    """Timeouts in seconds, calls that may wait, and rows that are kept."""
+    """Timeouts in seconds, and calls that may wait."""
 
     answer_seconds: float = ANSWER_SECONDS
     """Longest wait of a request for one call."""
@@ -35,34 +44,38 @@ class StoreThreadBounds:
     retry_seconds: float = 1.0
     """How long the store is not called after a failure."""
     prune_seconds: float = 60.0
-    conversations: int = 100_000
-    responses: int = 20_000
 
 
-class StoreThread:
-    """Runs calls of the repository in one thread. Run ``run()`` as a task: it prunes what has expired."""
+class StoreThread(Generic[R]):
+    """Runs calls of a repository in one thread. Run ``run()`` as a task: it prunes what has expired.
+
+    ``what`` it keeps is named in logs; ``failed`` is called with the operation that failed; ``prune`` deletes some of
+    what has expired or is too much, and returns how many rows.
+    """
 
     def __init__(
         self,
-        repository: SqlContinuations,
+        repository: R,
+        what: str,
         *,
-        metrics: ContinuationMetrics,
+        failed: Callable[[str], None],
+        prune: Callable[[R], int],
         bounds: StoreThreadBounds | None = None,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._repository = repository
-        self._metrics = metrics
+        self._what = what
+        self._count_failure = failed
+        self._prune = prune
         self._bounds = bounds or StoreThreadBounds()
         self._clock = clock
-        self._wall_clock = wall_clock
         self._opened = False
         self._waiting = 0
         self._left_alone_until = 0.0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-continuation")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"store-{what}")
         self.problem = ""
 
-    async def ask(self, operation: str, work: Callable[[SqlContinuations], T]) -> T:
+    async def ask(self, operation: str, work: Callable[[R], T]) -> T:
         """Return what ``work`` returns in the thread. StoreError; ``operation`` labels the metric."""
         try:
             return await self._ask(work)
@@ -82,18 +95,13 @@ class StoreThread:
 
     async def prune(self) -> None:
         """Delete rows that have expired or are too many; a failing store is tried again the next time."""
-        bounds, now = self._bounds, self._wall_clock()
-
-        def once(repository: SqlContinuations) -> int:
-            return repository.prune(now=now, max_responses=bounds.responses, max_conversations=bounds.conversations)
-
         try:
-            while await self.ask("prune", once):
+            while await self.ask("prune", self._prune):
                 pass
         except StoreError:
             return
 
-    async def _ask(self, work: Callable[[SqlContinuations], T]) -> T:
+    async def _ask(self, work: Callable[[R], T]) -> T:
         if self._clock() < self._left_alone_until:
             raise StoreError("unavailable", self.problem or "the store failed a moment ago")
         if self._waiting >= self._bounds.waiting:
@@ -117,7 +125,7 @@ class StoreThread:
         if not future.cancelled():
             future.exception()  # the caller has got it, where it still waited
 
-    def _worked(self, work: Callable[[SqlContinuations], T]) -> T:
+    def _worked(self, work: Callable[[R], T]) -> T:
         try:
             if not self._opened:
                 self._repository.open()
@@ -127,14 +135,14 @@ class StoreThread:
             self._opened = False
             raise
         except Exception as error:
-            # The root of the thread: a turn is answered whatever is wrong with its record.
-            logger.exception("the store of conversations failed unexpectedly")
+            # The root of the thread: a request is answered whatever is wrong with its record.
+            logger.exception("the store of %s failed unexpectedly", self._what)
             raise StoreError("unexpected", f"store: {type(error).__name__}") from error
 
     def _failed(self, operation: str, error: StoreError) -> None:
-        self._metrics.store_failed(operation)
+        self._count_failure(operation)
         if self.problem != str(error):
-            logger.warning("conversations cannot be kept: %s", error, extra={"kind": error.kind})
+            logger.warning("%s cannot be kept: %s", self._what, error, extra={"kind": error.kind})
         self.problem = str(error)
         if self._clock() >= self._left_alone_until:
             self._left_alone_until = self._clock() + self._bounds.retry_seconds

@@ -9,12 +9,12 @@ from threading import Event
 
 import pytest
 
-from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
+from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations, pruning
 from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
-from cachefleet_controlplane.gateway.converse.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
 from tests.controlplane.waiting import task, until, value
 
 
@@ -44,9 +44,15 @@ def store(tmp_path: Path) -> Iterator[SqlContinuations]:
     database.close()
 
 
-def booked(store: SqlContinuations, metrics: Metrics, clock: Clock, **bounds: float) -> StoreThread:
+def booked(store: SqlContinuations, metrics: Metrics, clock: Clock, **bounds: float) -> StoreThread[SqlContinuations]:
     made = StoreThreadBounds(**({"answer_seconds": 30.0} | bounds))  # type: ignore[arg-type] # all are numbers
-    return StoreThread(store, metrics=ContinuationMetrics(metrics), bounds=made, clock=clock)
+    return StoreThread(
+        *(store, "conversations"),
+        failed=ContinuationMetrics(metrics).store_failed,
+        prune=pruning(20_000, 100_000),
+        bounds=made,
+        clock=clock,
+    )
 
 
 async def test_what_takes_too_long_is_left_to_itself(store: SqlContinuations) -> None:
@@ -114,6 +120,6 @@ async def test_pruning_goes_on_whatever_the_store_does(tmp_path: Path) -> None:
     database.close()
 
 
-async def _ask(store_thread: StoreThread, go: Event) -> None:
+async def _ask(store_thread: StoreThread[SqlContinuations], go: Event) -> None:
     await store_thread.ask("commit", lambda _: go.wait(60))
     await asyncio.sleep(0)

@@ -1,0 +1,87 @@
+"""The record of a file, as clients see it."""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct
+
+from cachefleet_core.tenancy import TenantId
+
+MIB: Final = 1024 * 1024
+DAY: Final = 86_400
+PART_BYTES: Final = 256 * 1024
+"""Of a file's content in each part but the last."""
+MAX_NAME: Final = 255
+"""Characters of a file's name that are kept."""
+
+
+class Purpose(StrEnum):
+    """What a file is for, in OpenAI's words."""
+
+    BATCH = "batch"
+    """Requests of a batch."""
+    OUTPUT = "batch_output"
+    """What a batch has made."""
+
+
+class FileStatus(StrEnum):
+    """Whether a file is whole."""
+
+    WRITING = "writing"
+    """Nobody sees it yet; what writes it may have ended."""
+    PROCESSED = "processed"
+
+
+class FileBounds(Struct, frozen=True, kw_only=True):
+    """Bounds on what is kept."""
+
+    file_bytes: int = 100 * MIB
+    """Of one file that is uploaded."""
+    tenant_bytes: int = 1024 * MIB
+    """Of all files of a tenant; what batches have made counts, and is kept beyond."""
+    seconds: float = 30 * DAY
+    """How long a file is kept."""
+    writing_seconds: float = 3600.0
+    """How long one that is being written is kept without anything written."""
+    stall_seconds: float = 10.0
+    """How long an upload may bring nothing."""
+
+
+class KeptFile(Struct, frozen=True, kw_only=True):
+    """One file of a tenant; times are Unix seconds."""
+
+    id: str
+    tenant: TenantId
+    name: str
+    purpose: str
+    bytes: int
+    status: str
+    created: float
+    expires: float
+
+    @property
+    def parts(self) -> int:
+        """How many parts its content has."""
+        return -(-self.bytes // PART_BYTES)
+
+    def shown(self) -> dict[str, Any]:
+        """Return OpenAI's object."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": int(self.created),
+            "expires_at": int(self.expires),
+            "filename": self.name,
+            "purpose": self.purpose,
+            "status": self.status,
+            "status_details": None,
+        }
+
+
+def new_file_id() -> str:
+    """Return an id that nobody guesses."""
+    return f"file-{secrets.token_hex(12)}"

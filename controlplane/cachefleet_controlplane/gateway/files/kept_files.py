@@ -1,0 +1,184 @@
+"""Writes, reads and deletes tenants' files: in parts, each encrypted under its tenant's key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from cachefleet_controlplane.gateway.files.file_object import (
+    PART_BYTES,
+    FileBounds,
+    FileStatus,
+    KeptFile,
+    new_file_id,
+)
+from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
+from cachefleet_controlplane.gateway.files.list_query import ListQuery, listed
+from cachefleet_controlplane.store.store_errors import StoreError
+from cachefleet_controlplane.store.store_thread import StoreThread
+from cachefleet_controlplane.store.tenant_cipher import SealError, TenantCipher
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_core.tenancy import TenantId
+
+T = TypeVar("T")
+
+LABEL: Final = b"cachefleet/files/"
+RETRY_SECONDS: Final = 5
+STORAGE: Final = "storage_limit"
+"""Code of an error: the tenant keeps as much as it may."""
+FILE_BYTES: Final = "CACHEFLEET_BATCH_FILE_BYTES"
+TENANT_BYTES: Final = "CACHEFLEET_BATCH_TENANT_BYTES"
+_FULL: Final = "The tenant's files would be more than {} bytes ({}). Delete some, or wait until they expire."
+
+
+class KeptFiles:
+    """All files; each is its tenant's alone. ``wall_clock`` is in Unix seconds."""
+
+    def __init__(
+        self,
+        store: StoreThread[SqlFiles],
+        cipher: TenantCipher,
+        bounds: FileBounds,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._cipher = cipher
+        self.bounds = bounds
+        self._wall_clock = wall_clock
+
+    async def begin(self, tenant: TenantId, name: str, purpose: str) -> FileWriter:
+        """Begin to write a file, which nobody sees until it is whole. ApiError 503."""
+        now = self._wall_clock()
+        file = KeptFile(
+            id=new_file_id(),
+            tenant=tenant,
+            name=name,
+            purpose=purpose,
+            bytes=0,
+            status=FileStatus.WRITING.value,
+            created=now,
+            expires=now + self.bounds.writing_seconds,
+        )
+        await self._ask("begin", lambda store: store.begin(file))
+        return FileWriter(self, file)
+
+    async def file(self, tenant: TenantId, file: str) -> KeptFile:
+        """Return a tenant's file. ApiError 404, 503."""
+        now = self._wall_clock()
+        found = await self._ask("file", lambda store: store.file(tenant, file, now=now))
+        if found is None:
+            raise no_such_file(file)
+        return found
+
+    async def page(self, tenant: TenantId, asked: ListQuery, *, purpose: str) -> dict[str, Any]:
+        """Return a page of OpenAI's list of a tenant's files. ApiError 400, 503."""
+        now = self._wall_clock()
+        found = await self._ask("list", lambda store: store.page(tenant, asked, purpose=purpose, now=now))
+        if found is None:
+            raise ApiError(400, "`after` must be the id of a file.", param="after")
+        return listed([file.shown() for file in found[: asked.limit]], more=len(found) > asked.limit)
+
+    async def part(self, file: KeptFile, number: int) -> bytes:
+        """Return one part of a file's content. ApiError 404 where it is gone, 503."""
+        found = await self._ask("read", lambda store: self._opened(store, file, number))
+        if found is None:
+            raise no_such_file(file.id)
+        return found
+
+    async def delete(self, tenant: TenantId, file: str) -> None:
+        """Delete a tenant's file. ApiError 404, 503."""
+        if not await self._ask("delete", lambda store: store.delete(tenant, file)):
+            raise no_such_file(file)
+
+    def _opened(self, store: SqlFiles, file: KeptFile, number: int) -> bytes | None:
+        """None for a part that is not there, or that another fleet key has sealed."""
+        sealed = store.part(file.id, number)
+        if sealed is None:
+            return None
+        try:
+            return self._cipher.open(sealed, tenant=file.tenant, place=place(file.id, number))
+        except SealError:
+            return None
+
+    async def add(self, file: KeptFile, number: int, content: bytes) -> None:
+        """Write one part. ApiError 413 where the tenant keeps too much then, 503."""
+        expires = self._wall_clock() + self.bounds.writing_seconds
+
+        def write(store: SqlFiles) -> int:
+            sealed = self._cipher.seal(content, tenant=file.tenant, place=place(file.id, number))
+            return store.add_part(file.id, number, sealed, size=len(content), expires=expires)
+
+        kept = await self._ask("write", write)
+        if not kept:
+            raise unavailable()
+        if kept > self.bounds.tenant_bytes:
+            raise ApiError(413, _FULL.format(self.bounds.tenant_bytes, TENANT_BYTES), code=STORAGE)
+
+    async def finish(self, file: KeptFile, *, seconds: float) -> KeptFile:
+        """Show a file that is whole, and keep it for so long. ApiError 503."""
+        expires = file.created + seconds
+        if not await self._ask("finish", lambda store: store.finish(file.id, expires=expires)):
+            raise unavailable()
+        return await self.file(file.tenant, file.id)
+
+    async def _ask(self, operation: str, work: Callable[[SqlFiles], T]) -> T:
+        """Call the store. ApiError 503 where it cannot be."""
+        try:
+            return await self._store.ask(operation, work)
+        except StoreError as error:
+            raise unavailable() from error
+
+
+class FileWriter:
+    """Writes one file, whose content comes in pieces; ``finish`` or ``abandon`` it."""
+
+    def __init__(self, files: KeptFiles, file: KeptFile) -> None:
+        self._files = files
+        self._file = file
+        self._buffer = bytearray()
+        self._number = 0
+        self.size = 0
+
+    async def write(self, content: bytes) -> None:
+        """Add content; returns once whole parts are stored. ApiError 413, 503."""
+        self.size += len(content)
+        if self.size > (most := self._files.bounds.file_bytes):
+            raise ApiError(413, f"The file is larger than {most} bytes ({FILE_BYTES}).", param="file")
+        self._buffer += content
+        while len(self._buffer) >= PART_BYTES:
+            await self._part(PART_BYTES)
+
+    async def finish(self, *, seconds: float) -> KeptFile:
+        """Write what is left, and show the file, which is kept for so long. ApiError 413, 503."""
+        if self._buffer:
+            await self._part(len(self._buffer))
+        return await self._files.finish(self._file, seconds=seconds)
+
+    async def abandon(self) -> None:
+        """Delete what was written; a store that cannot do it now forgets it later."""
+        try:
+            await self._files.delete(self._file.tenant, self._file.id)
+        except ApiError:
+            return
+
+    async def _part(self, size: int) -> None:
+        await self._files.add(self._file, self._number, bytes(self._buffer[:size]))
+        self._number += 1
+        del self._buffer[:size]
+
+
+def place(file: str, number: int) -> bytes:
+    """What a part is bound to."""
+    return f"{file}/{number}".encode()
+
+
+def no_such_file(file: str) -> ApiError:
+    """404: a tenant has no such file."""
+    return ApiError(404, f"No such File object: {file}", param="id")
+
+
+def unavailable() -> ApiError:
+    """503: the store cannot be asked now."""
+    return ApiError(503, "Files cannot be read or kept now.", headers={"retry-after": str(RETRY_SECONDS)})
