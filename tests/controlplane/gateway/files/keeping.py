@@ -36,6 +36,7 @@ class Keeping:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.database.open()
         self.store = StoreThread(
             *(SqlFiles(self.database), "files"),
             failed=self.failed.append,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +28,53 @@ SECRET = b'{"custom_id": "a", "secret": "prompt of somebody"}\n'
 BOUNDS = FileBounds(file_bytes=3 * PART_BYTES, tenant_bytes=4 * PART_BYTES, stall_seconds=30)
 
 
-@pytest.fixture
-def keeping(database: Database) -> Keeping:
-    return Keeping(database, BOUNDS)
+@dataclass
+class Gate:
+    """A gateway, and the official client of each tenant."""
+
+    front: Front
+    acme: openai.AsyncOpenAI
+    umbrella: openai.AsyncOpenAI
 
 
-@pytest.fixture
-async def gate(keeping: Keeping) -> AsyncIterator[Front]:
+@asynccontextmanager
+async def serving(keeping: Keeping) -> AsyncIterator[Gate]:
     async with front([], files=keeping.files, known=Known(directory(ACME, UMBRELLA))) as made:
+        asking = [clients(made.url, model=MODEL, key=KEYS[one.name]).openai for one in (ACME, UMBRELLA)]
+        async with asking[0], asking[1]:
+            yield Gate(made, *asking)
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[Keeping]:
+    with closing(Database(f"sqlite:///{tmp_path / 'kept.db'}", timeout_seconds=10)) as database:
+        yield Keeping(database, BOUNDS)
+
+
+@pytest.fixture
+async def gate(keeping: Keeping) -> AsyncIterator[Gate]:
+    async with serving(keeping) as made:
         yield made
 
 
-def client(gate: Front, tenant: Any = ACME) -> openai.AsyncOpenAI:
-    return clients(gate.url, model=MODEL, key=KEYS[tenant.name]).openai
+async def upload(asking: openai.AsyncOpenAI, content: bytes = SECRET, **more: Any) -> Any:
+    return await asking.files.create(file=("a ä.jsonl", content), purpose="batch", **more)
 
 
-async def upload(gate: Front, content: bytes = SECRET, *, tenant: Any = ACME, **more: Any) -> Any:
-    return await client(gate, tenant).files.create(file=("a ä.jsonl", content), purpose="batch", **more)
+async def test_files_on_each_database(database: Database) -> None:
+    keeping = Keeping(database, BOUNDS)
+    async with serving(keeping) as gate:
+        await a_file_comes_back(gate, keeping)
+        await lists_have_pages(gate, keeping)
+        await what_has_expired_is_gone(gate, keeping)
 
 
-async def test_a_file_comes_back_as_it_was(gate: Front, keeping: Keeping) -> None:
+async def a_file_comes_back(gate: Gate, keeping: Keeping) -> None:
     content = SECRET * (2 * PART_BYTES // len(SECRET))
-    made = await upload(gate, content)
+    made = await upload(gate.acme, content)
     assert (made.bytes, made.filename, made.purpose, made.status) == (len(content), "a ä.jsonl", "batch", "processed")
     assert (made.created_at, made.expires_at) == (BEGINNING, BEGINNING + 30 * DAY)
-    asking = client(gate).files
+    asking = gate.acme.files
     assert await asking.retrieve(made.id) == made
     assert (await asking.content(made.id)).content == content
     kept = b"".join(bytes(row["sealed"]) for row in keeping.rows("file_parts"))
@@ -60,23 +84,23 @@ async def test_a_file_comes_back_as_it_was(gate: Front, keeping: Keeping) -> Non
     assert (keeping.rows("files"), keeping.rows("file_parts")) == ([], [])
 
 
-async def test_files_are_their_tenants_alone(gate: Front) -> None:
-    made, others = await upload(gate), client(gate, UMBRELLA).files
+async def test_files_are_their_tenants_alone(gate: Gate) -> None:
+    made, others = await upload(gate.acme), gate.umbrella.files
     for asked in (others.retrieve, others.content, others.delete):
         with pytest.raises(openai.NotFoundError, match=f"No such File object: {made.id}"):
             await asked(made.id)
     assert (await others.list()).data == []
-    assert [one.id for one in (await client(gate).files.list()).data] == [made.id]
-    with pytest.raises(openai.AuthenticationError):
-        await clients(gate.url, model=MODEL, key="sk-nobody").openai.files.list()
+    assert [one.id for one in (await gate.acme.files.list()).data] == [made.id]
+    async with gate.front.http.get(f"{gate.front.url}/v1/files") as refused:
+        assert refused.status == 401
 
 
-async def test_lists_have_pages(gate: Front, keeping: Keeping) -> None:
+async def lists_have_pages(gate: Gate, keeping: Keeping) -> None:
     made = []
     for number in range(5):
         keeping.clock.now += number % 2  # some at the same time
-        made.append((await upload(gate)).id)
-    asking = client(gate).files
+        made.append((await upload(gate.acme)).id)
+    asking = gate.acme.files
     newest = [one.id async for one in asking.list(limit=2)]
     assert sorted(newest) == sorted(made)
     assert [one.id async for one in asking.list(limit=2, order="asc")] == newest[::-1]
@@ -86,60 +110,55 @@ async def test_lists_have_pages(gate: Front, keeping: Keeping) -> None:
             await asking.list(**wrong)  # type: ignore[arg-type]  # that is what is refused
 
 
-async def test_bounds_of_a_file_and_of_a_tenant(gate: Front, keeping: Keeping) -> None:
+async def test_bounds_of_a_file_and_of_a_tenant(gate: Gate, keeping: Keeping) -> None:
     with pytest.raises(openai.APIStatusError, match="CACHEFLEET_BATCH_FILE_BYTES") as large:
-        await upload(gate, b"a" * (BOUNDS.file_bytes + 1))
+        await upload(gate.acme, b"a" * (BOUNDS.file_bytes + 1))
     assert large.value.status_code == 413
-    kept = await upload(gate, b"a" * BOUNDS.file_bytes)
+    kept = await upload(gate.acme, b"a" * BOUNDS.file_bytes)
     with pytest.raises(openai.APIStatusError, match="CACHEFLEET_BATCH_TENANT_BYTES") as full:
-        await upload(gate, b"a" * (PART_BYTES + 1))
+        await upload(gate.acme, b"a" * (PART_BYTES + 1))
     assert (full.value.status_code, full.value.code) == (413, "storage_limit")
     assert [row["id"] for row in keeping.rows("files")] == [kept.id]
-    await upload(gate, b"a" * (PART_BYTES + 1), tenant=UMBRELLA)
+    await upload(gate.umbrella, b"a" * (PART_BYTES + 1))
 
 
-async def test_what_has_expired_is_gone(gate: Front, keeping: Keeping) -> None:
-    soon = await upload(gate, expires_after={"anchor": "created_at", "seconds": 3600})
-    late = await upload(gate)
+async def what_has_expired_is_gone(gate: Gate, keeping: Keeping) -> None:
+    soon = await upload(gate.acme, expires_after={"anchor": "created_at", "seconds": 3600})
+    late = await upload(gate.acme)
     keeping.clock.now += 3600
     with pytest.raises(openai.NotFoundError):
-        await client(gate).files.retrieve(soon.id)
+        await gate.acme.files.retrieve(soon.id)
     await keeping.store.prune()
-    assert [row["id"] for row in keeping.rows("files")] == [late.id]
+    kept = {row["id"] for row in keeping.rows("files")}
+    assert (soon.id in kept, late.id in kept) == (False, True)
     keeping.clock.now += 30 * DAY
     await keeping.store.prune()
     assert (keeping.rows("files"), keeping.rows("file_parts")) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+async def test_what_is_refused(gate: Gate, keeping: Keeping) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"purpose": "fine-tune"}, "`purpose` must be `batch`"),
         ({"expires_after": {"anchor": "created_at", "seconds": 1}}, "from 3600 to 2592000"),
         ({"expires_after": {"anchor": "last", "seconds": 3600}}, "created_at"),
         ({"file": b""}, "empty"),
-    ],
-)
-async def test_what_is_refused(gate: Front, keeping: Keeping, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=words):
-        await client(gate).files.create(**({"file": SECRET, "purpose": "batch"} | changes))
-    assert keeping.rows("files") == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "words"),
-    [
+    ]
+    for changes, words in cases:
+        with pytest.raises(openai.BadRequestError, match=words):
+            await gate.acme.files.create(**({"file": SECRET, "purpose": "batch"} | changes))
+    forms = [
         ("application/json", b"{}", "multipart/form-data"),
         ("multipart/form-data; boundary=b", b"--b\r\n", "cut off"),
         ("multipart/form-data; boundary=b", b"--b--\r\n", "`file` is required"),
-    ],
-)
-async def test_what_is_no_form(gate: Front, kind: str, body: bytes, words: str) -> None:
-    status, _, told = await gate.post("/v1/files", body, content_type=kind, authorization=f"Bearer {KEYS['acme']}")
-    assert (status, words in json.loads(told)["error"]["message"]) == (400, True), told
+    ]
+    for kind, body, words in forms:
+        asked = {"content_type": kind, "authorization": f"Bearer {KEYS[ACME.name]}"}
+        status, _, told = await gate.front.post("/v1/files", body, **asked)
+        assert (status, words in json.loads(told)["error"]["message"]) == (400, True), told
+    assert keeping.rows("files") == []
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing(gate: Front, keeping: Keeping) -> None:
+async def test_an_upload_that_breaks_off_leaves_nothing(gate: Gate, keeping: Keeping) -> None:
     form = aiohttp.FormData()
     going = asyncio.Event()
 
@@ -148,31 +167,33 @@ async def test_an_upload_that_breaks_off_leaves_nothing(gate: Front, keeping: Ke
         await going.wait()
 
     form.add_field("file", content(), filename="f")
-    headers = {"authorization": f"Bearer {KEYS['acme']}"}
-    asking = asyncio.create_task(gate.http.post(f"{gate.url}/v1/files", data=form, headers=headers).__aenter__())
+    headers = {"authorization": f"Bearer {KEYS[ACME.name]}"}
+    asking = asyncio.create_task(
+        gate.front.http.post(f"{gate.front.url}/v1/files", data=form, headers=headers).__aenter__()
+    )
     await until(lambda: len(keeping.rows("file_parts")) == 1)
     asking.cancel()
     await until(lambda: keeping.rows("files") == [])
     assert keeping.rows("file_parts") == []
 
 
-async def test_without_a_store_there_is_a_503(gate: Front, keeping: Keeping) -> None:
-    await upload(gate)
+async def test_without_a_store_there_is_a_503(gate: Gate, keeping: Keeping) -> None:
+    await upload(gate.acme)
     keeping.database.close()
     keeping.store._opened = True
     with pytest.raises(openai.InternalServerError) as failed:
-        await client(gate).files.list()
+        await gate.acme.files.list()
     assert (failed.value.status_code, failed.value.response.headers["retry-after"]) == (503, "5")
     assert keeping.failed == ["list"]
-    assert len((await client(gate).files.list()).data) == 1
+    assert len((await gate.acme.files.list()).data) == 1
 
 
-async def test_a_file_of_another_fleet_key_is_not_there(gate: Front, keeping: Keeping) -> None:
-    made = await upload(gate)
+async def test_a_file_of_another_fleet_key_is_not_there(gate: Gate, keeping: Keeping) -> None:
+    made = await upload(gate.acme)
     with keeping.database.transaction(write=True) as connection:
         connection.exec_driver_sql("UPDATE file_parts SET sealed = substr(sealed, 2)")
     with pytest.raises(openai.NotFoundError):
-        await client(gate).files.content(made.id)
+        await gate.acme.files.content(made.id)
 
 
 async def test_a_tenant_that_is_deleted_leaves_no_files(keeping: Keeping) -> None:
@@ -188,7 +209,7 @@ async def test_a_tenant_that_is_deleted_leaves_no_files(keeping: Keeping) -> Non
         await writer.write(b"a" * PART_BYTES)
 
 
-async def test_without_batches_a_404_says_so(tmp_path: Path) -> None:
+async def test_without_batches_a_404_says_so() -> None:
     async with front([]) as gate:
         status, _, told = await gate.post("/v1/files", b"")
     assert (status, "CACHEFLEET_BATCHES" in told.decode()) == (404, True)
