@@ -14,10 +14,9 @@ decision_repository   decision records in SQL
 newest_first          a page of records, of which some wait to be stored
 sql_tenants           tenants and API keys in SQL
 store_errors          errors of database drivers to StoreError
-store_thread          calls of a repository that requests wait for: in a thread, bounded, timed out
-tenant_cipher         what is kept of prompts and answers, under a key for each tenant
 tenant_records        records of tenants, keys and usage
 usage_log             usage summed in memory and written to SQL
+content/              what is kept of prompts and answers
 migrations/           Alembic migrations
 schema/               tables
 """

@@ -10,6 +10,7 @@ tenant_parts        tenants, their admission and usage
 transport_parts     native transport, TLS of the ports and towards workers, client of workers
 fleet_parts         the fleet and its indexes
 history_parts       the last hour, recorded requests, their simulator
+batch_parts         what keeps files for batches
 conversation_parts  what continues conversations
 gateway_parts       what the gateway is made of
 hot_prefix_parts    the tracker of hot prefixes and its users

@@ -12,9 +12,9 @@ from cachefleet_controlplane.gateway.files.file_object import DAY, FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
+from cachefleet_controlplane.store.content.tenant_cipher import TenantCipher
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
-from cachefleet_controlplane.store.tenant_cipher import TenantCipher
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_core.tenancy import FleetKey
 

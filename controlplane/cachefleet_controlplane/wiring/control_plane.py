@@ -27,11 +27,11 @@ from cachefleet_controlplane.pools.control_plane_share import share_of
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wiring.batch_parts import file_parts
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
 from cachefleet_controlplane.wiring.fleet_parts import fleet_of
 from cachefleet_controlplane.wiring.gateway_parts import (
+    allowed_origins,
     gateway_bounds,
     gateway_context,
     gateway_options,
@@ -138,7 +138,7 @@ class ControlPlane:
             parts,
             sockets=socket_limits(settings),
             ready=lambda: self.readiness()[0],
-            origins=AllowedOrigins(settings.allowed_origins),
+            origins=allowed_origins(settings),
             access_log=settings.access_log,
         )
 

@@ -23,8 +23,8 @@ from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.content.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.store_thread import ANSWER_SECONDS, StoreThread, StoreThreadBounds
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import FleetKey

@@ -29,6 +29,7 @@ from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
 
@@ -58,6 +59,11 @@ def gateway_bounds(settings: Settings, bounds: ReplicaBounds) -> GatewayBounds:
         buffered_bytes=settings.buffer_bytes,
         stall_seconds=bounds.stall_seconds,
     )
+
+
+def allowed_origins(settings: Settings) -> AllowedOrigins:
+    """Of browsers' pages that may ask."""
+    return AllowedOrigins(settings.allowed_origins)
 
 
 def socket_limits(settings: Settings) -> SocketLimits:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cachefleet_controlplane.admin.admin_app import MAX_BYTES
 from cachefleet_controlplane.gateway.send.client import CONNECT_SECONDS
 from cachefleet_controlplane.pools import source
-from cachefleet_controlplane.store.store_thread import ANSWER_SECONDS
+from cachefleet_controlplane.store.content.store_thread import ANSWER_SECONDS
 from cachefleet_controlplane.tenants import directory
 from cachefleet_controlplane.transport.native_server import HEAD_SECONDS
 from cachefleet_controlplane.wire.http_exchange import STALL_SECONDS

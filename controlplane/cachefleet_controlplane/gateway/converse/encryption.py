@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from cachefleet_controlplane.store.tenant_cipher import SealError, TenantCipher
+from cachefleet_controlplane.store.content.tenant_cipher import SealError, TenantCipher
 from cachefleet_core.tenancy import TenantId
 
 _LABEL: Final = b"cachefleet/history/"

@@ -24,8 +24,8 @@ from cachefleet_controlplane.gateway.converse.rehydration import (
     wants_storing,
 )
 from cachefleet_controlplane.gateway.converse.retention import Allowance, allowance
+from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import TenantId

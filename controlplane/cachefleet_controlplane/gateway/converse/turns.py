@@ -45,8 +45,8 @@ from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.pools.cache_salts import isolation
 from cachefleet_controlplane.routing.decision import Decision
+from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.workers.views import ServedModel

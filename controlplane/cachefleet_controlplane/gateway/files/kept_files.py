@@ -15,9 +15,9 @@ from cachefleet_controlplane.gateway.files.file_object import (
 )
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.list_query import ListQuery, listed
+from cachefleet_controlplane.store.content.store_thread import StoreThread
+from cachefleet_controlplane.store.content.tenant_cipher import SealError, TenantCipher
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.store_thread import StoreThread
-from cachefleet_controlplane.store.tenant_cipher import SealError, TenantCipher
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import TenantId
 

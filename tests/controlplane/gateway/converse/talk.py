@@ -28,8 +28,8 @@ from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.know.renderer import Renderer
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.wiring.conversation_parts import rendered
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability

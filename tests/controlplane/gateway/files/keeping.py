@@ -10,9 +10,9 @@ from sqlalchemy import select, text
 from cachefleet_controlplane.gateway.files.file_object import FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
+from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
+from cachefleet_controlplane.store.content.tenant_cipher import TenantCipher
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
-from cachefleet_controlplane.store.tenant_cipher import TenantCipher
 from tests.controlplane.gateway.harness import FLEET_KEY
 
 BEGINNING = 1_800_000_000.0

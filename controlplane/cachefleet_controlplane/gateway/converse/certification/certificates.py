@@ -8,8 +8,8 @@ from typing import Final
 
 from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations
 from cachefleet_controlplane.gateway.converse.records import Certificate
+from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.store_thread import StoreThread
 from cachefleet_controlplane.workers.render_profiles import Profile
 
 VERSION: Final = 1

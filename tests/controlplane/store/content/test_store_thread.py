@@ -12,9 +12,9 @@ import pytest
 from cachefleet_controlplane.gateway.converse.checkpoint_repository import SqlContinuations, pruning
 from cachefleet_controlplane.gateway.converse.conversation_metrics import ContinuationMetrics
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.store_thread import StoreThread, StoreThreadBounds
 from tests.controlplane.waiting import task, until, value
 
 
