@@ -12,9 +12,8 @@ fleet_parts         the fleet and its indexes
 history_parts       the last hour, recorded requests, their simulator
 batch_parts         what keeps files for batches
 conversation_parts  what continues conversations
-gateway_parts       what the gateway is made of
+gateway_parts       what the gateway is made of; the tracer that OTEL_* variables ask for
 hot_prefix_parts    the tracker of hot prefixes and its users
 pool_parts          where pools come from, and who checks tokens
-replica_tracer      the tracer that OTEL_* variables ask for
 internal_app        the application of the internal port
 """

@@ -38,6 +38,7 @@ from cachefleet_controlplane.wiring.gateway_parts import (
     prompt_lookup,
     renderer_of,
     socket_limits,
+    tracer_of,
 )
 from cachefleet_controlplane.wiring.history_parts import history_parts
 from cachefleet_controlplane.wiring.hot_prefix_parts import hot_prefix_parts
@@ -45,7 +46,6 @@ from cachefleet_controlplane.wiring.internal_app import InternalApp, internal_ap
 from cachefleet_controlplane.wiring.pool_parts import Authority, authority, pool_source
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.replica_state import ReplicaState
-from cachefleet_controlplane.wiring.replica_tracer import tracer_of
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_controlplane.wiring.store_parts import store_parts
 from cachefleet_controlplane.wiring.tenant_parts import limits_detail, tenant_parts

@@ -1,11 +1,12 @@
-"""Builds the gateway: its bounds, what attempts share, and what completes requests."""
+"""Builds the gateway: its bounds, what attempts share, what completes requests, and the tracer."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
@@ -29,9 +30,10 @@ from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.routing.decision import Knowledge
 from cachefleet_controlplane.tracing.tracer import Tracer
+from cachefleet_controlplane.tracing.tracing_settings import TracingSettingsError, tracing_settings
 from cachefleet_controlplane.wire.cross_origin import AllowedOrigins
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
-from cachefleet_controlplane.wiring.settings import Settings
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +148,18 @@ def prompt_lookup(
         unseen=unseen,
         clock=options.clock,
     )
+
+
+def tracer_of(environment: Mapping[str, str], metrics: Metrics) -> Tracer | None:
+    """The tracer that the OTEL_* variables ask for; None where traces are off. SettingsError."""
+    try:
+        settings = tracing_settings(environment)
+        if settings is None:
+            return None
+        export = import_module("cachefleet_controlplane.tracing.span_export")
+        made: Tracer = export.make_tracer(settings, metrics.trace_spans)
+    except TracingSettingsError as error:
+        raise SettingsError(error.lines) from error
+    except ValueError as error:
+        raise SettingsError([f"OTEL_EXPORTER_OTLP_*: {error}"]) from error
+    return made

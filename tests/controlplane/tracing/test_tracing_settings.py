@@ -7,7 +7,7 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.tracing.tracing_settings import TracingSettings, TracingSettingsError, tracing_settings
-from cachefleet_controlplane.wiring.replica_tracer import tracer_of
+from cachefleet_controlplane.wiring.gateway_parts import tracer_of
 from cachefleet_controlplane.wiring.settings import SettingsError
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
