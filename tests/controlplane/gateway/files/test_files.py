@@ -107,7 +107,7 @@ async def lists_have_pages(gate: Gate, keeping: Keeping) -> None:
     assert (await asking.list(purpose="batch_output")).data == []
     for wrong in ({"limit": 0}, {"limit": 10_001}, {"after": "file-nope"}, {"order": "up"}):
         with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
-            await asking.list(**wrong)  # type: ignore[arg-type]  # that is what is refused
+            await asking.list(**wrong)
 
 
 async def test_bounds_of_a_file_and_of_a_tenant(gate: Gate, keeping: Keeping) -> None:
