@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
 import openai
 import pytest
 
@@ -159,20 +159,16 @@ async def test_what_is_refused(gate: Gate, keeping: Keeping) -> None:
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing(gate: Gate, keeping: Keeping) -> None:
-    form = aiohttp.FormData()
-    going = asyncio.Event()
-
-    async def content() -> AsyncIterator[bytes]:
-        yield b"a" * (PART_BYTES + 1)
-        await going.wait()
-
-    form.add_field("file", content(), filename="f")
-    headers = {"authorization": f"Bearer {KEYS[ACME.name]}"}
-    asking = asyncio.create_task(
-        gate.front.http.post(f"{gate.front.url}/v1/files", data=form, headers=headers).__aenter__()
+    address = urlsplit(gate.front.url)
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    head = (
+        f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEYS[ACME.name]}\r\n"
+        f"content-length: {BOUNDS.file_bytes}\r\ncontent-type: multipart/form-data; boundary=b\r\n\r\n"
+        '--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n'
     )
+    writer.write(head.encode() + b"a" * (PART_BYTES + 100))
     await until(lambda: len(keeping.rows("file_parts")) == 1)
-    asking.cancel()
+    writer.close()
     await until(lambda: keeping.rows("files") == [])
     assert keeping.rows("file_parts") == []
 
