@@ -33,7 +33,7 @@ OF_COMMIT = env $$(git log -1 --format=SOURCE_DATE_EPOCH=%ct 2>/dev/null) RUSTFL
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-fairness bench-gateway bench-index bench-index-peers bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-fairness bench-gateway bench-index bench-index-peers bench-predictions bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -210,6 +210,9 @@ bench-replay-replicas: setup ## The same on 1, 2 and 8 replicas that share their
 
 bench-replay-sensitivity: setup ## The same with what is learnt taken for more or less than it is, and a plot (a quarter of an hour)
 	@$(BIN)/python -m bench.replay_sensitivity
+
+bench-predictions: setup ## Predicted cached tokens beside those served by two workers of real vLLM, an engine killed (ten minutes)
+	@$(BIN)/python -m bench.predictions
 
 bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.replay_real

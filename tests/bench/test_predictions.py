@@ -1,0 +1,50 @@
+"""Predictions beside what was served: rows of given records, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.predictions import LONGEST, PLAIN, Conversations, UnsoundError, checked, rows
+
+
+def record(predicted: int, cached: int, expected: int, *causes: str) -> dict[str, Any]:
+    candidates = [{"worker": "b", "expectedTokens": 900}, {"worker": "a", "expectedTokens": expected}]
+    lost = [{"cause": cause, "tokens": 1} for cause in causes]
+    told = {"worker": "a", "promptTokens": 1000, "predictedTokens": predicted, "cachedTokens": cached}
+    return told | {"candidates": candidates, "lost": lost}
+
+
+def test_errors_make_up_for_each_other_together_and_not_apart() -> None:
+    found = rows(PLAIN, [record(500, 400, 500), record(0, 60, 40), record(96, 96, 96), record(0, 0, 0)])
+    predicted, apart, together, less, more = found
+    assert (predicted["ours"], predicted["peer"]) == pytest.approx((14.9, 13.9))
+    assert (apart["ours"], apart["kept"]) == (pytest.approx(4.0), False)
+    assert together["ours"] == pytest.approx(1.0)
+    assert less["ours"] == pytest.approx(2.5)
+    assert (more["ours"], more["peer"]) == pytest.approx((1.5, 1.0))
+
+
+def test_what_is_predicted_to_the_token_keeps_the_bar() -> None:
+    assert rows(PLAIN, [record(96, 96, 128)])[1]["kept"] is True
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [([record(0, 0, 0, "evicted")], "1 records of 2"), ([record(0, 0, 0, "first_seen")] * 2, "had been evicted")],
+)
+def test_what_says_nothing_is_refused(found: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(UnsoundError, match=said):
+        checked(found, 2)
+
+
+def test_conversations_go_on_fork_and_begin_anew() -> None:
+    conversations, before, shared = Conversations(1), list[list[int]](), 0
+    for _ in range(300):
+        prompt = conversations.prompt()
+        shared += any(prompt[:32] == one[:32] for one in before)
+        before.append(prompt)
+        conversations.answered(prompt)
+    assert 0 < max(map(len, before)) <= LONGEST
+    assert 100 < shared < 300
