@@ -9,5 +9,6 @@ http_exchange     one HTTP exchange over ASGI: body in, answer out, disconnects
 json_bounds       bounds on the parts of a JSON body, before it is decoded
 json_faults       what is wrong with a body that is no JSON, and where
 json_members      reads and edits members of a JSON object as bytes
+multipart_form    reads a form as it arrives
 request_paths     paths as they are meant, and hints for those that are not here
 """

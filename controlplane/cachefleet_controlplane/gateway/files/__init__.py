@@ -5,6 +5,5 @@ file_repository  files and their parts in SQL
 file_routes      handlers of /v1/files and what is below it
 kept_files       writes, reads and deletes files: encrypted, in parts, bounded by tenant
 list_query       `after`, `limit` and `order` of OpenAI's lists
-multipart_form   reads a form as it arrives
 upload           an upload, from its form to a kept file
 """

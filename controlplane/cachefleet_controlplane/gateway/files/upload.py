@@ -8,7 +8,9 @@ from typing import Final
 
 from cachefleet_controlplane.gateway.files.file_object import MAX_NAME, KeptFile, Purpose
 from cachefleet_controlplane.gateway.files.kept_files import FileWriter, KeptFiles
-from cachefleet_controlplane.gateway.files.multipart_form import (
+from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.http_exchange import BodyRefusedError, ClientGoneError, Receive, Scope
+from cachefleet_controlplane.wire.multipart_form import (
     FormError,
     FormEvent,
     MultipartForm,
@@ -16,8 +18,6 @@ from cachefleet_controlplane.gateway.files.multipart_form import (
     PartHead,
     boundary_of,
 )
-from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import BodyRefusedError, ClientGoneError, Receive, Scope
 from cachefleet_core.tenancy import TenantId
 
 FILE: Final = "file"
