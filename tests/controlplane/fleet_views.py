@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from cachefleet_controlplane.cache_contracts.contract_minutes import ContractMinutes
+from cachefleet_controlplane.cache_contracts.contract_report import ContractState, contract_state
 from cachefleet_controlplane.fleet.view_builders import contract_facts, report_facts
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.workers.hit_window import WindowTokens, hit_ratio
@@ -9,7 +11,7 @@ from cachefleet_controlplane.workers.views import OTHERS, FleetView, IdleCache, 
 from cachefleet_core.fleet_status.pool_facts import HitRatio, PoolFacts, WorkerCounts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference, IndexContract
-from cachefleet_core.pool.policy import HitObjective
+from cachefleet_core.pool.policy import CacheContract, HitObjective
 from cachefleet_core.report_frames import Capability, Phase, State
 
 CONTRACT = IndexContract(weights="tiny", tokenizer="sha256:aa", block_size=16)
@@ -37,6 +39,19 @@ TENANTS = (
     IdleCache("default/demo", OTHERS, 1.0, 10, 1),
     IdleCache("default/other", "acme", 1.0, 5, 1),
 )
+
+
+def contracts() -> list[ContractState]:
+    """One that its last minute broke, and one that nobody has judged."""
+    kept, fresh = ContractMinutes(0), ContractMinutes(0)
+    promised = CacheContract(tenant="acme", share=0.25, retention_seconds=60)
+    kept.end(1, promised, enforced=True)
+    kept.evict(8)
+    kept.end(2, promised, enforced=True)
+    other = CacheContract(tenant="umbrella", share=1.0)
+    return [contract_state("default/demo", promised, kept, 30), contract_state("default/other", other, fresh, 0)]
+
+
 INDEX = IndexStatus(keys=40, held=50, bytes=4000, refused_frames=3, shed_frames=2, excess_claims=1)
 
 

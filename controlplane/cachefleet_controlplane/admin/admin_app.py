@@ -28,6 +28,7 @@ from cachefleet_controlplane.admin.findings_routes import findings_routes
 from cachefleet_controlplane.admin.fleet_routes import AdminFleet, fleet_routes, routing_routes
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
 from cachefleet_controlplane.admin.history.capacity_routes import Capacities, capacity_routes
+from cachefleet_controlplane.admin.history.contract_routes import Contracts, contract_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
 from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
@@ -64,6 +65,7 @@ class AdminParts:
     state: Callable[[], ServiceState] = ServiceState
     history: HistorySource | None = None
     capacities: Capacities | None = None
+    contracts: Contracts | None = None
     audit: AuditLog | None = None
 
 
@@ -109,6 +111,8 @@ def _routers(parts: AdminParts) -> Iterator[APIRouter]:
         yield history_routes(parts.history)
     if parts.capacities is not None:
         yield capacity_routes(parts.capacities)
+    if parts.contracts is not None:
+        yield contract_routes(parts.contracts)
     if parts.audit is not None:
         yield audit_routes(parts.audit)
     yield from (tenant_routes(service), key_routes(service), access_routes(service))

@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from cachefleet_controlplane.admin.findings.finding import FindingList
 from cachefleet_controlplane.admin.problem_responses import MEDIA_TYPE
 from cachefleet_controlplane.admin.schemas import Problem
+from cachefleet_controlplane.cache_contracts.contract_report import ContractStates
 from cachefleet_controlplane.workers.views import IdleCacheList
 from cachefleet_core.fleet_status.capacity_facts import CapacityList
 from cachefleet_core.fleet_status.pool_facts import PoolDetail, PoolList
@@ -21,7 +22,7 @@ from cachefleet_core.fleet_status.worker_facts import WorkerList
 Responses = dict[int | str, dict[str, Any]]
 
 _REF: Final = "#/components/schemas/{model}"
-_ANSWERS: Final = (PoolList, PoolDetail, WorkerList, FindingList, IdleCacheList, CapacityList)
+_ANSWERS: Final = (PoolList, PoolDetail, WorkerList, FindingList, IdleCacheList, CapacityList, ContractStates)
 _PUBLISHED: Final = {
     "PoolFacts": "Pool",
     "ContractFacts": "Contract",

@@ -397,4 +397,5 @@ class Fleet:
             inflight_requests=sum(worker.row.open for worker in workers),
             index=index_status(stats, self._agents),
             tenants=self._tenant_frames.idle(self._registry.pools.values()) if self._tenant_frames else (),
+            held=self._tenant_frames.held(self._registry.pools.values()) if self._tenant_frames else (),
         )

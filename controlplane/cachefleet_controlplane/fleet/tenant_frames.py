@@ -9,7 +9,7 @@ from cachefleet_controlplane.pools.cache_salts import Salter
 from cachefleet_controlplane.workers.cache_shares import CacheShares
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
-from cachefleet_controlplane.workers.views import IdleCache
+from cachefleet_controlplane.workers.views import HeldCache, IdleCache
 from cachefleet_controlplane.workers.warm_prefixes import Warming
 from cachefleet_core.tenancy import TenantId
 
@@ -41,3 +41,7 @@ class TenantFrames:
     def idle(self, pools: Iterable[Pool]) -> tuple[IdleCache, ...]:
         """What each tenant has of each pool's idle cache."""
         return self._shares.idle(pools)
+
+    def held(self, pools: Iterable[Pool]) -> tuple[HeldCache, ...]:
+        """What tenants with contracts have of each worker's idle cache."""
+        return self._shares.held(pools)

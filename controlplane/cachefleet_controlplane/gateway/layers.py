@@ -28,7 +28,7 @@ from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.lost_hits import LostHits
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.account.request_account import AccountLayer, Record, RequestAccount
-from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests
+from cachefleet_controlplane.gateway.account.settled_requests import SettledRequests, TenantAnswers
 from cachefleet_controlplane.gateway.account.shortfall_records import Shortfalls
 from cachefleet_controlplane.gateway.admit.admit_layer import AdmitLayer
 from cachefleet_controlplane.gateway.admit.cold_start import HELD_SHARE, ColdStartLayer, ColdStarts
@@ -70,6 +70,7 @@ class GatewayParts:
     prompts: PromptLosses = field(default_factory=PromptLosses)
     reuses: PoolReuses | None = None
     """None where no hit curve is made."""
+    contracts: TenantAnswers | None = None
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
     others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
@@ -143,7 +144,8 @@ def _account(parts: GatewayParts) -> RequestAccount:
     context = parts.context
     shortfalls = Shortfalls(context.fleet, parts.admission.salt_version)
     lost = LostHits(context.fleet, shortfalls, parts.hot.served if parts.hot else None, parts.prompts, parts.reuses)
-    settled = SettledRequests(context, parts.history, parts.admission.used, wall=parts.wall_clock)
+    wall, contracts = parts.wall_clock, parts.contracts
+    settled = SettledRequests(context, parts.history, parts.admission.used, wall=wall, contracts=contracts)
     return RequestAccount(context, parts.record, shortfalls, lost, settled, recorded=parts.recorded)
 
 

@@ -45,6 +45,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "tenants/{name}/keys/*": {"DELETE": ("delete", KEYS)},
     "usage": {"GET": ("list", TENANTS)},
     "idle-cache": {"GET": ("list", TENANTS)},
+    "contracts": {"GET": ("list", TENANTS)},
     "access": {"GET": ("list", TENANTS)},
     "access/open": {"POST": ("update", TENANTS)},
 }

@@ -40,7 +40,7 @@ from cachefleet_controlplane.wiring.gateway_parts import (
     socket_limits,
     tracer_of,
 )
-from cachefleet_controlplane.wiring.history_parts import history_parts
+from cachefleet_controlplane.wiring.history_parts import contract_records, history_parts
 from cachefleet_controlplane.wiring.hot_prefix_parts import hot_prefix_parts
 from cachefleet_controlplane.wiring.internal_app import InternalApp, internal_app
 from cachefleet_controlplane.wiring.pool_parts import Authority, authority, pool_source
@@ -82,6 +82,7 @@ class ControlPlane:
         self.tracer = tracer_of(os.environ, self.metrics)
         self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
         self.history = history_parts(settings, self.fleet, self.metrics)
+        self.contracts = contract_records(self.fleet, self.metrics)
         self.state = ReplicaState(settings, self.fleet, self.tenancy.tenants, self.decisions)
         self.objectives = InferenceObjectives()
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
@@ -130,6 +131,7 @@ class ControlPlane:
             recorded=self.history.recorded,
             prompts=self.history.prompts,
             reuses=self.history.reuses,
+            contracts=self.contracts.answered,
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
             files=None if self.files is None else self.files.files,
@@ -183,6 +185,7 @@ class ControlPlane:
         self._resources.callback(self.conversations.unseen.close)
         self._start_batches()
         self._start("history", self._sampler.run)
+        self._start("contracts", self.contracts.run)
         self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
         self._start_objectives(api)
@@ -209,7 +212,8 @@ class ControlPlane:
             flush=self.flush,
             simulate=self.history.simulator,
             certifier=self.conversations.examiner,
-            state=lambda: self.state.for_findings(self._deaths.refused()),
+            state=lambda: self.state.for_findings(self._deaths.refused(), tuple(self.contracts.states())),
+            contracts=self.contracts.states,
             history=self.history.shown(self.hot.shown),
             capacities=self.history.capacities,
             audit=self.audit,

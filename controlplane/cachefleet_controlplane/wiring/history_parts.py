@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from prometheus_client import Gauge
 
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
+from cachefleet_controlplane.cache_contracts.contract_metrics import ContractCollector
+from cachefleet_controlplane.cache_contracts.contract_records import ContractRecords
 from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
 from cachefleet_controlplane.capacity.capacity_metrics import CapacityCollector
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
@@ -52,6 +54,13 @@ def history_parts(settings: Settings, fleet: Fleet, metrics: Metrics) -> History
     prompts = _prompt_losses(settings, metrics)
     capacities = CapacityAnswers(capacity, fleet.view)
     return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities)
+
+
+def contract_records(fleet: Fleet, metrics: Metrics) -> ContractRecords:
+    """Build what judges tenants' cache contracts; run it as a task."""
+    records = ContractRecords(fleet.view, fleet.models, settle=metrics.registry.settle)
+    metrics.collect_from(ContractCollector(records))
+    return records
 
 
 def _prompt_losses(settings: Settings, metrics: Metrics) -> PromptLosses:

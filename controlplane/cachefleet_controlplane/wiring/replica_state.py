@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState
+from cachefleet_controlplane.cache_contracts.contract_report import ContractState
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.fleet.startup_readiness import StartupReadiness
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest
@@ -54,7 +55,9 @@ class ReplicaState:
         }
         return ready, detail
 
-    def for_findings(self, fatal_requests: tuple[FatalRequest, ...]) -> ServiceState:
+    def for_findings(
+        self, fatal_requests: tuple[FatalRequest, ...], contracts: tuple[ContractState, ...] = ()
+    ) -> ServiceState:
         """What the replica knows of itself; ``fatal_requests`` are those refused since engines ended with them."""
         tenants, source = self._tenants, self.source
         read = tenants.informed.is_set()
@@ -69,4 +72,5 @@ class ReplicaState:
             directory=tenants.directory if read else Directory(required=True),
             leaving=self.leaving,
             fatal_requests=fatal_requests,
+            contracts=contracts,
         )

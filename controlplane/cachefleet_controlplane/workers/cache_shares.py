@@ -6,10 +6,10 @@ Workers know tenants by the digests of their salts alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from cachefleet_controlplane.workers.pool import Pool
-from cachefleet_controlplane.workers.views import OTHERS, IdleCache
+from cachefleet_controlplane.workers.views import OTHERS, HeldCache, IdleCache
 from cachefleet_core.budget import mebibytes
 from cachefleet_core.pool.policy import TenancySpec
 from cachefleet_core.report_fields import SaltShare
@@ -48,6 +48,20 @@ class CacheShares:
     def idle(self, pools: Iterable[Pool]) -> tuple[IdleCache, ...]:
         """What each tenant has of each pool's idle cache, by pool, the largest first."""
         return tuple(one for pool in pools for one in self._idle(pool))
+
+    def held(self, pools: Iterable[Pool]) -> tuple[HeldCache, ...]:
+        """What tenants with a contract have on each worker that is ready and reports."""
+        return tuple(one for pool in pools if pool.declared.spec.tenancy.contracts for one in self._held(pool))
+
+    def _held(self, pool: Pool) -> Iterator[HeldCache]:
+        salts = {one.tenant: self._digest(TenantId(one.tenant)) for one in pool.declared.spec.tenancy.contracts}
+        for worker in pool.workers.values():
+            if worker.load is None or worker.hello is None or not worker.ready:
+                continue
+            for tenant, salt in salts.items():
+                told = worker.load.state.held_by_salt.get(salt)
+                idle, evicted = (None, 0) if told is None else (told.idle, told.evicted)
+                yield HeldCache(pool.key, tenant, f"{worker.id} {worker.hello.epoch}", idle, evicted)
 
     def _idle(self, pool: Pool) -> list[IdleCache]:
         blocks, sizes = Counter[str](), Counter[str]()

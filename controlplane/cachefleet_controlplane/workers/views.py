@@ -97,6 +97,19 @@ class IdleCacheList(Struct, frozen=True):
     items: tuple[IdleCache, ...]
 
 
+class HeldCache(Struct, frozen=True):
+    """What one tenant with a contract has of one worker's idle cache."""
+
+    pool: str
+    tenant: str
+    worker: str
+    """Its id and epoch."""
+    idle: int | None
+    """Blocks; None where the worker does not tell, as one without the plugin, so that it keeps no contract."""
+    evicted: int
+    """Blocks evicted against the contract, since the engine's start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """All pools and workers at one time."""
@@ -108,3 +121,5 @@ class FleetView:
     index: IndexStatus
     tenants: tuple[IdleCache, ...] = ()
     """What tenants have of the idle caches."""
+    held: tuple[HeldCache, ...] = ()
+    """The same of tenants with contracts, by worker; of workers that report and are ready."""

@@ -221,6 +221,8 @@ class CacheContract(Section):
     before others'."""
     retention_seconds: Annotated[int, Field(ge=0, le=2_592_000)] = 0
     """Seconds since its last use for which a block within the share is guaranteed; 0 is without end."""
+    hit_objective: HitObjective | None = None
+    """Hit ratio that the tenant's requests in this pool are meant to reach. Default: none."""
 
 
 class TenancySpec(Section):

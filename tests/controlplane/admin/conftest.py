@@ -33,7 +33,7 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import FleetView
 from cachefleet_core.fleet_status.capacity_facts import CapacityFacts
 from cachefleet_core.tenancy import TenantId
-from tests.controlplane.fleet_views import DIFFERENT, fleet_view, unknown_worker, worker_status
+from tests.controlplane.fleet_views import DIFFERENT, contracts, fleet_view, unknown_worker, worker_status
 from tests.controlplane.store.conftest import make_record
 from tests.fakes.decisions import InMemoryDecisions
 
@@ -184,7 +184,7 @@ def app(  # noqa: PLR0917 - fixtures
     source = HistorySource(history, prefixes, ledger, clock=lambda: NOW)
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
     given["capacities"] = lambda: capacities
-    parts = AdminParts(fleet=fleet, decisions=decisions, **given)
+    parts = AdminParts(fleet=fleet, decisions=decisions, contracts=contracts, **given)
     user_of = "user of {}".format
     return admin_app(parts, authorize=doorkeeper, user_of=user_of, max_bytes=2048)
 

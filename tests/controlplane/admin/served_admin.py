@@ -26,6 +26,7 @@ from cachefleet_controlplane.transport.completions import Completions
 from cachefleet_controlplane.transport.native_server import NativeServer, ServerBounds
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper, Oracle, Still
+from tests.controlplane.fleet_views import contracts
 from tests.fakes.decisions import InMemoryDecisions
 
 
@@ -40,6 +41,7 @@ def admin_over(
         "service": TenantService(tenants, repository, HASH_KEY, wall_clock=lambda: NOW),
         "usage": UsageLog(SqlUsage(database), metrics=metrics, wall_clock=lambda: NOW),
         "explain": Oracle(),
+        "contracts": contracts,
     }
     return admin_app(AdminParts(fleet=fleet or Still(), **(given | more)), authorize=authorize or Doorkeeper())
 

@@ -27,6 +27,7 @@ ROUTES = {
     ("GET", "/workers"),
     ("GET", "/findings"),
     ("GET", "/idle-cache"),
+    ("GET", "/contracts"),
     ("GET", "/decisions"),
     ("GET", "/decisions/export"),
     ("GET", "/decisions/stream"),

@@ -39,6 +39,7 @@ def tenants(client: OpenApiClient) -> None:
     assert client.call("postAccessOpen")["open"]
     client.call("getUsage", tenant="acme")
     client.call("getIdleCache")
+    client.call("getContracts", tenant="acme")
 
 
 def decisions(client: OpenApiClient, plane: Served) -> None:

@@ -121,6 +121,14 @@ async def test_tenants_are_shown_page_by_page(
     assert "More" not in last
 
 
+async def test_cache_contracts_are_shown_met_or_not(browser: httpx.AsyncClient, admin: Said) -> None:
+    page = (await browser.get("/tenants")).text
+    assert "no: evicted" in page
+    assert page.count("50.0 %") == 3, "of the hour, day and month"
+    admin.answers["GET", "/contracts"] = (200, {"items": []})
+    assert "Cache contracts" not in (await browser.get("/tenants")).text
+
+
 async def test_use_without_tenants_is_shown(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
     rows = [used(tenant="default"), used(tenant="gone")]
     admin.answers["GET", "/usage"] = (200, {"items": rows})

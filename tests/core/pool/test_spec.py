@@ -68,6 +68,7 @@ spec:
     - tenant: umbrella
       share: 0.5
       retentionSeconds: 3600
+      hitObjective: {ratio: 0.9, windowSeconds: 600, minTokens: 1}
   pricing: {input: 0.4, cached: 0.1, output: 1.2, gpuHour: 2.5}
   continuation: {enabled: true, handles: false, storeHistory: false, ttlSeconds: 3600}
   rollout: {maxSurge: 1, maxUnavailable: 0, warmTimeoutSeconds: 600}

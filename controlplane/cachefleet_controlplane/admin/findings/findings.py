@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.capacity_findings import capacity_findings
+from cachefleet_controlplane.admin.findings.contract_findings import contract_findings
 from cachefleet_controlplane.admin.findings.finding import Finding, Severity
 from cachefleet_controlplane.admin.findings.pool_findings import pool_findings
 from cachefleet_controlplane.admin.findings.service_findings import ServiceState, index_findings, service_findings
@@ -21,6 +22,7 @@ def findings(view: FleetView, state: ServiceState, capacities: Sequence[Capacity
     found = [
         *service_findings(state),
         *index_findings(view.index),
+        *contract_findings(state.contracts),
         *pool_findings(view.pools),
         *worker_findings(view.workers),
         *capacity_findings(view.pools, capacities),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, faults, operations, troubleshooting
+from cachefleet_controlplane.cache_contracts.contract_report import ContractState
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import FatalRequest
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.workers.views import IndexStatus
@@ -33,6 +34,7 @@ class ServiceState:
     leaving: bool = False
     fatal_requests: tuple[FatalRequest, ...] = ()
     """Requests that are refused since engines ended while they computed them."""
+    contracts: tuple[ContractState, ...] = ()
 
 
 def service_findings(state: ServiceState) -> Iterator[Finding]:

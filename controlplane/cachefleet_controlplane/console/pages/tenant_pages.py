@@ -24,10 +24,10 @@ _FIRST: Final = "This is the first key: every request is asked for one from now 
 
 
 async def tenants_page(visit: Visit) -> Response:
-    """Tenants with what they used in the last day, a page of them; and what was used by none that is there."""
+    """Tenants with what they used in the last day, a page of them; what was used by none that is there; contracts."""
     after = visit.request.query_params.get("after", "")
     tenants = await visit.ask("GET", "/tenants", {"limit": str(PAGE)} | ({"after": after} if after else {}))
-    usage, access = [await visit.ask("GET", path) for path in ("/usage", "/access")]
+    usage, access, contracts = [await visit.ask("GET", path) for path in ("/usage", "/access", "/contracts")]
     following = tenants.data.get("next") if tenants.ok else None
     used = usage_by(usage.items, "tenant")
     return visit.page(
@@ -38,6 +38,7 @@ async def tenants_page(visit: Visit) -> Response:
         others=() if after or following else sorted(used.keys() - {one["name"] for one in tenants.items}),
         default=DEFAULT_TENANT,
         access=access.data if access.ok else None,
+        contracts=contracts.items,
         problem=tenants.problem or usage.problem,
         may_change=await visit.may("POST", "/tenants"),
     )

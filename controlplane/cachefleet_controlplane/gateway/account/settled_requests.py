@@ -19,6 +19,9 @@ from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_core.pool.policy import PricingSpec
 from cachefleet_core.tenancy import TenantId
 
+TenantAnswers = Callable[[str, str, Answered], None]
+"""Takes what is known of a tenant's answers in a pool, where engines tell what came from cache."""
+
 MOST: Final = 128
 """Sums of different requests; to pass them on takes about a millisecond."""
 HOUR: Final = 3600
@@ -48,11 +51,13 @@ class SettledRequests:
         used: Callable[[UsageRecord], None],
         *,
         wall: Callable[[], float],
+        contracts: TenantAnswers | None = None,
     ) -> None:
         self._fleet, self._metrics = context.fleet, context.metrics
         self._history = history
         self._used = used
         self._wall = wall
+        self._contracts = contracts
         self._sums: dict[tuple[object, ...], _Sums] = {}
         self._metrics.registry.pending.append(self._pass_on)
         self._fleet.settle = history.settle = self._metrics.registry.settle
@@ -136,6 +141,8 @@ class SettledRequests:
         if sums.judged:
             self._metrics.prompt_served(pool=pool, prompt=answered.prompt_tokens, served=answered.served_tokens)
             self._fleet.prompt_served(pool, answered.prompt_tokens, answered.served_tokens, sums.at)
+            if self._contracts is not None:
+                self._contracts(pool, sums.used.tenant, answered)
 
 
 def _kind_of(trace: DecisionTrace) -> tuple[object, ...]:

@@ -164,6 +164,19 @@ IDLE: Final = (
     Column("BLOCKS", lambda item: item["blocks"], right=True),
     Column("MIB", lambda item: item["mib"], right=True),
 )
+CONTRACTS: Final = (
+    Column("POOL", lambda item: item["pool"], name=True),
+    Column("TENANT", lambda item: item["tenant"], name=True),
+    Column("SHARE", lambda item: f"{item['share']:.0%}", right=True),
+    Column("IDLE BLOCKS", lambda item: item["idleBlocks"], right=True),
+    Column("HITS", lambda item: share(item["hitRatio"]), right=True),
+    Column("OBJECTIVE", lambda item: share(item["objective"]), right=True),
+    Column("MET", lambda item: "-" if item["met"] is None else "yes" if item["met"] else "no"),
+    Column("HOUR", lambda item: share(item["hour"]["met"]), right=True),
+    Column("DAY", lambda item: share(item["day"]["met"]), right=True),
+    Column("MONTH", lambda item: share(item["month"]["met"]), right=True),
+    Column("WHY NOT", lambda item: ",".join(item["reasons"]) or "-"),
+)
 CERTIFICATES: Final = (
     Column("MODEL", lambda item: item["model"], name=True),
     Column("PROFILE", lambda item: item["profile"][:19], name=True),

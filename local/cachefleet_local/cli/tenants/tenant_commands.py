@@ -14,7 +14,7 @@ from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.listing import Item, Output, single
 from cachefleet_local.cli.options import TIMES, Command, PoolName, TenantName, asking, group, showing, time_of, watching
-from cachefleet_local.cli.output.columns import ACCESS, IDLE, KEYS, TENANTS, USAGE
+from cachefleet_local.cli.output.columns import ACCESS, CONTRACTS, IDLE, KEYS, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
 from cachefleet_local.cli.tenants.key_commands import Name, access_of, path_of
 from cachefleet_local.cli_errors import Exit, FailureError
@@ -22,6 +22,7 @@ from cachefleet_local.cli_errors import Exit, FailureError
 _NONE: Final = "no tenants: every request is of the tenant default; make one with: cachefleet tenants create NAME"
 _NO_KEY: Final = "it can do nothing until it has a key; make one with: cachefleet tenants keys create {name}"
 _NO_USAGE: Final = "no usage in this time"
+_NO_CONTRACT: Final = "no pool has a cache contract (tenancy.contracts)"
 _NO_IDLE: Final = "no tenant has blocks in the idle caches"
 
 
@@ -193,6 +194,14 @@ def cache(show: Show, *, pool: PoolName = None) -> None:
     """What tenants have of the idle caches now, and their shares of the budget."""
     parameters = {} if pool is None else {"pool": pool}
     show.items(lambda client: client.get("idle-cache", parameters), IDLE, empty=_NO_IDLE)
+
+
+@app.command(epilog=EPILOG)
+@watching
+def contracts(show: Show, *, pool: PoolName = None) -> None:
+    """Whether tenants' cache contracts are met now, for how much of the last hour, day and month, and why not."""
+    parameters = {} if pool is None else {"pool": pool}
+    show.items(lambda client: client.get("contracts", parameters), CONTRACTS, empty=_NO_CONTRACT)
 
 
 @app.command(epilog=EPILOG)

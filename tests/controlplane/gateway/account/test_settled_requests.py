@@ -62,6 +62,11 @@ class Told(Fleet):
         self.heard += Counter({(pool, "prompt"): prompt, (pool, "served"): served})
 
 
+def _both(pool: str, tenant: str, answered: Answered) -> Counter[tuple[str, str, str]]:
+    tokens = {"prompt": answered.prompt_tokens, "served": answered.served_tokens}
+    return Counter({(pool, tenant, name): more for name, more in tokens.items()})
+
+
 class Settling:
     """Sums with all that they are told to, beside a plain count of each request by itself."""
 
@@ -72,7 +77,11 @@ class Settling:
             Known(directory()), hash_key=FLEET_KEY.api_key_hash_key, metrics=self.metrics, record=self.used.append
         )
         context = cast("GatewayContext", SimpleNamespace(fleet=self.fleet, metrics=self.metrics))
-        self.settled = SettledRequests(context, self.history, admission.used, wall=lambda: self.now)
+        self.contracts: Counter[tuple[str, str, str]] = Counter()
+        self.by_tenant: Counter[tuple[str, str, str]] = Counter()
+        self.settled = SettledRequests(
+            context, self.history, admission.used, wall=lambda: self.now, contracts=self._by_contract
+        )
         self.counted: Counter[tuple[str, ...]] = Counter()
         self.steps: Counter[tuple[str, int, str]] = Counter()
         self.use: Counter[tuple[Any, ...]] = Counter()
@@ -92,6 +101,11 @@ class Settling:
         self._count(trace, tenant, used)
         if answered is not None and trace.decision is not None:
             self._count_answered(trace.decision.pool, answered, judged=judged)
+            if judged:
+                self.by_tenant += _both(trace.decision.pool, tenant, answered)
+
+    def _by_contract(self, pool: str, tenant: str, answered: Answered) -> None:
+        self.contracts += _both(pool, tenant, answered)
 
     def _count(self, trace: DecisionTrace, tenant: TenantId, used: tuple[int, int, int]) -> None:
         count, decision = self.counted, trace.decision
@@ -137,6 +151,7 @@ class Settling:
             if (name := sample.name.removeprefix("cachefleet_").removesuffix("_total")) in names
         }
         assert found == self.counted
+        assert self.contracts == self.by_tenant
         steps: Counter[tuple[str, int, str]] = Counter()
         for pool in ("ns/a", "ns/b", FLEET):
             for step in self.history.steps(pool, self.now):
