@@ -44,7 +44,7 @@ TENANTS = (
 def contracts() -> list[ContractState]:
     """One that its last minute broke, and one that nobody has judged."""
     kept, fresh = ContractMinutes(0), ContractMinutes(0)
-    promised = CacheContract(tenant="acme", share=0.25, retention_seconds=60)
+    promised = CacheContract(tenant="acme", share=0.3, retention_seconds=60)
     kept.end(1, promised, enforced=True)
     kept.evict(8)
     kept.end(2, promised, enforced=True)

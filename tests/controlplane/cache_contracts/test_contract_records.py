@@ -41,7 +41,7 @@ class Watched:
     def __init__(self, *contracts: dict[str, Any]) -> None:
         self.now = 1_800_000_000.0
         self.fleet = Fleet(BlockIndex(), index_key=b"i" * 32, salt_key=SALT_KEY)
-        self.fleet.update_pools([view(pool(*contracts))])
+        self.fleet.update_pools([view(pool(*contracts), ["demo-0"])])
         self.settled = 0
         self.records = ContractRecords(self.fleet.view, self.fleet.models, settle=self._settle, clock=lambda: self.now)
         self.records.tick()
@@ -51,7 +51,7 @@ class Watched:
 
     def worker(self, epoch: str = "e1") -> Connection:
         connection = self.fleet.connect(FakeLink())
-        self.fleet.hello(connection, msgspec.structs.replace(hello(), epoch=epoch))
+        self.fleet.hello(connection, hello(epoch=epoch))
         return connection
 
     def says(self, connection: Connection, *held: int) -> None:
@@ -149,7 +149,7 @@ def test_answers_of_the_tenant_in_the_pool_are_held_against_the_objective() -> N
 
 def test_a_contract_that_is_taken_away_is_forgotten_and_none_costs_nothing() -> None:
     watched = Watched(CONTRACT)
-    watched.fleet.update_pools([view(pool())])
+    watched.fleet.update_pools([view(pool(), ["demo-0"])])
     before = watched.settled
     watched.pass_minute()
     assert watched.records.states() == []

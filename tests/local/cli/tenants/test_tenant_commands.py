@@ -242,7 +242,7 @@ def test_what_tenants_have_of_the_idle_caches_is_listed(command: Command) -> Non
 
 def test_cache_contracts_are_listed_met_or_not(command: Command) -> None:
     _, out, _ = command("contracts")
-    assert row(out, 1)[1:] == ["acme", "25%", "30", "-", "-", "no", "0.50", "0.50", "0.50", "evicted"]
+    assert row(out, 1)[1:] == ["acme", "30%", "30", "-", "-", "no", "0.50", "0.50", "0.50", "evicted"]
     assert row(out, 2)[1:] == ["umbrella", "100%", "0", "-", "-", "-", "-", "-", "-", "-"]
     assert len(json.loads(command("contracts", "--pool", "default/other", "-o", "json")[1])) == 1
 
