@@ -252,6 +252,7 @@ class FleetRoutes:
             "blocks_free": pool.free,
             "blocks_idle": pool.idle,
             "idle_by_salt": {"0" * 32: pool.idle},
+            "held_by_salt": {salt: [pool.idle, 0] for salt in self._promised()},
             "budget_blocks": pool.budget,
             "block_bytes": worker.options.block_bytes,
             "generation": self.policy.generation if self.policy else -1,
@@ -260,3 +261,8 @@ class FleetRoutes:
             "suspended": worker.suspended,
             "unfinished": len(scheduler.running) + len(scheduler.waiting),
         }
+
+    def _promised(self) -> list[str]:
+        """Salts of tenants with a contract; who owns a block is not known here."""
+        shares = self.policy.tenant_shares if self.policy else None
+        return [one.salt for one in shares or () if one.guaranteed]

@@ -1,5 +1,7 @@
 """Tells new workers of the hottest prefixes: once in an epoch that began with an empty cache, after the standing Warm.
 
+Those of tenants with a cache contract come first, within its share, so that they are there when a worker is replaced.
+
 This Warm is not standing: the agent tries each prompt once, after the pool's own prefixes. The worker takes no traffic
 meanwhile, for as long as its pool allows for warming. It is sent as soon as the agent has received the standing Warm,
 while the worker still waits for that. Every replica of the control plane sends what it knows; a prefix that two of them
@@ -24,6 +26,7 @@ from cachefleet_controlplane.workers.warm_prefixes import MAX_BYTES
 from cachefleet_core.budget import budget_blocks
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Hello, Phase, State, Warm
+from cachefleet_core.tenancy import TenantId
 from cachefleet_core.warmth import Prefix
 from cachefleet_runtime.lru import LruMap
 
@@ -110,7 +113,9 @@ class NewWorkerWarmUp:
         return self._warm(hello, pool)
 
     def _warm(self, hello: Hello, pool: PrefixCachePool) -> Warm | None:
-        room = max(0, budget_tokens(pool, hello) - standing_tokens(pool, hello))
+        kept = budget_tokens(pool, hello)
+        room = max(0, kept - standing_tokens(pool, hello))
+        promised = {TenantId(one.tenant): int(one.share * kept) for one in pool.spec.tenancy.contracts}
         tokens = min(self._tokens, room, self._in_time(pool))
         contract = hello.contract.fingerprint()
         model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
@@ -118,7 +123,7 @@ class NewWorkerWarmUp:
         def serves(line: Line) -> bool:
             return (line.model, line.contract) == (model, contract)
 
-        found = self._hot.hottest(serves, self._clock(), tokens=tokens, most=MAX_PREFIXES)
+        found = self._hot.hottest(serves, self._clock(), tokens=tokens, most=MAX_PREFIXES, promised=promised)
         prefixes = _carried(found, hello.contract.block_size if hello.rule.windows else 0)
         if not prefixes:
             return None

@@ -15,18 +15,22 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, count
+from types import MappingProxyType
 from typing import Final
 
 from cachefleet_native import shared_blocks
 
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, HotPrefix, Line, TrackedPrefix, WantedPrefix
 from cachefleet_controlplane.routing.prompt_blocks import KEY_BYTES
+from cachefleet_core.tenancy import TenantId
 from cachefleet_runtime.lru import LruMap
 
 ID_BYTES: Final = 4
+NOBODY: Final[Mapping[TenantId, int]] = MappingProxyType({})
+"""To whom nothing is promised."""
 RECENT_PROMPTS: Final = 8
 """Prompts with one first block that a new one is compared with."""
 MAX_ENDS: Final = 8192
@@ -140,20 +144,28 @@ class HotPrefixes:
             others = (known for known, entry in self._entries.items() if known != key and entry.ids)
             self._drop(min(others, key=self._level_of))
 
-    def hottest(self, serves: Callable[[Line], bool], now: float, *, tokens: int, most: int) -> list[HotPrefix]:
+    def hottest(
+        self,
+        serves: Callable[[Line], bool],
+        now: float,
+        *,
+        tokens: int,
+        most: int,
+        promised: Mapping[TenantId, int] = NOBODY,
+    ) -> list[HotPrefix]:
         """Prefixes with ids of the lines that a worker serves, hottest first: at most ``most``, with ``tokens`` in all.
 
-        What a prefix has in common with a hotter one counts once, as it is cached once.
+        What a prefix has in common with a hotter one counts once, as it is cached once. Before all others come those of
+        tenants to whom so many tokens are ``promised``, within these.
         """
         found = [entry for entry in self._entries.values() if entry.ids and serves(entry.line)]
         found.sort(key=lambda entry: (-entry.level, entry.blocks))
-        chosen: list[HotPrefix] = []
-        for entry in found:
-            new = (len(entry.ids) - max((_common(entry, other) for other in chosen), default=0)) // ID_BYTES
-            if len(chosen) < most and 0 < new <= tokens:
-                tokens -= new
-                chosen.append(HotPrefix(entry.line, entry.ids, self._heat(entry, now)))
-        return chosen
+        chosen: list[_Entry] = []
+        for tenant, room in promised.items():
+            own = (entry for entry in found if entry.line.tenant == tenant)
+            tokens -= _choose(own, chosen, tokens=min(room, tokens), most=most)
+        _choose(found, chosen, tokens=tokens, most=most)
+        return [HotPrefix(entry.line, entry.ids, self._heat(entry, now)) for entry in chosen]
 
     def keep(self, valid: Callable[[Line], bool]) -> None:
         """Drop prefixes of other lines: of a tenant that was deleted, a salt that was changed."""
@@ -253,7 +265,18 @@ def _key(keys: bytes, blocks: int) -> bytes:
     return keys[(blocks - 1) * KEY_BYTES : blocks * KEY_BYTES]
 
 
-def _common(entry: _Entry, chosen: HotPrefix) -> int:
+def _choose(entries: Iterable[_Entry], chosen: list[_Entry], *, tokens: int, most: int) -> int:
+    """Add entries to the chosen ones, within these bounds; how many tokens they have beyond those."""
+    room = tokens
+    for entry in entries:
+        new = (len(entry.ids) - max((_common(entry, other) for other in chosen), default=0)) // ID_BYTES
+        if len(chosen) < most and 0 < new <= room:
+            room -= new
+            chosen.append(entry)
+    return tokens - room
+
+
+def _common(entry: _Entry, chosen: _Entry) -> int:
     """Bytes of ids in common; only of prefixes of each other, which is how prompts share."""
     if entry.line != chosen.line:
         return 0

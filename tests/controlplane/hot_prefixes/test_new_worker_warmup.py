@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from array import array
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from cachefleet_controlplane.cache_contracts.contract_report import ContractState
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, Line
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
@@ -33,7 +35,7 @@ from tests.controlplane.fleets import LiveFleet, pool, view
 from tests.controlplane.frames import hello, state
 from tests.controlplane.gateway.harness import FLEET_KEY, INDEX_KEY, POOL, SALT, WORKER_KEY, engine
 from tests.controlplane.waiting import until, value
-from tests.controlplane.wiring.test_control_plane import Plane, running
+from tests.controlplane.wiring.test_control_plane import POOL_FILE, Plane, running
 from tests.fakes.engine import FakeEngine
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -47,18 +49,28 @@ HELLO: Hello = hello("demo-1", block_bytes=1024 * 1024, blocks_total=100)
 class Fleet:
     """One pool and what is hot in it."""
 
-    def __init__(self, *, tokens: int = TOKENS, seconds: float = 60, **cache: Any) -> None:
+    def __init__(
+        self, *, tokens: int = TOKENS, seconds: float = 60, contracts: tuple[dict[str, Any], ...] = (), **cache: Any
+    ) -> None:
+        declared = pool(prefixCache=cache, tenancy={"contracts": list(contracts)})
         self.fleet = LiveFleet()
-        self.fleet.update_pools([view(pool(prefixCache=cache), ["demo-0", "demo-1"])])
+        self.fleet.update_pools([view(declared, ["demo-0", "demo-1"])])
         self.hot = HotPrefixes(HotBounds())
         self.metrics = Metrics()
         self.new_workers = NewWorkerWarmUp(
             self.hot, self.fleet, self.metrics, tokens=tokens, seconds=seconds, clock=lambda: 0.0
         )
 
-    def heat(self, *first: int, times: int = 2, contract: str = HELLO.contract.fingerprint(), salt: str = "s") -> None:
+    def heat(
+        self,
+        *first: int,
+        times: int = 2,
+        contract: str = HELLO.contract.fingerprint(),
+        salt: str = "s",
+        tenant: str = "acme",
+    ) -> None:
         ids = [number for number in first for _ in range(BLOCK)]
-        line = Line("default/tiny", contract, TenantId("acme"), salt)
+        line = Line("default/tiny", contract, TenantId(tenant), salt)
         keys = BlockKeyer(b"k" * 32, Namespace(contract, salt), BLOCK).packed_keys(ids)
         for _ in range(times):
             wanted = self.hot.note(line, keys, 0.0)
@@ -155,6 +167,20 @@ def test_a_new_worker_computes_no_longer_than_it_may() -> None:
     assert fleet.told() == [("hot-0", "s", {1})]
 
 
+def test_what_is_promised_comes_first_within_its_share() -> None:
+    contract = {"tenant": "umbrella", "share": 0.02}  # 2 blocks of 100
+    fleet = Fleet(tokens=4 * BLOCK, contracts=(contract,))
+    fleet.heat(1, times=20)
+    fleet.heat(2, 3, times=10)
+    fleet.heat(4, tenant="umbrella", salt="u", times=3)
+    fleet.heat(5, tenant="umbrella", salt="u", times=2)
+    fleet.heat(6, tenant="umbrella", salt="u", times=2)
+    told = fleet.told()
+    assert told[0] == ("hot-0", "u", {4})
+    assert [salt for _, salt, _ in told] == ["u", "u", "s", "u"], "the third of umbrella's is beyond its share"
+    assert (told[2][2], told[3][2] < {5, 6}) == ({1}, True)
+
+
 # The whole control plane, with real agents beside fake engines.
 
 SYSTEM = "You are a support agent of many words. " * 20
@@ -221,6 +247,64 @@ async def test_a_new_worker_holds_what_is_hot_before_its_first_request(
         assert set(asked) == {"/v1/completions"}  # the agent's own
         assert {salt for salt, _ in new.held_chains()} == {SALT}
     assert value(made.plane.metrics, "hot_warmed_workers_total") == 1
+
+
+CONTRACT = """
+  tenancy:
+    contracts:
+    - {tenant: default, share: 0.5, hitObjective: {ratio: 0.8, windowSeconds: 60, minTokens: 1}}
+"""
+
+
+async def ask(made: Plane, times: int) -> None:
+    told = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "q"}]
+    for _ in range(times):
+        assert (await made.chat(messages=told))[0] == 200
+
+
+def judged(made: Plane, minutes: int) -> ContractState:
+    """What is shown of the contract, so many minutes from now."""
+    records = made.plane.contracts
+    records._clock = lambda: time.time() + 60 * minutes
+    records.tick()
+    [shown] = records.states()
+    return shown
+
+
+async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
+    tmp_path: Path, worker_settings: dict[str, Any]
+) -> None:
+    """A new worker takes the old one's place, another one joins, and the first of these goes."""
+    async with AsyncExitStack() as stack:
+        old, new, last = [await stack.enter_async_context(engine(plugin=True)) for _ in range(3)]
+        made = await stack.enter_async_context(running(tmp_path, old))
+        (tmp_path / "pool.yaml").write_text(POOL_FILE.rstrip() + CONTRACT)
+        await until(lambda: made.plane.fleet.models()[0].declared[0].spec.tenancy.contracts)
+        await stack.enter_async_context(agent(old, made, name="demo-0", told=worker_settings))
+        await until(partial(_reported, made))
+        await until(lambda: made.plane.fleet.view().held and made.plane.fleet.view().held[0].idle is not None)
+        judged(made, 0)
+        await heat(made)
+        for minutes, joining, listed in ((2, new, {"demo-1": new}), (4, last, {"demo-2": last})):
+            name = next(iter(listed))
+            both = {"demo-0": old, "demo-1": new} | listed if joining is last else {"demo-0": old} | listed
+            write_workers(tmp_path, both, ready={"demo-0"} if joining is new else {"demo-1"})
+            joined = await stack.enter_async_context(agent(joining, made, name=name, told=worker_settings))
+            await until(lambda joined=joined: not joined.unready, 60)
+            write_workers(tmp_path, listed, ready=set(listed))
+            await until(lambda name=name: [one.name for one in made.plane.fleet.view().workers if one.ready] == [name])
+            judged(made, minutes)
+            await ask(made, 3)
+            shown = judged(made, minutes + 1)
+            assert (shown.met, shown.reasons) == (True, ()), shown
+            assert shown.hit_ratio is not None
+            assert shown.hit_ratio > 0.8
+    assert value(made.plane.metrics, "hot_warmed_workers_total") == 2
+
+
+def write_workers(folder: Path, workers: dict[str, FakeEngine], ready: set[str]) -> None:
+    listed = [{"name": name, "url": one.url, "ready": name in ready} for name, one in workers.items()]
+    (folder / "endpoints.json").write_text(json.dumps({POOL: listed}))
 
 
 async def test_a_named_conversation_is_not_rendered_again_for_its_ids(
