@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
-from cachefleet_core.fleet_status.cache_worth import cache_values, removal_order
+from cachefleet_core.fleet_status.cache_worth import cache_values, removal_order, removal_values
 from cachefleet_core.fleet_status.capacity_facts import ScaleInFacts
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
@@ -21,7 +21,7 @@ def scale_in(members: Iterable[WorkerFacts], block_size: int, curve: HitCurve | 
     if not listed:
         return None
     values = cache_values(listed)
-    name = removal_order(waiting or ready, values)[0]
+    name = removal_order(waiting or ready, removal_values(listed))[0]
     if waiting:
         return ScaleInFacts(worker=name, ready=False, words=f"{name} goes first: it is not ready")
     held = sum(member.held_blocks for member in listed if member.name == name)

@@ -147,6 +147,7 @@ def worker_facts(
         block_bytes=block_bytes,
         indexed=not worker.unindexed,
         cache_value=cache_value,
+        promised_blocks=sum(one.idle for one in report.state.held_by_salt.values()) if report else 0,
         trust=worker.row.trust / WHOLE,
         blind=worker.unindexed_hits.blind,
         excluded=bool(worker.differences),

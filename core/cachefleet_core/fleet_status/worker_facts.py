@@ -80,6 +80,8 @@ class WorkerFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether its blocks are in the index: not where they did not fit, or were more than it can hold."""
     cache_value: float = 0.0
     """What its cache is worth, for choosing which worker to give up; comparable within a pool."""
+    promised_blocks: Count = 0
+    """Idle blocks of tenants with cache contracts, which count more where a worker is chosen to go."""
     trust: float = 1.0
     """Share of what it claims to hold that decisions count on, by what its engine has served."""
     excluded: bool = False

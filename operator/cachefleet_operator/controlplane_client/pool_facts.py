@@ -80,7 +80,7 @@ def figures(facts: Facts) -> object:
 
 
 def _amounts(member: WorkerFacts) -> object:
-    amounts = (member.held_blocks, member.idle_bytes, member.cache_value, member.trust)
+    amounts = (member.held_blocks, member.idle_bytes, member.cache_value, member.promised_blocks, member.trust)
     return (member.name, member.rank, *amounts, member.phase_reason, member.warmth)
 
 

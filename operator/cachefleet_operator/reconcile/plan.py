@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cachefleet_core.fleet_status.cache_worth import cache_values
+from cachefleet_core.fleet_status.cache_worth import removal_values
 from cachefleet_core.pool.admitted import last_admitted
 from cachefleet_core.pool.spec import API_VERSION, KIND
 from cachefleet_operator import names
@@ -270,7 +270,7 @@ def _costs(work: Sequence[Action], observed: Observed) -> list[Action]:
         isinstance(action, Apply) and _is_deployment(action) and live and _takes_pods(action.manifest, live)
         for action in work
     )
-    return list(costs(observed.namespace, observed.observations.pods, cache_values(facts.members))) if goes else []
+    return list(costs(observed.namespace, observed.observations.pods, removal_values(facts.members))) if goes else []
 
 
 def as_wanted(desired: Desired, observed: Observed) -> frozenset[str]:

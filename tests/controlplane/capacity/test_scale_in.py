@@ -8,6 +8,7 @@ from cachefleet_controlplane.capacity.hit_curve import HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
 from cachefleet_controlplane.capacity.pool_reuse import ReuseCurve
 from cachefleet_controlplane.capacity.scale_in import scale_in
+from cachefleet_core.fleet_status.cache_worth import removal_values
 from cachefleet_operator.reconcile.deletion_cost import ranks
 from cachefleet_operator.status.pods import Pod
 from tests.controlplane.fleet_views import unknown_worker, worker_status
@@ -38,6 +39,17 @@ def test_the_worker_of_least_worth_over_its_ranks_goes_with_what_no_other_has() 
         "demo-1 goes first: its cache is worth least, 21 blocks (336 tokens) that no other worker has, "
         "and 27 % hits are left"
     )
+
+
+def test_blocks_that_contracts_promise_count_more_and_the_operator_goes_by_the_same() -> None:
+    promising = [*WORKERS[:2], worker_status("demo-1", rank=1, cache_value=9.0, promised_blocks=1), WORKERS[3]]
+    values = removal_values(promising)
+    assert values == pytest.approx({"demo-0": 30.4, "demo-1": 30.2, "demo-2": 25.0})
+    one = scale_in(promising, 16, None)
+    assert one is not None
+    assert (one.worker, one.lost_blocks) == ("demo-2", 25)
+    costs = ranks([Pod(name=name, uid=name) for name in values], values)
+    assert one.worker == min(costs, key=costs.__getitem__)
 
 
 def test_it_is_the_one_of_the_least_deletion_cost() -> None:
