@@ -82,15 +82,15 @@ class BlockOrder:
 
     def touched(self, blocks: Iterable[int]) -> None:
         """Blocks are used by one more request."""
-        plain, owned, owner_of = self._idle.plain, self._owned, self._owner
+        plain, held, owned, owner_of = self._idle.plain, self._idle.held, self._owned, self._owner
         for block in blocks if owned else ():
-            if block in plain:  # as all of them are where nobody asks that anything be kept
-                del plain[block]
+            # As all of them are where nobody asks that anything be kept.
+            if plain.pop(block, None) is not None or held.pop(block, None) is not None:
                 own = owned[owner_of.get(block, NOBODY)]
                 del own.plain[block]
                 if not own.plain:
                     self._drop_empty(block)
-            elif (self._keep or self._ages) and self._idle.remove(block):
+            elif self._keep and self._idle.remove(block):
                 owned[owner_of.get(block, NOBODY)].remove(block)
                 self._drop_empty(block)
 
@@ -199,7 +199,7 @@ class BlockOrder:
             if payer is not None:
                 victims = self._forget(self._surplus(payer, count))
             victims += self._taken_from_over(count - len(victims))
-        if self._ages:
+        if self._ages and len(victims) < count:
             victims += self._forget(self._unheld(count - len(victims)))
             self._count_breaches(self._idle.leading(count - len(victims)))
         return victims + self._forget(self._idle.leading(count - len(victims)))
@@ -235,7 +235,9 @@ class BlockOrder:
             for owner, ages in self._ages.items()
             if (over := ages.lapse(now)) and owner in self._owned
         ]
-        return [block for _, block in islice(merge(self._idle.unheld(), *lapsed), max(0, count))]
+        if not lapsed:
+            return self._idle.leading(min(count, len(self._idle) - len(self._idle.held)))
+        return [block for _, block in islice(merge(self._idle.unheld(), *lapsed), count)]
 
     def _count_breaches(self, victims: list[int]) -> None:
         self.breaches.update(self._owner.get(block, NOBODY) for block in victims)
