@@ -86,9 +86,8 @@ class Fleet:
         self._registry = own = Registry(wall, clock, name_rules)
         self.elsewhere, self.models_elsewhere = own.elsewhere, own.models_elsewhere
         self.refuted_blocks, self.aliased, self.aliases = own.refuted_blocks, own.aliased, own.aliases
-        self._render_facts = RenderProfiles(self._registry)
         self._agents = AgentConnections(index, self._registry)
-        self._arrivals = WorkerArrivals(clock)
+        self._render_facts, self._arrivals = RenderProfiles(self._registry), WorkerArrivals(clock)
         self.demands = Demands(clock)
         """Requests that wait for a worker, or for room on one."""
         self.losses, self.holders = Losses(index, self._registry, clock), BlockHolders(index, self._registry)

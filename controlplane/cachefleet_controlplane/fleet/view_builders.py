@@ -147,7 +147,6 @@ def worker_facts(
         block_bytes=block_bytes,
         indexed=not worker.unindexed,
         cache_value=cache_value,
-        promised_blocks=sum(one.idle for one in report.state.held_by_salt.values()) if report else 0,
         trust=worker.row.trust / WHOLE,
         blind=worker.unindexed_hits.blind,
         excluded=bool(worker.differences),
@@ -183,6 +182,7 @@ def report_facts(state: State) -> dict[str, Any]:
         "phase_reason": state.reason or None,
         "load": Load(**{name: getattr(state, name) for name in Load.__struct_fields__}),
         "policy_generation": state.generation,
+        "promised_blocks": sum(one.idle for one in state.held_by_salt.values()),
         "warmth": state.warmth,
     }
 
