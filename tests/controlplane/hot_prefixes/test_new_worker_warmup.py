@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -256,6 +255,9 @@ CONTRACT = """
 """
 
 
+LATER = 4_000_000_020.0
+
+
 async def ask(made: Plane, times: int) -> None:
     told = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "q"}]
     for _ in range(times):
@@ -263,12 +265,16 @@ async def ask(made: Plane, times: int) -> None:
 
 
 def judged(made: Plane, minutes: int) -> ContractState:
-    """What is shown of the contract, so many minutes from now."""
+    """What is shown of the contract in a minute of a clock that stands still meanwhile."""
     records = made.plane.contracts
-    records._clock = lambda: time.time() + 60 * minutes
+    records._clock = lambda: LATER + 60.0 * minutes
     records.tick()
     [shown] = records.states()
     return shown
+
+
+async def ready_alone(made: Plane, name: str) -> None:
+    await until(lambda: [one.name for one in made.plane.fleet.view().workers if one.ready] == [name])
 
 
 async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
@@ -279,20 +285,19 @@ async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
         old, new, last = [await stack.enter_async_context(engine(plugin=True)) for _ in range(3)]
         made = await stack.enter_async_context(running(tmp_path, old))
         (tmp_path / "pool.yaml").write_text(POOL_FILE.rstrip() + CONTRACT)
-        await until(lambda: made.plane.fleet.models()[0].declared[0].spec.tenancy.contracts)
+        view = made.plane.fleet.view
         await stack.enter_async_context(agent(old, made, name="demo-0", told=worker_settings))
         await until(partial(_reported, made))
-        await until(lambda: made.plane.fleet.view().held and made.plane.fleet.view().held[0].idle is not None)
+        await until(lambda: any(one.idle is not None for one in view().held))
         judged(made, 0)
         await heat(made)
-        for minutes, joining, listed in ((2, new, {"demo-1": new}), (4, last, {"demo-2": last})):
-            name = next(iter(listed))
-            both = {"demo-0": old, "demo-1": new} | listed if joining is last else {"demo-0": old} | listed
-            write_workers(tmp_path, both, ready={"demo-0"} if joining is new else {"demo-1"})
+        steps = ((2, "demo-0", old, "demo-1", new), (4, "demo-1", new, "demo-2", last))
+        for minutes, leaving, worker, name, joining in steps:
+            write_workers(tmp_path, {leaving: worker, name: joining}, ready={leaving})
             joined = await stack.enter_async_context(agent(joining, made, name=name, told=worker_settings))
-            await until(lambda joined=joined: not joined.unready, 60)
-            write_workers(tmp_path, listed, ready=set(listed))
-            await until(lambda name=name: [one.name for one in made.plane.fleet.view().workers if one.ready] == [name])
+            await until(partial(_takes_traffic, joined), 60)
+            write_workers(tmp_path, {name: joining}, ready={name})
+            await ready_alone(made, name)
             judged(made, minutes)
             await ask(made, 3)
             shown = judged(made, minutes + 1)
@@ -300,6 +305,10 @@ async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
             assert shown.hit_ratio is not None
             assert shown.hit_ratio > 0.8
     assert value(made.plane.metrics, "hot_warmed_workers_total") == 2
+
+
+def _takes_traffic(worker: Agent) -> bool:
+    return not worker.unready
 
 
 def write_workers(folder: Path, workers: dict[str, FakeEngine], ready: set[str]) -> None:
