@@ -105,7 +105,6 @@ class ControlPlane:
         settings = self._settings
         options = gateway_options(settings, tracer=self.tracer)
         context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
-        self._deaths = context.deaths
         lookup = prompt_lookup(
             context,
             renderer_of(context, options),
@@ -116,7 +115,7 @@ class ControlPlane:
         )
         self.flush = Flusher(context, self.tenancy.admission, salt_key=salt_key)
         self.queries = IndexQueries(self.fleet, self.tenancy.admission, salt_key=salt_key)
-        self._sampler = self.history.sampler(self.fleet, context.queue.waiting)
+        self._deaths, self._sampler = context.deaths, self.history.sampler(self.fleet, context.queue.waiting)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, lookup, tenants, salt_key=salt_key, metrics=self.metrics)
         parts = GatewayParts(
