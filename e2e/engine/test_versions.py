@@ -52,6 +52,7 @@ EXPECTED: Final = {
     "detokenizer": "on",
     "message_start": "on",
     "left_answers": "on",
+    "replay": "on",
     "guard": "on",
     "routes": "on",
     "frontend": "python",

@@ -35,6 +35,7 @@ from tests.fakes.holding import INNER, first_part, hold
 from tests.fakes.kv_events import Offloaded
 from tests.fakes.named_requests import counting
 from tests.fakes.options import EngineOptions
+from tests.fakes.replaying import recorded
 from tests.fakes.routes import Routes, refuse, reply
 from tests.fakes.tokenizer import load_tokenizer
 from tests.fakes.worker import Worker
@@ -294,8 +295,9 @@ class FakeEngine:
         if HOLD_HEADER in request.headers:
             document = lambda asked, _: plugin.document(asked, request, whole)  # noqa: E731
             return await hold(request, body, self.url, document, plugin.late_members)
-        request._read_bytes = whole
-        return plugin.conversations.referred(request, await handler(request))
+        with recorded(request, whole, on="replay" not in plugin.lacking) as plain:
+            request._read_bytes = plain
+            return plugin.conversations.referred(request, await handler(request))
 
     def _authorised(self, request: web.Request) -> bool:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")

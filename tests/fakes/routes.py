@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from tests.fakes import answers
+from tests.fakes import answers, replaying
 from tests.fakes.adapters import Adapters
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
@@ -160,7 +160,7 @@ class Routes:
     async def responses(self, request: web.Request) -> web.StreamResponse:
         body = await self._body(request)
         ask = self._read.responses(body)
-        identity = str(body.get("request_id") or f"resp_{uuid.uuid4().hex}")
+        identity = str(body.get("request_id") or f"resp_{answers.new_id()}")
         return await self._answer(request, identity, ask, ResponseChunks, response)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
@@ -239,22 +239,23 @@ class Routes:
         self, request: web.Request, chunks: Chunks, ask: Ask, generations: Sequence[Generation]
     ) -> web.StreamResponse:
         cut, self.cut_after = self.cut_after, None
+        abort = partial(_abort, request)
         out = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await out.prepare(request)
         begun = chunks.eager
         for chunk in chunks.begin() if begun else ():
             await out.write(chunks.encode(chunk))
-        if cut == 0 and request.transport is not None:
-            request.transport.abort()
+        abort(cut)
         async for index, ids, text in self._pieces(ask, generations):
             for chunk in () if begun else chunks.begin():
                 await out.write(chunks.encode(chunk))
             begun = True
+            if record := replaying.note(generations[index], ids):
+                await out.write(record)
             for chunk in chunks.piece(index, ids, text):
                 await out.write(chunks.encode(chunk))
             cut = None if cut is None else cut - 1
-            if cut == 0 and request.transport is not None:
-                request.transport.abort()
+            abort(cut)
         for chunk in chunks.end():
             await out.write(chunks.encode(chunk))
         await out.write(chunks.done)
@@ -264,7 +265,12 @@ class Routes:
         """What comes out of the engine, as it comes; outputs that nobody fetched yet are given as one."""
         ready: asyncio.Queue[int] = asyncio.Queue()
         tellings = [self._telling(ask, generation) for generation in generations]
+        for part in replaying.begin(ask, generations[0]):
+            replaying.extend(generations[0], part)
+            yield 0, *tellings[0].take()
         for index, generation in enumerate(generations):
+            if generation.finish is not None:
+                return
             self.worker.add(generation, lambda _, index=index: ready.put_nowait(index))  # type: ignore[misc]
         open_ones = len(generations)
         while open_ones:
@@ -293,6 +299,12 @@ def reply(body: Any, status: int = 200) -> web.Response:
 
 def refuse(refusal: Refusal) -> web.Response:
     return web.Response(body=refusal.body, status=refusal.status, content_type="application/json")
+
+
+def _abort(request: web.Request, cut: int | None) -> None:
+    """Reset the connection of a stream that is to be cut now."""
+    if cut == 0 and request.transport is not None:
+        request.transport.abort()
 
 
 def _base_id(request: web.Request) -> str:

@@ -5,6 +5,7 @@ engine_arguments      vLLM's command line, environment and policy for a pool
 engine_configuration  what a pool asks of an engine, what the engine has, and where they differ
 first_process         what runs the program of an engine's container, and passes signals on to it
 held_requests         a request that waits in its worker between rendering and answer: header and frames
+answer_replay         streams that another worker goes on with: a record of token ids, and its replay
 left_answers          answers whose clients left: a request's name, and what was made of it
 suspensions           why an engine serves nothing though it answers its health checks
 """

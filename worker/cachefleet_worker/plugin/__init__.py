@@ -10,6 +10,7 @@ flush/               evicts idle cached blocks that somebody names
 gate/                refuses requests of which too little is cached; hands back preempted ones
 keys/                block keys and safe boundaries of a request body, for routing
 prompts/             rendered prompts, kept for the request that follows its keys
+replay/              answers that are recorded, and gone on with where another worker broke off
 snapshot/            snapshots of the resident blocks, and heartbeats in the event stream
 tokens/              memoised tokenisation
 usage/               what answers tell of their tokens

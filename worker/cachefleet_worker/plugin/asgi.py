@@ -121,3 +121,13 @@ def with_length(message: MutableMapping[str, Any], length: int, *, without: Coll
     """A request's scope, or a response's start, for a body of this length; it loses headers ``without``."""
     headers = [(name, value) for name, value in message["headers"] if name not in _LENGTHS and name not in without]
     return {**message, "headers": [*headers, (b"content-length", str(length).encode())]}
+
+
+def replayed_body(body: bytes, receive: Receive) -> Receive:
+    """Gives the body as one message; then what else is received."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Any:
+        return pending.pop() if pending else await receive()
+
+    return replay

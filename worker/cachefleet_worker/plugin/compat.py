@@ -32,6 +32,7 @@ _POOL: Final = "vllm.v1.core.block_pool:BlockPool"
 _MANAGER: Final = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 _RENDERER: Final = "vllm.renderers.base:BaseRenderer"
 _OPENAI: Final = "vllm.entrypoints.openai"
+_CLIENT: Final = "vllm.v1.engine.async_llm"
 _OUTPUTS: Final = "vllm.v1.engine.output_processor"
 _ANTHROPIC: Final = "vllm.entrypoints.anthropic.serving"
 
@@ -122,6 +123,18 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "left_answers": (
         Need(f"{_OUTPUTS}:OutputProcessor.add_request", ("request",)),
         Need("vllm.v1.engine.detokenizer:IncrementalDetokenizer.num_output_tokens"),
+    ),
+    "replay": (
+        Need(f"{_CLIENT}:AsyncLLM.add_request"),
+        Need(f"{_OUTPUTS}:OutputProcessor.add_request", ("request", "prompt")),
+        Need(f"{_OUTPUTS}:OutputProcessor.process_outputs", ("engine_core_outputs",)),
+        Need(f"{_OUTPUTS}:RequestOutputCollector.get_nowait"),
+        Need(f"{_OUTPUTS}:RequestState.__init__", ("stream_interval", "queue")),
+        Need("vllm.v1.engine:EngineCoreOutput", ("request_id", "new_token_ids", "finish_reason", "stop_reason")),
+        Need("vllm.v1.engine:EngineCoreRequest", ("prompt_token_ids", "prompt_embeds", "sampling_params")),
+        Need("vllm.v1.engine:FinishReason.STOP"),
+        Need("vllm.utils:random_uuid"),
+        Need("vllm.utils:uuid.uuid4"),
     ),
     "message_start": (
         Need(

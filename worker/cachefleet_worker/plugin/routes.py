@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cachefleet_core.engine.answer_replay import FEATURE as REPLAY
 from cachefleet_core.engine.left_answers import FEATURE as LEFT_ANSWERS
 from cachefleet_core.engine.left_answers import LeftAsk
 from cachefleet_core.report_frames import Policy
@@ -43,6 +44,7 @@ from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
 from cachefleet_worker.plugin.plugin_process import Process, this_process
 from cachefleet_worker.plugin.prompts.held_prompt import FEATURE as HELD
+from cachefleet_worker.plugin.replay import replay_hooks, replay_middleware
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
 from cachefleet_worker.plugin.usage import left_answers, message_start
 
@@ -70,6 +72,8 @@ class FleetRoutes:
         """Guard the application and mount the routes; vLLM calls it while it builds the application."""
         with self._process.faults.guard(CONVERSATIONS):
             conversation_middleware.install(app, self._process)
+        with self._process.faults.guard(REPLAY):
+            replay_middleware.attach(app, self._process)
         with self._process.faults.guard(HELD):
             held_requests.install(app, self._process, lambda: self._app.keys)
         with self._process.faults.guard(LEFT_ANSWERS):
@@ -92,6 +96,8 @@ class FleetRoutes:
             message_start.install(self._process, has_engine=engine_client is not None)
         with self._process.faults.guard(LEFT_ANSWERS):
             left_answers.install(self._process, has_engine=engine_client is not None)
+        with self._process.faults.guard(REPLAY):
+            replay_hooks.install(self._process, has_engine=engine_client is not None)
         with self._process.faults.guard(FEATURE):
             await self._app.connect(engine_client, state)
 

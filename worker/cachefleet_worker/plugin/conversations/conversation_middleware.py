@@ -10,7 +10,17 @@ from typing import Any, Final
 from cachefleet_core.continuation import PromptCacheRef, RefusalCode
 from cachefleet_core.report_frames import Policy
 from cachefleet_worker.plugin.access_guard import routed_path, trusted_header
-from cachefleet_worker.plugin.asgi import App, HttpError, Receive, Request, Scope, Send, error_response, with_length
+from cachefleet_worker.plugin.asgi import (
+    App,
+    HttpError,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    error_response,
+    replayed_body,
+    with_length,
+)
 from cachefleet_worker.plugin.capabilities import OFF
 from cachefleet_worker.plugin.conversations.answer_reference import ReferenceAnswer
 from cachefleet_worker.plugin.conversations.conversation_body import (
@@ -96,14 +106,14 @@ class Conversations:
         if isinstance(found, HttpError):
             await error_response(found).send(send)
         elif found is None or self._store is None:
-            await self._app(scope, _replayed(body, receive), send)
+            await self._app(scope, replayed_body(body, receive), send)
         else:
             with recording() as record:
                 exchange = Exchange(found, record, self._store, self._faults)
                 answering: Send = KeepingAnswer(send, exchange.headers)
                 if found.returns_ref and routed_path(scope) == Api.COMPLETIONS:
                     answering = ReferenceAnswer(answering, exchange.reference)
-                await self._app(with_length(scope, len(found.body)), _replayed(found.body, receive), answering)
+                await self._app(with_length(scope, len(found.body)), replayed_body(found.body, receive), answering)
 
     def _planned(self, body: bytes, header: bytes, api: Api | None) -> Joined | HttpError | None:
         """The whole request, or its refusal; None where nothing is kept of it."""
@@ -146,13 +156,3 @@ def _turn(store: TurnStore, asked: ConversationRequest, ref: PromptCacheRef) -> 
 
 def _api(path: str, query: dict[str, str]) -> Api | None:
     return _KEY_APIS.get(query.get("api", "")) if path == KEYS_PATH else Api(path)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Gives the body as one message; then what else is received."""
-    pending = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Any:
-        return pending.pop() if pending else await receive()
-
-    return replay
