@@ -37,6 +37,8 @@ class AttemptRecord(Struct, frozen=True, omit_defaults=True):
     seconds: float | None = None
     kind: str = "answer"
     threshold: float | None = None
+    unresumed: str = ""
+    """Why no other worker went on with the answer that it had begun, as a code; "" where one did, or none had to."""
 
 
 class CandidateRecord(Struct, frozen=True, array_like=True):

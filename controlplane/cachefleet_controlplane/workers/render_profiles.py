@@ -9,6 +9,7 @@ from typing import Final
 from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_controlplane.workers.registry import Registry
 from cachefleet_controlplane.workers.worker import Worker
+from cachefleet_core.engine.answer_replay import FEATURE as REPLAY_FEATURE
 from cachefleet_core.engine.held_requests import LATE_MEMBERS
 from cachefleet_core.engine.left_answers import FEATURE
 from cachefleet_core.index_contract import IndexContract
@@ -85,6 +86,10 @@ class RenderFacts:
     """URLs of those whose plugin takes late members of their bodies."""
     left_at: frozenset[str] = frozenset()
     """URLs of workers whose plugin says what was made for a client that left."""
+    replays_at: frozenset[str] = frozenset()
+    """URLs of workers whose plugin records streams, and makes recorded ones again."""
+    replay_lacking: frozenset[str] = frozenset()
+    """Full names of all workers whose plugin does not, or that have none."""
     adapter: bool = False
     """Whether it is an adapter of the model: workers alone can tell its keys, and they may change at any time."""
     media_at: frozenset[str] = frozenset()
@@ -150,6 +155,13 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         held_at=_urls(workers, HELD_FEATURE),
         late_members_at=_urls(workers, HELD_FEATURE, LATE_MEMBERS),
         left_at=_urls(workers, LEFT_FEATURE),
+        replays_at=_urls(workers, REPLAY_FEATURE),
+        replay_lacking=frozenset(
+            worker.full_name
+            for pool in pools
+            for worker in pool.workers.values()
+            if not _has(worker.hello, REPLAY_FEATURE)
+        ),
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
         certifiable=frozenset(map(profile_of, hellos)),

@@ -30,7 +30,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 13;
+const API: u32 = 14;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -67,6 +67,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(headers::permitted_headers, module)?)?;
     module.add_function(wrap_pyfunction!(headers::upstream_headers, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::answer_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(stream_filter::event_digest, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_token_ids, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::without_zero_counts, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::answer_with_model, module)?)?;

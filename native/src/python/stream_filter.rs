@@ -3,7 +3,7 @@
 use super::ask::endpoint_of;
 use super::errors::guard;
 use crate::transport::relay::{
-    Rules, SharedFilter, StreamFilter as Filter, Usage, usage_of, with_model, without_ids, without_zeros,
+    Passed, Rules, SharedFilter, StreamFilter as Filter, Usage, usage_of, with_model, without_ids, without_zeros,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -92,6 +92,16 @@ pub type Counts = (u64, Option<u64>, Option<u64>);
 
 pub fn counts(usage: Usage) -> Counts {
     (usage.prompt, usage.completion, usage.cached)
+}
+
+/// What an event adds to the digest of all events of a recorded stream that were passed on.
+#[pyfunction]
+pub fn event_digest(event: &[u8]) -> PyResult<u64> {
+    guard(|| {
+        let mut passed = Passed::default();
+        passed.add(event);
+        Ok(passed.digest)
+    })
 }
 
 /// The usage of a whole answer of an endpoint; None where it has none.

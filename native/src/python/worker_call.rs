@@ -191,18 +191,19 @@ impl WorkerCall {
 
     /// Relays the stream to `client` `through` its filter, until there is something for Python, which is told (events, the
     /// bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason
-    /// or "", whether the client's answer is whole, beginning).
+    /// or "", whether the client's answer is whole, beginning, (record, events, digest)).
     ///
     /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun. `begun` are the first
     /// bytes of an event, or the `first` events, an ordinary beginning. With `notes` only ordinary events are passed on, of
     /// which token ids, text, finish reason and what the beginning told (id, object, created, model, the prompt's ids as
     /// JSON; or None) are noted, and where none has come for some seconds there is nothing for Python but that; without, all
-    /// but errors, the end, and what an engine gives up. Where the end is near it is waited for `end_seconds`, and told with
+    /// but errors, the end, and what an engine gives up. With `recorded` it is as without, but a stream's record is noted in
+    /// place of being passed on, and the number and digest of the events that are. Where the end is near it is waited for `end_seconds`, and told with
     /// it; where that is an ordinary end, the client's answer is ended. `RuntimeError` as `more`, and where no answer has
     /// begun.
     #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
     #[pyo3(signature = (
-        client, through, opening, piece, begun, *, first, notes, max_event_bytes, send_seconds, end_seconds
+        client, through, opening, piece, begun, *, first, notes, recorded = false, max_event_bytes, send_seconds, end_seconds
     ))]
     fn relay(
         &self,
@@ -213,6 +214,7 @@ impl WorkerCall {
         begun: &[u8],
         first: bool,
         notes: bool,
+        recorded: bool,
         max_event_bytes: usize,
         send_seconds: f64,
         end_seconds: f64,
@@ -221,7 +223,11 @@ impl WorkerCall {
         let given = opening.map(|(status, headers)| client.open(status, &headers)).transpose()?;
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
         let make = if first { Passing::first } else { Passing::new };
-        let passes = if notes { Passes::Ordinary } else { Passes::Most };
+        let passes = match (notes, recorded) {
+            (true, _) => Passes::Ordinary,
+            (false, true) => Passes::Recorded,
+            (false, false) => Passes::Most,
+        };
         let passing = make(begun.to_vec(), max_event_bytes, through.0.clone(), passes);
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
         let (heard, pause) = (self.call.heard.clone(), self.call.pause.clone());
@@ -396,7 +402,9 @@ fn relayed(left: Relayed) -> Step {
             let Beginning { id, object, created, model, prompt } = told;
             (id, object, created, model, PyBytes::new(py, &prompt))
         });
-        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, whole, beginning)
+        let (record, passed) = (PyBytes::new(py, &notes.trail.record), notes.trail.passed);
+        let trail = (record, passed.events, passed.digest);
+        (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, whole, beginning, trail)
             .into_bound_py_any(py)
     });
     (answer.map(Rest::Answer), payload)

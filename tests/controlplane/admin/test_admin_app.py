@@ -244,7 +244,7 @@ async def test_one_decision_in_full(client: httpx.AsyncClient, decisions: Decisi
     assert found["at"].endswith("Z")
     assert found["candidates"][0]["matchedBlocks"] == 4
     attempt = {"worker": "default/demo/demo-0#0", "outcome": "answered", "status": 200, "seconds": 0.5}
-    assert found["attempts"] == [attempt | {"kind": "answer", "threshold": None}]
+    assert found["attempts"] == [attempt | {"kind": "answer", "threshold": None, "unresumed": ""}]
     assert (len(found["candidates"]), found["candidatesLeftOut"]) == (1, 3)
     assert (found["tenant"], found["isolation"], found["saltVersion"], found["rung"]) == (
         "acme",

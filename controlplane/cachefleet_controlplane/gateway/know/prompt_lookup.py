@@ -28,6 +28,7 @@ from cachefleet_controlplane.gateway.request.rendered_prompt import (
     Rendering,
     Rung,
 )
+from cachefleet_controlplane.gateway.request.replay_eligibility import replay_ask
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLimits, with_mark
 from cachefleet_controlplane.pools.cache_salts import Salter
@@ -35,6 +36,7 @@ from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.routing.decision import Chunks, Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.workers.render_profiles import RenderFacts
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.engine.answer_replay import ReplayAsk
 
 _TEXTLESS: Final = frozenset({RenderFailure.REFUSED, RenderFailure.MULTIMODAL})
 """Reasons for no ids where the text tells nothing either."""
@@ -115,10 +117,15 @@ class PromptLookup:
         limits = None
         if request.answered:
             limits = ResumeLimits.of(info, gate, model.declared, parsed=facts.parses_reasoning)
+        found = replay_ask(info, gate, request.arrival.trace) if request.answered and limits is None else None
         body, members = with_mark(plain, members, info, limits)
         addressed = replace(
             request, salt=salt, gate=gate, limits=limits, body=body, members=members, continuing=continuing
         )
+        if isinstance(found, ReplayAsk):
+            addressed = replace(addressed, replay=found)
+        elif found is not None:
+            addressed = replace(addressed, unresumed=found)
         return addressed, plain
 
     def _continuing(self, request: Request, body: bytes, salt: str) -> Sending | None:

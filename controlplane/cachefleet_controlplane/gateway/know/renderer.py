@@ -53,6 +53,7 @@ from cachefleet_controlplane.gateway.send.worker_answer import AttemptResult
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS, RenderFacts
+from cachefleet_core.engine.answer_replay import HEADER as REPLAY_HEADER
 from cachefleet_core.engine.held_requests import HOLD_HEADER, NOT_HELD, Hold
 from cachefleet_core.prompt_keys import TOKEN_HEADER
 from cachefleet_core.request_bodies import BodyError
@@ -281,7 +282,8 @@ def _hold_headers(request: Request, body: bytes, facts: RenderFacts, *, key: str
         model=request.model.upstream,
         ids=ids,
     )
-    return [*upstream_headers(request.headers, key=key), (HOLD_HEADER, hold.header())]
+    headers = [*upstream_headers(request.headers, key=key), (HOLD_HEADER, hold.header())]
+    return headers if request.replay is None else [*headers, (REPLAY_HEADER, request.replay.header)]
 
 
 def _is_not_held(opened: AttemptResult) -> bool:

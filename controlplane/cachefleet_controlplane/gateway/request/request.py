@@ -23,6 +23,7 @@ from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.engine.answer_replay import ReplayAsk
 from cachefleet_core.pool.policy import Isolation
 
 NO_PROMPT: Final = Prompt()
@@ -112,7 +113,11 @@ class Request(Struct, frozen=True):
     salt: str = ""
     gate: HitThresholds = NO_THRESHOLDS
     limits: ResumeLimits | None = None
-    """Limits of resuming its answer; None where no other worker can."""
+    """Limits of resuming its answer from its tokens; None where no other worker can."""
+    replay: ReplayAsk | None = None
+    """What workers are asked for, so that another one can make its stream again; None where that is not needed."""
+    unresumed: str = ""
+    """Why neither of both can be, as a code; "" where one can."""
     body: bytes = b""
     """The body that a worker is sent, marked where the worker may hand the request back."""
     members: int = 0

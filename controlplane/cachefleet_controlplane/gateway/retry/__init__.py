@@ -12,6 +12,7 @@ resume               resumes an interrupted answer on another worker
 retry_state_machine  what to do after each outcome of an attempt, as a table
 stalled_attempts     ends attempts that wait for a worker that has stopped answering
 stop_strings         stop strings across two workers' texts
+stream_replay        has another worker make a recorded stream again, and leaves out what the client has
 stream_relay         relays a stream, in Python or by native code
 stream_join          joins several workers' events into one answer
 worker_choice        chooses a worker, and waits for room

@@ -131,6 +131,8 @@ class Attempt(Struct):
     watch: Watch | None = None
     hooked: bool = False
     """The caller's hook header for a worker's gate is sent along."""
+    record: bytes = b""
+    """What goes behind the body: what other workers have recorded of the answer."""
 
     def whole(self) -> bytes:
         """Make the changes in the body; return it."""
@@ -170,13 +172,14 @@ class AttemptPlanner:
             changes=self._changes(mode),
             threshold=mode.threshold,
             watch=Watch(choices) if judged else None,
+            record=b"" if self._resuming.replay is None else self._resuming.replay.record,
             hooked=first and (request.gate.callers or (mode.watched and mode.threshold is not None)),
         )
         return self.attempt
 
     def begun(self) -> None:
         """The answer has begun: what was sent for it is not needed again."""
-        self.attempt = replace(self.attempt, body=b"", changes={})
+        self.attempt = replace(self.attempt, body=b"", changes={}, record=b"")
 
     def outcome(self, opened: AttemptResult) -> tuple[Outcome, Refusal | None]:
         """Return the outcome of an attempt's answer, or beginning of a stream, and the gate's refusal if any."""

@@ -16,6 +16,7 @@ from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.rendered_prompt import HeldRequest
+from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_failures import failure
 from cachefleet_controlplane.gateway.retry.attempt_plan import Attempt, AttemptPlanner
@@ -39,6 +40,8 @@ from cachefleet_controlplane.wire.json_members import encode
 
 _PRODUCING_SECONDS: Final = 2.0
 """A whole answer that takes longer than its prompt was predicted to, and this, counts as begun."""
+_BROKEN: Final = frozenset({Outcome.LOST, Outcome.SILENT, Outcome.OVERSIZED, Outcome.ABORTED, Outcome.ERROR_EVENT})
+"""Ends of a stream that has begun after which another worker would go on, could it."""
 _CUT = frozenset({Outcome.CANCELLED, Outcome.STOPPED, Outcome.RESTARTED})
 """The worker was at work when the client left, or the gateway ended the request."""
 
@@ -47,7 +50,7 @@ class Exchange(RetryLoop):
     """Answers one request; ``run`` answers whatever happens, except when it is cancelled."""
 
     def __init__(self, context: GatewayContext, request: Request) -> None:
-        self._resuming = Resumption(context.fleet, request)
+        self._resuming = Resumption(context.fleet, request, context.kept)
         self._planner = AttemptPlanner(self._resuming, max_attempts=context.max_attempts)
         trace = request.arrival.trace
         super().__init__(context, request, context.exposed(request), trace, self._planner.plan)
@@ -106,13 +109,19 @@ class Exchange(RetryLoop):
         if first:
             others = self._request.render_seconds + (self._trace.queued_seconds or 0.0) + self._trace.cold_seconds
             self._context.metrics.gateway_added(max(0.0, self._attempt_began - self._began - others))
+        recording = self._recording(chosen)
+        if self._resuming.resumed and self._resuming.replay is not None and not recording:
+            return Outcome.UNFIT
         attempt = self._planner.next(self._progress)
         self._threshold = attempt.threshold
         work = _send_attempt(
             *(self._context.upstream, self._request, attempt, chosen.url),
-            cachefleet_native.upstream_headers(
-                headers, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked
-            ),
+            [
+                *cachefleet_native.upstream_headers(
+                    headers, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked
+                ),
+                *recording,
+            ],
             resumed=self._resuming.resumed,
         )
         self._opened = await self._bounded(chosen, work)
@@ -132,6 +141,29 @@ class Exchange(RetryLoop):
         if outcome is Outcome.ANSWERED or (outcome is Outcome.FIRST_EVENT and self._resuming.resumed):
             self._exposed.ended()
         return Outcome.HANDED_BACK if handed_back else outcome
+
+    def _recording(self, chosen: Decision) -> list[tuple[str, str]]:
+        """The header by which the worker chosen records its stream; none where it cannot, or need not."""
+        replay = self._resuming.replay
+        if replay is None or chosen.url not in self._context.fleet.render_facts(self._request.model.name).replays_at:
+            return []
+        return [replay.header]
+
+    def _elsewhere(self, chosen: Decision) -> bool:
+        """Whether another worker than the one chosen would go on with the stream now."""
+        return self._placement.elsewhere(chosen, self._progress.excluded | self._unfit)
+
+    @property
+    def _unfit(self) -> frozenset[str]:
+        """Workers that cannot go on with its stream: a recorded one needs another plugin that makes it again."""
+        if self._resuming.replay is None:
+            return frozenset()
+        return self._context.fleet.render_facts(self._request.model.name).replay_lacking
+
+    def _unresumed(self, outcome: str) -> str:
+        if outcome == Outcome.UNFIT:
+            return Unresumed.NOT_REPLAYED
+        return self._resuming.why if outcome in _BROKEN else ""
 
     async def _prefill(self) -> Outcome:
         """Have a Prefill worker compute the prompt of the next attempt."""
@@ -157,7 +189,7 @@ class Exchange(RetryLoop):
         transformer = self._transformer
         try:
             relay = StreamRelay(self._reply, self._turn, self._resuming, self._context.stalled)
-            elsewhere = partial(self._placement.elsewhere, chosen, self._progress.excluded)
+            elsewhere = partial(self._elsewhere, chosen)
             outcome = await relay.run(stream, transformer, worker=chosen.full_name, elsewhere=elsewhere)
             if outcome is Outcome.FINISHED:
                 if self._resuming.failed:
@@ -249,6 +281,7 @@ class Exchange(RetryLoop):
         else:
             self._trace.cut_short = self._cut_short()
         self._exposed.close()
+        self._resuming.close()
         cached = None if self._trace.usage is None else self._trace.usage.cached_tokens
         computed = self._trace.computed_tokens
         self._placement.free(cached, computed=0 if computed is None and not _prefilled(self._opened) else computed)
@@ -308,7 +341,9 @@ async def _send_attempt(
         return opened if continuing is None else continuing.answered(url, opened)
     path, watch, beside = attempt.path, attempt.watch, request.client
     if continuing is None:
-        return await upstream.open(url, path, attempt.whole(), headers=headers, watch=watch, beside=beside)
+        return await upstream.open(
+            url, path, attempt.whole() + attempt.record, headers=headers, watch=watch, beside=beside
+        )
     kept = [*headers, *continuing.headers(url)]
 
     async def send(body: bytes) -> AttemptResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
@@ -14,6 +14,7 @@ from cachefleet_controlplane.gateway.place.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.place.request_queue import Queue
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
+from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies
 from cachefleet_controlplane.gateway.send.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials
@@ -42,6 +43,8 @@ class GatewayContext:
     affinity: KeyAffinity
     max_attempts: int
     fallbacks: int
+    kept: KeptBodies = field(default_factory=KeptBodies)
+    """Bodies of recorded streams."""
     tracer: Tracer | None = None
     """None where traces are off."""
     clock: Callable[[], float] = time.monotonic

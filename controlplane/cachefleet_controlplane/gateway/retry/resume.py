@@ -10,15 +10,18 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import carried, marked, rest_body, unmarked
 from cachefleet_controlplane.gateway.retry.detokenizer import Text, kept_ids
 from cachefleet_controlplane.gateway.retry.stream_join import Stopping, StreamJoiner
+from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies, StreamReplay
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name, aborts, may_give_up
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import Answer
+from cachefleet_controlplane.gateway.send.worker_call import Trail
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt
 
 MAX_ABORTS: Final = 3
@@ -28,8 +31,9 @@ MAX_ABORTS: Final = 3
 class Resumption:
     """Follows one answer from worker to worker. ``request`` is what to decide on and send next."""
 
-    def __init__(self, fleet: Fleet, request: Request) -> None:
+    def __init__(self, fleet: Fleet, request: Request, kept: KeptBodies) -> None:
         self._fleet = fleet
+        self._replay = StreamReplay(request.replay, kept) if request.replay is not None else None
         self._limits = request.limits
         self._first = self.request = request
         self._times = 0
@@ -58,6 +62,8 @@ class Resumption:
     @property
     def movable(self) -> bool:
         """Another worker can go on with a stream of it: its worker keeps no text back that may be a stop string's."""
+        if self._replay is not None:
+            return self._replay.movable
         limits = self._limits
         return limits is not None and (limits.stop_included or not limits.stops)
 
@@ -68,8 +74,40 @@ class Resumption:
 
     @property
     def path(self) -> str:
-        """Path of the next attempt: that of completions once the answer is resumed."""
-        return Endpoint.COMPLETIONS if self._times else self._first.info.endpoint
+        """Path of the next attempt: that of completions once the answer is resumed from its tokens."""
+        return Endpoint.COMPLETIONS if self._times and self._replay is None else self._first.info.endpoint
+
+    @property
+    def replay(self) -> StreamReplay | None:
+        """What has another worker make the stream again; None where it can at most be resumed from its tokens."""
+        return self._replay
+
+    @property
+    def diverged(self) -> bool:
+        """What comes is no stream that the client has the beginning of."""
+        return self._replay is not None and self._replay.lost
+
+    @property
+    def why(self) -> str:
+        """Why nobody could go on with the stream now, as a code; "" where somebody could, or none has begun."""
+        if self._replay is not None:
+            return "" if self._replay.ended else self._replay.why
+        if self._limits is None:
+            return self._first.unresumed
+        joiner = self._joiner
+        if not self.movable:
+            return Unresumed.STOPS
+        return "" if joiner is None or joiner.can_resume else Unresumed.IDS
+
+    def trail(self, trail: Trail) -> None:
+        """Note what others have relayed of a recorded stream."""
+        if self._replay is not None:
+            self._replay.trail(trail)
+
+    def close(self) -> None:
+        """Keep nothing of the request any more."""
+        if self._replay is not None:
+            self._replay.close()
 
     @property
     def stopped(self) -> bool:
@@ -78,6 +116,8 @@ class Resumption:
 
     def relayed(self, events: Sequence[bytes]) -> Sequence[bytes]:
         """Return the events to relay for a worker's events."""
+        if self._replay is not None:
+            return [each for event in events for each in self._replay.feed(event)]
         joiner = self.joiner
         if joiner is None:
             return self._before_abort(events)
@@ -96,6 +136,8 @@ class Resumption:
 
         ``first``: the next events are the answer's first.
         """
+        if self._replay is not None:
+            return Passes.RECORDED if self._replay.steady else Passes.NOTHING
         joiner = self.joiner
         if joiner is None:
             return Passes.NOTHING if self._aborted else Passes.MOST
@@ -120,6 +162,8 @@ class Resumption:
 
     def outcome(self, of: Outcome) -> Outcome:
         """Return the outcome for the end of a worker's stream, which ended as ``of`` says."""
+        if of is Outcome.FINISHED and self._replay is not None and self._replay.dropping:
+            of = Outcome.LOST
         if of is Outcome.FINISHED and (self._aborted or (self._handed_back and not self._goes_on)):
             return Outcome.ABORTED
         if of is Outcome.FINISHED and self._handed_back:
@@ -142,6 +186,8 @@ class Resumption:
     @property
     def _goes_on(self) -> bool:
         """Whether another worker may be asked to go on with what one gave up."""
+        if self._replay is not None and not self._replay.survives:
+            return False
         return self._given_up < max(MAX_ABORTS, self._allowed)
 
     @property
@@ -154,11 +200,15 @@ class Resumption:
 
     @property
     def _handed_back(self) -> bool:
+        if self._replay is not None:
+            return self._replay.aborted
         return self._joiner is not None and self._joiner.handed_back
 
     @property
     def survives(self) -> bool:
         """Another worker can resume if the connection breaks now: all text of what was produced has come."""
+        if self._replay is not None:
+            return self._replay.survives
         joiner = self.joiner
         return self.movable and joiner is not None and joiner.can_resume and not joiner.ended
 
@@ -167,7 +217,10 @@ class Resumption:
         first = self._first
         info = first.info.with_fields({})
         rendering = replace(first.rendering, held=None)
-        body = b"" if self._limits is None else carried(first.body)
+        if self._replay is not None:
+            body = first.body if self._times else self._replay.keep(first.body)
+        else:
+            body = b"" if self._limits is None else carried(first.body)
         self._first = replace(first, info=info, body=body, rendering=rendering)
         self.request = replace(self.request, info=info, body=b"", rendering=rendering)
 
@@ -176,6 +229,8 @@ class Resumption:
 
         ``moved``: its worker has not failed, but drains.
         """
+        if self._replay is not None:
+            return self._again(self._replay, moved=moved)
         joiner = self.joiner
         if joiner is None or not joiner.can_resume:
             return False
@@ -188,6 +243,16 @@ class Resumption:
         self._times += 1
         self._moves += moved
         self.request = self._rest(joiner)
+        return True
+
+    def _again(self, replay: StreamReplay, *, moved: bool) -> bool:
+        if not replay.survives:
+            return False
+        replay.again()
+        self._times += 1
+        self._moves += moved
+        prompt = self._first.prompt
+        self.request = replace(self._first, prompt=replace(prompt, tokens=prompt.tokens + replay.parts, continued=True))
         return True
 
     def _rest(self, joiner: StreamJoiner) -> Request:

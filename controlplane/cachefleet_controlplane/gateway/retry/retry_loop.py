@@ -141,8 +141,13 @@ class RetryLoop(ABC):
         answer, stream = self._opened.answer, self._opened.stream
         status = answer.status if answer else stream.status if stream else None
         seconds = self._context.clock() - self._attempt_began
-        record = AttemptRecord(chosen.worker, outcome, status, seconds, self.kind, self._threshold)
+        why = self._unresumed(outcome) if self._progress.begun else ""
+        record = AttemptRecord(chosen.worker, outcome, status, seconds, self.kind, self._threshold, why)
         self._trace.attempts.append(record)
+
+    def _unresumed(self, outcome: str) -> str:  # noqa: ARG002 # a prompt is computed anew
+        """Why nobody goes on with an answer that has begun, and whose attempt ended so; "" where somebody does."""
+        return ""
 
     def _possible(self, usage: Usage | None) -> Usage | None:
         """A worker's usage, held to what this request can have cost."""

@@ -100,6 +100,7 @@ TABLE: Final[Mapping[State, Mapping[Outcome, Row]]] = MappingProxyType(
             Outcome.KEY_REFUSED: _RETRY,
             Outcome.STALLED: _RETRY,
             Outcome.ABORTED: _RETRY,
+            Outcome.UNFIT: _RETRY,
             # The worker may be at work on it: asking another one would double the load where it is highest.
             Outcome.SILENT: (State.ENDED, Action.FAIL),
             Outcome.OVERSIZED: (State.ENDED, Action.FAIL),

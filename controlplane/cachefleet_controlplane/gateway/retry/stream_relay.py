@@ -16,7 +16,7 @@ from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes, StreamFilter
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
-from cachefleet_controlplane.gateway.send.worker_call import NativeResponse
+from cachefleet_controlplane.gateway.send.worker_call import NativeResponse, Trail
 from cachefleet_controlplane.transport.native_exchange import NativeReply
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply
 
@@ -69,8 +69,8 @@ class StreamRelay:
             await self._send(ends, stream, data)
             written = written or bool(data) or ends is not None
             stream.first, events, data = [], [], b""  # not kept while others come
-            if resuming.stopped:
-                return Outcome.STOPPED
+            if resuming.stopped or resuming.diverged:
+                return Outcome.STOPPED if resuming.stopped else Outcome.LOST
             events = [] if ends is None else await self._left(ends, stream, answer)
             if answer.leaves and not events and stream.outcome is None and resuming.survives:
                 return Outcome.MOVED
@@ -108,6 +108,7 @@ class StreamRelay:
             *(reply.native, through, reply.take_head(), data, response.take() if first else stream.begun()),
             first=first,
             notes=passes is Passes.ORDINARY,
+            recorded=passes is Passes.RECORDED,
             send_seconds=reply.seconds,
         )
 
@@ -124,6 +125,7 @@ class StreamRelay:
             name, kind, created, model, prompt = relayed.beginning
             self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
+        self.resuming.trail(Trail(*relayed.trail))
         if relayed.whole:  # the client has all
             self.stalled.heard(answer)
         return stream.left(relayed.events, relayed.rest)

@@ -57,6 +57,8 @@ class Outcome(StrEnum):
     """Its worker drains; another one is to continue it."""
     ABORTED = "aborted"
     """The engine gave the answer up for reasons of its own, and nobody can resume it."""
+    UNFIT = "unfit"
+    """The worker cannot make the stream again of which the client has the beginning; another one is asked."""
     CUT_OFF = "cut_off"
     """The connection broke within a stream; another worker can continue it."""
     RESUMABLE = "resumable"
@@ -81,7 +83,7 @@ class Outcome(StrEnum):
 RETRIES: Final = frozenset(
     {
         *(Outcome.UNREACHABLE, Outcome.SERVER_ERROR, Outcome.LOST, Outcome.DIED, Outcome.KEY_REFUSED),
-        *(Outcome.STALLED, Outcome.ABORTED),
+        *(Outcome.STALLED, Outcome.ABORTED, Outcome.UNFIT),
     }
 )
 """Outcomes after which another worker is asked."""
@@ -91,5 +93,5 @@ ENDS: Final = RETRIES | {
 """Outcomes of a last attempt by which a worker ended the request's answer: no other one has gone on with it."""
 BREAKS: Final = frozenset({Outcome.LOST, Outcome.SERVER_ERROR, Outcome.CUT_OFF})
 """Outcomes of an attempt after which its engine may have ended."""
-BLAMES: Final = RETRIES | {Outcome.SILENT, Outcome.CUT_OFF}
+BLAMES: Final = (RETRIES - {Outcome.UNFIT}) | {Outcome.SILENT, Outcome.CUT_OFF}
 """Outcomes of an attempt that count against its worker, whether or not another one is asked."""

@@ -120,6 +120,14 @@ Beginning = tuple[str, str, int, str, bytes]
 """Id, object, created and model of an answer, and the prompt's ids as JSON."""
 
 
+class Trail(NamedTuple):
+    """What was relayed of a recorded stream: its record, one part a line; number and digest of the events."""
+
+    record: bytes = b""
+    events: int = 0
+    digest: int = 0
+
+
 class Relayed(NamedTuple):
     """What a relay by native code leaves."""
 
@@ -143,6 +151,8 @@ class Relayed(NamedTuple):
     """The client's answer is whole, and was ended."""
     beginning: Beginning | None = None
     """What the stream's first events told, where they were relayed and notes were asked for."""
+    trail: tuple[bytes, int, int] = Trail()
+    """As ``Trail``, of a recorded stream."""
 
 
 Completion = tuple[int, tuple[Header, ...], str, bytes, int, bytes, bool, bool, bool]
@@ -205,13 +215,15 @@ class NativeResponse:
         *,
         first: bool,
         notes: bool,
+        recorded: bool = False,
         send_seconds: float,
     ) -> None:
         """Have native code relay events to a client through a filter, until there are others: ``relayed`` tells.
 
         First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of
         an event, or the ``first`` events, where the answer ``begins``. With ``notes`` it relays ordinary events and
-        notes what they add, until none has come for some seconds, else all but errors and what an engine gives up.
+        notes what they add, until none has come for some seconds, else all but errors and what an engine gives up;
+        of a stream that is ``recorded`` it notes the record and what it relays.
         What follows the end of the choice comes with that, where it comes within END_SECONDS; an ordinary end is
         relayed, too. Not to be called where the answer has ended.
         """
@@ -225,6 +237,7 @@ class NativeResponse:
             begun,
             first=first,
             notes=notes,
+            recorded=recorded,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,
             end_seconds=END_SECONDS,

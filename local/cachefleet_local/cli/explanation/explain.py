@@ -231,6 +231,8 @@ def _attempt(attempt: Item) -> str:
         parts.append(f"status {attempt['status']}")
     if attempt["seconds"] is not None:
         parts.append(f"{attempt['seconds']:.2f} s")
+    if why := attempt.get("unresumed"):
+        parts.append(f"not resumed: {why}")
     return ", ".join(parts)
 
 

@@ -24,7 +24,7 @@ use tokio::time::{timeout, timeout_at};
 pub use chunk::Beginning;
 pub use filter::{Rules, SharedFilter, StreamFilter};
 pub use model_name::with_model;
-pub use passing::{Notes, Passes, Passing, Taken, begins};
+pub use passing::{Notes, Passed, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
 pub use token_ids::without_ids;
 pub use usage::{Usage, usage_of};

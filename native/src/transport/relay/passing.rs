@@ -1,5 +1,6 @@
 //! Decides what of a worker's stream is passed on through its filter, and what is Python's to read. Pure.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
 use super::chunk::{Beginning, Chunk};
@@ -12,6 +13,8 @@ use super::splitter::{Splitter, TooLarge};
 static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 /// How an engine gives an answer up.
 static ABORTED: Part = Part::new(b"\"finish_reason\":\"abort\"");
+/// How an event begins that is a part of a record (`cachefleet_core.engine.answer_replay`).
+const RECORD: &[u8] = b": cachefleet.replay ";
 
 /// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
 #[must_use]
@@ -29,11 +32,13 @@ pub fn begins(data: &[u8]) -> bool {
 pub enum Passes {
     /// Ordinary ones, of which ids and text are noted: another worker may have to resume the answer.
     Ordinary,
+    /// As `Most`, but for the parts of a record, which are noted: another worker may have to make the stream again.
+    Recorded,
     /// All but errors, the end, and what an engine gives up.
     Most,
 }
 
-/// What ordinary events have added to an answer.
+/// What the events that were passed on have added to an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     pub ids: Vec<u32>,
@@ -42,6 +47,45 @@ pub struct Notes {
     pub finish: &'static str,
     /// What the first events told, where they were among them.
     pub beginning: Option<Beginning>,
+    pub trail: Trail,
+}
+
+/// What of a recorded stream has been passed on.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Passed {
+    pub events: u64,
+    /// Of all of them, whatever their order.
+    pub digest: u64,
+}
+
+/// The record of a stream, and what has been passed on of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Trail {
+    /// The parts of the record, one a line.
+    pub record: Vec<u8>,
+    pub passed: Passed,
+}
+
+impl Trail {
+    fn note(&mut self, event: &[u8]) {
+        match event.strip_prefix(RECORD) {
+            Some(part) => {
+                self.record.extend_from_slice(part.trim_ascii());
+                self.record.push(b'\n');
+            }
+            None => self.passed.add(event),
+        }
+    }
+}
+
+impl Passed {
+    /// Adds an event.
+    pub fn add(&mut self, event: &[u8]) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(event);
+        self.events += 1;
+        self.digest = self.digest.wrapping_add(hasher.finish());
+    }
 }
 
 /// What comes of the bytes of one read.
@@ -88,7 +132,7 @@ impl Passing {
     /// Whether it notes what comes, so that another worker can go on.
     #[must_use]
     pub fn notes(&self) -> bool {
-        self.passes == Passes::Ordinary
+        self.passes != Passes::Most
     }
 
     /// Where what was read is to be added.
@@ -111,6 +155,7 @@ impl Passing {
         self.splitter.split(&mut self.events)?;
         let Some(end) = self.events.last().map(|event| event.end) else { return Ok(Taken::default()) };
         let before = (self.notes.ids.len(), self.notes.text.len());
+        let trail = (self.notes.trail.record.len(), self.notes.trail.passed);
         let mut passed = (0..self.events.len()).find(|number| !self.read(*number)).unwrap_or(self.events.len());
         if std::mem::take(&mut self.first) && self.passes == Passes::Ordinary {
             self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
@@ -120,10 +165,14 @@ impl Passing {
             passed = 0;
             self.notes.ids.truncate(before.0);
             self.notes.text.truncate(before.1);
+            self.notes.trail.record.truncate(trail.0);
+            self.notes.trail.passed = trail.1;
         }
         let (passed, handed) = self.events.split_at(passed);
+        let recorded = self.passes == Passes::Recorded;
+        let events = passed.iter().map(|event| &all[event.clone()]);
         let taken = Taken {
-            passed: self.filter.feed(passed.iter().map(|event| &all[event.clone()])),
+            passed: self.filter.feed(events.filter(|event| !(recorded && event.starts_with(RECORD)))),
             handed: handed.iter().map(|event| all[event.clone()].to_vec()).collect(),
         };
         self.splitter.forget(end);
@@ -158,7 +207,7 @@ impl Passing {
     pub fn ends(&self, events: &[Vec<u8>]) -> bool {
         events.iter().any(|event| match self.passes {
             Passes::Ordinary => FINISHED.is_in(event),
-            Passes::Most => is_last(event) && !may_be_error(event),
+            Passes::Recorded | Passes::Most => is_last(event) && !may_be_error(event),
         })
     }
 
@@ -167,7 +216,7 @@ impl Passing {
     pub fn end(&mut self, events: &[Vec<u8>]) -> Option<Vec<u8>> {
         let ordinary = match self.passes {
             Passes::Ordinary => ending::is_ordinary(events, &mut self.chunk),
-            Passes::Most => events.iter().all(|event| is_last(event) && !may_be_error(event)),
+            Passes::Recorded | Passes::Most => events.iter().all(|event| is_last(event) && !may_be_error(event)),
         };
         if !ordinary || !self.splitter.all().is_empty() {
             return None;
@@ -183,8 +232,12 @@ impl Passing {
     /// Reads an event and notes what it adds; whether it is passed on.
     fn read(&mut self, number: usize) -> bool {
         let event = &self.splitter.all()[self.events[number].clone()];
-        if self.passes == Passes::Most {
-            return !may_be_error(event) && !ABORTED.is_in(event) && !is_last(event);
+        if self.passes != Passes::Ordinary {
+            let passes = !may_be_error(event) && !ABORTED.is_in(event) && !is_last(event);
+            if passes && self.passes == Passes::Recorded {
+                self.notes.trail.note(event);
+            }
+            return passes;
         }
         let read = if self.first { self.chunk.read_first(event) } else { self.chunk.read(event) };
         if read.is_some() {
@@ -345,6 +398,30 @@ mod tests {
             assert_eq!((taken.passed, taken.handed.len()), (Vec::new(), 1), "{other}");
             assert!(!passing.ends(&taken.handed) && passing.end(&taken.handed).is_none());
         }
+    }
+
+    #[test]
+    fn a_record_is_noted_and_not_passed_on() {
+        let part = |line: &str| format!(": cachefleet.replay {line}\n\n");
+        let recorded = || Passing::new(Vec::new(), 500, filter(), Passes::Recorded);
+        let mut passing = recorded();
+        let stream = part("{\"ids\":[1]}") + &said("a", 1) + ": ping\n\n" + &part("[2,3]") + "data: [DONE]\n\n";
+        passing.bytes().extend_from_slice(stream.as_bytes());
+        let taken = passing.take().unwrap();
+        assert_eq!(String::from_utf8(taken.passed).unwrap(), cut("a") + ": ping\n\n");
+        assert_eq!(taken.handed, [b"data: [DONE]\n\n".to_vec()]);
+        assert!(passing.notes());
+        let (trail, mut passed) = (passing.into_rest().1.trail, Passed::default());
+        for event in [said("a", 1), ": ping\n\n".into()] {
+            passed.add(event.as_bytes());
+        }
+        assert_eq!(trail, Trail { record: b"{\"ids\":[1]}\n[2,3]\n".to_vec(), passed });
+        let mut passing = recorded();
+        passing.bytes().extend_from_slice((part("[4]") + &said("b", 4) + "data: {\"error\":{}}\n\n").as_bytes());
+        assert_eq!(passing.take().unwrap().handed.len(), 3);
+        assert_eq!(passing.into_rest().1, Notes::default());
+        let mut others = Passing::new(part("[5]").into(), 500, filter(), Passes::Most);
+        assert_eq!(others.take().unwrap().passed, part("[5]").as_bytes());
     }
 
     #[test]

@@ -146,7 +146,7 @@ async def test_it_is_handed_over_only_where_it_can_be_resumed_by_then(*, survive
     """Its last token may have come since it was asked to, or the prompt's ids have not."""
     stalled = StalledAttempts(lambda _: {})
     stream = Mock(first=[], outcome=None, response=None, pause=lambda: None)
-    resuming = Mock(survives=survives, movable=True, stopped=False)
+    resuming = Mock(survives=survives, movable=True, stopped=False, diverged=False)
     resuming.breaks.return_value, resuming.relayed.side_effect = False, lambda events: events
     resuming.outcome.side_effect = lambda of: of
 

@@ -97,6 +97,12 @@ def test_the_docs_show_this_example() -> None:
     assert f"```\n{explained(item(example()))}\n```" in DOCS.read_text()
 
 
+def test_an_attempt_says_why_nobody_went_on_with_its_stream() -> None:
+    broken = AttemptRecord("agents-1", "lost", 200, 3.84, unresumed="grammar")
+    shown = explained(item(replace(example(), attempts=(broken,))))
+    assert "agents-1, lost, status 200, 3.84 s, not resumed: grammar" in shown
+
+
 def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
     text = explained(item(example()))
     assert f"why        {REASONS['load_over_prefix']}" in text.splitlines()

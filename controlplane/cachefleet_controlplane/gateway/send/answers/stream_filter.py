@@ -19,7 +19,9 @@ class Passes(IntEnum):
     """The stage reads or edits every event."""
     ORDINARY = 1
     """Events with text and token ids alone, which are noted for it, and the ordinary end of a stream."""
-    MOST = 2
+    RECORDED = 2
+    """As MOST, but for the parts of the stream's record, which are noted for it with what is relayed."""
+    MOST = 3
     """All but errors, and an answer that its engine gives up."""
 
 
