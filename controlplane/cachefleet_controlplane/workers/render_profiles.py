@@ -27,6 +27,7 @@ LEFT_FEATURE: Final = FEATURE
 MEDIA_FEATURE: Final = "media"
 """Name of the feature by which block keys take images and the like into account."""
 _OFF: Final = "off"
+_PARSER: Final = "--reasoning-parser"
 
 
 Profile = tuple[str, str]
@@ -165,9 +166,15 @@ def _facts(pools: list[Pool]) -> RenderFacts:
         conversations_at=_urls(workers, CONVERSATIONS_FEATURE),
         rendered_by=rendered_by(hellos),
         certifiable=frozenset(map(profile_of, hellos)),
-        parses_reasoning=any(hello.profile.reasoning_parser for hello in hellos),
+        parses_reasoning=any(hello.profile.reasoning_parser for hello in hellos) or any(map(_names_parser, pools)),
         indexed=_indexed(pools),
     )
+
+
+def _names_parser(pool: Pool) -> bool:
+    """Whether a pool's own arguments name a reasoning parser; vLLM takes the beginning of an option for all of it."""
+    words = (word.replace("_", "-") for word in pool.declared.spec.engine.extra_args)
+    return any(word.startswith(_PARSER) for word in words)
 
 
 def _indexed(pools: list[Pool]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cachefleet_controlplane.workers.render_profiles import NO_FACTS
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability
-from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of
+from tests.controlplane.fleets import MODEL, LiveFleet, fleet_of, pool, view
 from tests.controlplane.frames import CONTRACT, hello
 
 
@@ -46,3 +48,28 @@ def test_another_profile_or_contract_is_another_renderer() -> None:
 
 def test_of_what_is_not_served_nothing_is_known() -> None:
     assert fleet_of("a").render_facts("else") == NO_FACTS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parses"),
+    [
+        (["--reasoning-parser", "qwen3"], True),
+        (["--reasoning-parser=granite"], True),
+        (["--reasoning_parser", "qwen3"], True),
+        (["--tool-call-parser", "hermes"], False),
+        ([], False),
+    ],
+)
+def test_a_pools_arguments_name_a_parser_of_reasoning(arguments: list[str], *, parses: bool) -> None:
+    fleet = LiveFleet()
+    fleet.update_pools([view(pool(engine={"image": "vllm", "maxModelLen": 4096, "extraArgs": arguments}), ["a"])])
+    assert fleet.render_facts(MODEL).parses_reasoning == parses
+
+
+def test_who_makes_recorded_streams_again() -> None:
+    fleet = fleet_of("a", "b", "c")
+    announce(fleet, "a", capabilities=(Capability(feature="replay", mode="on"),))
+    announce(fleet, "b")
+    facts = fleet.render_facts(MODEL)
+    assert facts.replays_at == {"http://a"}
+    assert facts.replay_lacking == {"default/demo/b", "default/demo/c"}
