@@ -144,7 +144,7 @@ def foretold(run: WatchedRun, setup: Setup, requests: Sequence[SimulatedRequest]
     reuse, watched, numbered = PoolReuse(), run.watched, {request.number: request for request in requests}
     measures = measured(watched, setup)
     reuse.fit(measures.own)
-    prompts = [(_prompt(numbered[number], run), at) for number, at in watched.ended]
+    prompts = [(prompt_of(numbered[number], run), at) for number, at in watched.ended]
     began = time.process_time()
     for prompt, at in prompts:
         reuse.note(prompt, at)
@@ -220,7 +220,8 @@ def _found(workload: Workload, most: int | None) -> list[Row]:
     return list(errors(workload, requests, SIZES))
 
 
-def _prompt(request: SimulatedRequest, run: WatchedRun) -> ReusedPrompt:
+def prompt_of(request: SimulatedRequest, run: WatchedRun) -> ReusedPrompt:
+    """What the answer to a request of a run tells."""
     return ReusedPrompt(
         keys=request.packed,
         block_size=BLOCK,

@@ -3,6 +3,7 @@
 - ``promql``: the few forms of PromQL that panels use
 - ``dashboard``: dashboards, variables, rows and panels, and the JSON that Grafana reads
 - ``fleet``: hit ratio, requests, tenants, decisions, conversations
+- ``capacity_row``: its row about hit curves
 - ``control_plane_row``: its row about the control plane itself
 - ``workers``: engines, what is routed to them, and their agents
 - ``operator``: pools' conditions, and the operator's own work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from charts.dashboards.capacity_row import CAPACITY
 from charts.dashboards.control_plane_row import CONTROL_PLANE
 from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
 from charts.dashboards.promql import (
@@ -135,6 +136,7 @@ FLEET: Final = Dashboard(
                 ),
             ),
         ),
+        CAPACITY,
         Row(
             "Requests",
             (
