@@ -42,6 +42,7 @@ CAPACITY: Final = Row(
             "Percentage points that the curve foretells for what there is, without regard to what was served.",
             "short",
             Query(f"100 * {highest(series('cachefleet_pool_hit_ratio_error', JOB, POOL), by='pool')}", "{{pool}}"),
+            lowest=-10,
         ),
     ),
 )
