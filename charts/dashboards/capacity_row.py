@@ -16,7 +16,8 @@ CAPACITY: Final = Row(
             "Hit ratio by workers",
             (
                 "What so many more or fewer workers would have served of the requests of the last hours; +0 is "
-                "today's number. Empty of pools of which fewer than 50 requests are known."
+                "today's number. How far off it is: cachefleet_pool_hit_ratio_error. Empty of pools of which fewer than 50 "
+                "requests are known."
             ),
             "percentunit",
             Query(highest(series(_AT, JOB, POOL, 'budget="1"'), by="pool, workers"), "{{pool}} {{workers}}"),
@@ -36,13 +37,6 @@ CAPACITY: Final = Row(
             "short",
             Query(highest(series("cachefleet_pool_desired_workers", JOB, POOL), by="pool"), "{{pool}} desired"),
             Query(highest(series("cachefleet_pool_ready_workers", JOB, POOL), by="pool"), "{{pool}} ready"),
-        ),
-        graph(
-            "Error of the curve",
-            "Percentage points that the curve foretells for what there is, without regard to what was served.",
-            "short",
-            Query(f"100 * {highest(series('cachefleet_pool_hit_ratio_error', JOB, POOL), by='pool')}", "{{pool}}"),
-            lowest=-10,
         ),
     ),
 )

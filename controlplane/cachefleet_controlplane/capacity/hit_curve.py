@@ -103,9 +103,12 @@ class HitCurve:
         return self.points([(workers, factor)])[0]
 
     def _room(self, workers: int, factor: float) -> float:
-        today = self._measures.workers
-        least = self._room_less_losses(today, factor) if workers > today else 0.0
-        return max(least, self._room_less_losses(workers, factor))  # a worker more takes no room away
+        """A worker more takes no room away, and one less brings none, however large today's losses are."""
+        today, room = self._measures.workers, self._room_less_losses(workers, factor)
+        if workers == today:
+            return room
+        bound = self._room_less_losses(today, factor)
+        return max(room, bound) if workers > today else min(room, bound)
 
     def _room_less_losses(self, workers: int, factor: float) -> float:
         measures, losses = self._measures, self.losses
