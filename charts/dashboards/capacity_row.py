@@ -16,8 +16,8 @@ CAPACITY: Final = Row(
             "Hit ratio by workers",
             (
                 "What so many more or fewer workers would have served of the requests of the last hours; +0 is "
-                "today's number. How far off it is: cachefleet_pool_hit_ratio_error. Empty of pools of which fewer than 50 "
-                "requests are known."
+                "today's number. Its own error is cachefleet_pool_hit_ratio_error. Empty of pools of which fewer "
+                "than 50 requests are known."
             ),
             "percentunit",
             Query(highest(series(_AT, JOB, POOL, 'budget="1"'), by="pool, workers"), "{{pool}} {{workers}}"),

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.curve import SELF_MADE
 from bench.scaling_day import DAILY, DAY, MOST, RATE, days, followed, stretched, turns
-from tests.bench.test_curve import SELF_MADE
 
 
 def test_a_trace_is_stretched_to_a_day_with_a_quiet_night() -> None:
