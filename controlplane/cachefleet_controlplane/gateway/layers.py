@@ -155,6 +155,7 @@ def _noting(parts: GatewayParts) -> Callable[[Request], None]:
 
     def note(request: Request) -> None:
         prompts.note(request)
+        prompts.telling(request)
         if hot is not None:
             hot.note(request)
 

@@ -55,6 +55,7 @@ _HEADERS: Final[Mapping[str, str]] = {
     "x-cachefleet-decision": "Id of the decision's record.",
     "x-cachefleet-knowledge": "What was known of the prompt: exact, approximate or load.",
     "x-cachefleet-worker": "Who answered.",
+    "x-cachefleet-trace": "Decision, prediction and cause, where the request has this header with 1.",
 }
 _LATER: Final = frozenset({429, 503})
 

@@ -188,21 +188,27 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
     same = round(relation.same * prompt.prompt_tokens / max(1, relation.before + relation.after))
     missing = _missing(relation, prompt, reach)
     if relation.salt or relation.parameters:
-        worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, same, reach)
+        worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, 0, reach)
         if worth:
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
     cause = _CAUSES.get(relation.difference)
     if cause is not None:
         worth = same + missing if relation.part in LEADING else same
+        if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
+            worth = min(worth, _of_whole(relation, prompt, same, reach))
         if worth >= LEAST_TOKENS:
             return cause, worth
     return _of_template(relation, prompt, missing) if missing else (PromptCause.NEW, 0)
 
 
 def _of_whole(relation: Relation, prompt: Examined, same: int, reach: int) -> int:
-    """Tokens behind ``reach`` that both prompts have, before the difference of parts or behind it; 0 for few."""
+    """Tokens behind ``reach`` that both prompts have, ``same`` of them behind the difference of parts; 0 for few.
+
+    Relied on is the least that they may be: what both have, and what they have not, may differ in bytes a token.
+    """
     both = same + round(relation.before * prompt.prompt_tokens / max(1, relation.before + relation.after))
-    return both - reach if both * _SURE - reach >= LEAST_TOKENS else 0
+    sure = max(both * _SURE, prompt.prompt_tokens - (prompt.prompt_tokens - both) / _SURE)
+    return both - reach if sure - reach >= LEAST_TOKENS else 0
 
 
 def _of_template(relation: Relation, prompt: Examined, missing: int) -> tuple[PromptCause, int]:

@@ -17,6 +17,7 @@ EXPOSED: Final = b", ".join(
     (
         *(b"x-request-id", b"request-id", b"retry-after", b"x-should-retry", b"preference-applied"),
         *(b"x-cachefleet-decision", b"x-cachefleet-knowledge", b"x-cachefleet-worker", b"x-cachefleet-control-plane"),
+        b"x-cachefleet-trace",
         *RATE_LIMIT_HEADERS,
     )
 )

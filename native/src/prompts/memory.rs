@@ -130,7 +130,7 @@ impl PromptMemory {
             }
         }
         let earlier = found.iter().filter_map(|number| self.prompts.get(number)).filter(|prompt| prompt.line == line);
-        earlier.map(|prompt| compared(prompt, shape, keys)).max_by_key(Relation::nearness)
+        nearest_of(&earlier.map(|prompt| compared(prompt, shape, keys)).collect::<Vec<_>>())
     }
 
     /// Keep a prompt, and drop the oldest beyond the bounds.
@@ -189,6 +189,13 @@ impl PromptMemory {
     }
 }
 
+/// The one with most in common; rather one that goes on from its earlier prompt, where little more is in common.
+fn nearest_of(found: &[Relation]) -> Option<Relation> {
+    let nearest = found.iter().max_by_key(|one| one.nearness())?;
+    let almost = |one: &&Relation| one.goes_on() && 4 * one.nearness().0 >= 3 * nearest.nearness().0;
+    Some(*found.iter().filter(almost).max_by_key(|one| one.nearness()).unwrap_or(nearest))
+}
+
 fn compared(prompt: &Prompt, shape: &Shape, keys: &[u64]) -> Relation {
     relation(&prompt.shape, shape, shared_blocks(&prompt.keys, keys, 0), prompt.tokens)
 }
@@ -220,6 +227,24 @@ mod tests {
         let found = memory.nearest(1, &next, &[1, 9, 9]).unwrap();
         assert_eq!((found.difference, found.blocks, found.tokens), (Difference::Time, 1, 60));
         assert!(memory.nearest(2, &next, &[1, 9, 9]).is_none());
+    }
+
+    #[test]
+    fn a_prompt_goes_on_from_its_own_turn_though_another_has_more_of_it() {
+        let mut memory = PromptMemory::new(3, 1 << 20);
+        let said = "Which trains go to the sea on a Sunday, and which of them come back on the same day?";
+        let turn = |first: &str, more: &str| {
+            let spoken =
+                format!(r#"{{"role": "assistant", "content": "{said}"}}, {{"role": "user", "content": "{said}"}}"#);
+            chat(said, first).replace("]}", &format!(", {spoken}{more}]}}"))
+        };
+        let more = r#", {"role": "assistant", "content": "None goes back that late, I am afraid."}"#;
+        let (own, other) = (shape(&memory, &turn("First.", "")), shape(&memory, &turn("Another begins.", more)));
+        memory.keep(1, own, &[1, 2, 3], 60);
+        memory.keep(1, other, &[1, 4, 5, 6], 70);
+        let next = shape(&memory, &turn("First.", more));
+        let found = memory.nearest(1, &next, &[1, 2, 3, 7]).unwrap();
+        assert_eq!((found.difference, found.blocks), (Difference::None, 3));
     }
 
     #[test]

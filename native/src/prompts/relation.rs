@@ -55,6 +55,12 @@ pub struct Relation {
 }
 
 impl Relation {
+    /// Whether the prompt begins with the whole earlier one.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.difference == Difference::None && !self.salt && !self.parameters
+    }
+
     /// All that both have, by which the nearest of relatives is found: text, then whole blocks.
     #[must_use]
     pub fn nearness(&self) -> (u64, usize) {
@@ -100,10 +106,12 @@ fn parts(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
         return tools(old, new, first);
     }
     if was.kind == PartKind::Media || is.kind == PartKind::Media {
-        return (Difference::Image, in_order(&old.parts[first..], &new.parts[first..]));
+        return (Difference::Image, aligned(&old.parts[first..], &new.parts[first..]));
     }
     if was.kind == PartKind::Reasoning && is.kind != PartKind::Reasoning {
-        return (Difference::Reasoning, in_order(&old.parts[first..], &new.parts[first..]));
+        let spoken = |part: &&Part| part.kind != PartKind::Reasoning;
+        let said: Vec<_> = old.parts[first..].iter().filter(spoken).cloned().collect();
+        return (Difference::Reasoning, aligned(&said, &new.parts[first..]));
     }
     if was.kind == PartKind::System || is.kind == PartKind::System {
         return system(old, new, first);
@@ -118,7 +126,7 @@ fn tools(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     let same: u64 = held.map(|tool| u64::from(tool.bytes)).sum();
     let moved = first < was.len() && first < is.len() && was[first].name != is[first].name;
     let ordered = moved && was.len() == is.len() && is.iter().all(|tool| was.iter().any(|other| other.is(tool)));
-    let behind = in_order(&old.parts[was.len().max(first)..], &new.parts[is.len().max(first)..]);
+    let behind = following(&old.parts[was.len().max(first)..], &new.parts[is.len().max(first)..]);
     if ordered {
         return (Difference::ToolOrder, same + behind);
     }
@@ -134,22 +142,22 @@ fn tools(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
 fn system(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     let (was, is) = (&old.parts[first], &new.parts[first]);
     if was.kind != is.kind {
-        return (Difference::System, in_order(&old.parts[first..], &new.parts[first..]));
+        return (Difference::System, aligned(&old.parts[first..], &new.parts[first..]));
     }
     let (kind, same) = changed(was, is);
-    (kind.unwrap_or(Difference::System), same + in_order(&old.parts[first + 1..], &new.parts[first + 1..]))
+    (kind.unwrap_or(Difference::System), same + following(&old.parts[first + 1..], &new.parts[first + 1..]))
 }
 
 fn message(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     let (was, is) = (&old.parts[first], &new.parts[first]);
-    let behind = in_order(&old.parts[first..], &new.parts[first..]);
+    let behind = aligned(&old.parts[first..], &new.parts[first..]);
     let later = |parts: &[Part], part: &Part| parts[first + 1..].iter().any(|other| other.is(part));
     if later(&old.parts, is) {
         return (Difference::Dropped, behind);
     }
     if was.kind == is.kind && was.role == is.role {
         let (kind, same) = changed(was, is);
-        let after = in_order(&old.parts[first + 1..], &new.parts[first + 1..]);
+        let after = following(&old.parts[first + 1..], &new.parts[first + 1..]);
         if let Some(kind) = kind {
             return (kind, same + after);
         }
@@ -177,17 +185,16 @@ fn changed(was: &Part, is: &Part) -> (Option<Difference>, u64) {
     (kind, same)
 }
 
-/// Bytes of the parts of `new` that `old` has in the same order, each found behind the one before.
-fn in_order(old: &[Part], new: &[Part]) -> u64 {
-    let mut from = 0;
-    let mut same = 0;
-    for part in new {
-        if let Some(at) = old[from..].iter().position(|other| other.is(part)) {
-            from += at + 1;
-            same += u64::from(part.bytes);
-        }
-    }
-    same
+/// Bytes of the parts that both begin with.
+fn following(old: &[Part], new: &[Part]) -> u64 {
+    let same = old.iter().zip(new).take_while(|(one, other)| one.is(other));
+    same.map(|(_, part)| u64::from(part.bytes)).sum()
+}
+
+/// Bytes of the parts that both go on with from the first part of `new` on that `old` has, too.
+fn aligned(old: &[Part], new: &[Part]) -> u64 {
+    let first = new.iter().enumerate().find_map(|(at, part)| Some((old.iter().position(|other| other.is(part))?, at)));
+    first.map_or(0, |(was, is)| following(&old[was..], &new[is..]))
 }
 
 #[cfg(test)]

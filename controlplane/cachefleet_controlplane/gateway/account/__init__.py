@@ -1,6 +1,7 @@
 """Accounts for requests as they end: record, usage, metrics, spans, tokens lost from the cache.
 
 request_account    the entry, the outermost layer: accounts for a request however it ends
+decision_told      the header that tells a client of its request's decision
 hot_observer       feeds the tracker of hot prefixes with placed requests
 left_answers       what was made of whole answers whose clients left, by the engine's count
 lost_hits          tokens not served from cache by cause

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from cachefleet_controlplane.gateway.account.decision_told import decision_told
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.prompt_causes.cause_ledger import CauseLedger, Place
@@ -17,12 +18,14 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
     PromptCause,
     PromptLoss,
     Relation,
+    prompt_losses,
 )
 from cachefleet_controlplane.prompt_causes.prompt_lint import BLOCK_SIZE, LintReport, PromptSize, lint
 from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.routing.decision import Decision, Knowledge
 from cachefleet_controlplane.routing.lost_tokens import Levels, LostCause
 from cachefleet_controlplane.store.decision_records import PromptLossRecord
+from cachefleet_controlplane.wire.headers import Header
 
 Clock = Callable[[], float]
 
@@ -44,6 +47,32 @@ class PromptLosses:
             return
         if info.bypass is None and info.prompts == 1:
             request.arrival.trace.shape = self.shapes.read.shape(info.ask, request.salt)
+
+    def telling(self, request: Request) -> None:
+        """Have the answer's headers tell of the decision, where its client asks for it."""
+        if request.told:
+            request.arrival.trace.tells = self._told
+
+    def _told(self, trace: DecisionTrace, decision: Decision) -> Header:
+        """The header that tells of a decision, before its answer or after; the causes are of what is expected then."""
+        losses, relation = self._expected(trace, decision)
+        mended = [one for one in losses if one.cause not in NOT_MENDED] or list(losses)
+        dearest = max(mended, key=lambda one: one.tokens, default=None)
+        cause = None if dearest is None else _record(dearest, relation, trace.block_size)
+        return decision_told(decision, cached=None if trace.usage is None else trace.usage.cached_tokens, cause=cause)
+
+    def _expected(self, trace: DecisionTrace, decision: Decision) -> tuple[tuple[PromptLoss, ...], Relation | None]:
+        """The causes of those tokens of a prompt that no worker is expected to hold; none where that is not known."""
+        size, shape, tokens = trace.block_size, trace.shape, decision.prompt_tokens
+        if not size or shape is None or not tokens:
+            return (), None
+        servable = (tokens - 1) // size * size
+        held = max(decision.predicted_tokens, decision.elsewhere_blocks * size, decision.elsewhere_tokens)
+        prompt = Examined(prompt_tokens=tokens, block_size=size, first_seen=max(0, servable - held), servable=servable)
+        if not prompt.first_seen:
+            return (), None
+        relation = self.shapes.nearest(_line(decision.pool, trace.model, trace.tenant), shape, trace.keys)
+        return prompt_losses(relation, prompt), relation
 
     def ended(
         self, trace: DecisionTrace, decision: Decision, levels: Levels, lost: Mapping[LostCause, int]

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.admit.objective_priority import with_object
 from cachefleet_controlplane.gateway.admit.passed_requests import KeptBody, PassedRequests, can_be_passed
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
-from cachefleet_controlplane.gateway.apis.request_info import RequestInfo, preferred_wait
+from cachefleet_controlplane.gateway.apis.request_info import RequestInfo, preferred_wait, wants_told
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
@@ -91,8 +91,8 @@ class AdmitLayer:
             request = self._with_objective(request, model)
         given = scope.pop("headers")
         headers = permitted_headers(given, trusted=request.tenant.trusted)  # they may stay for long
-        wait = preferred_wait(given)
-        answer = self._answer(replace(request, info=info, model=model, headers=headers, wait_seconds=wait))
+        wait, told = preferred_wait(given), wants_told(given)
+        answer = self._answer(replace(request, info=info, model=model, headers=headers, wait_seconds=wait, told=told))
         del request, info
         return await answer
 

@@ -131,6 +131,21 @@ def preferred_wait(headers: Iterable[Header]) -> int | None:
     return None
 
 
+TOLD_HEADER: Final = b"x-cachefleet-trace"
+"""By which a client asks for what was decided on its request; the answer's header has the same name."""
+
+
+def wants_told(headers: Iterable[Header]) -> bool:
+    """Whether a client asks to be told what was decided on its request. ApiError 400 for what is neither 0 nor 1."""
+    for name, value in headers:
+        if name == TOLD_HEADER:
+            if value not in {b"0", b"1"}:
+                header = TOLD_HEADER.decode()
+                raise ApiError(400, f"`{header}` must be 0 or 1.", param=header)
+            return value == b"1"
+    return False
+
+
 def _wait_seconds(given: bytes) -> int:
     seconds = int(given) if given.isdigit() and len(given) <= len(str(MAX_WAIT_SECONDS)) else -1
     if not 0 <= seconds <= MAX_WAIT_SECONDS:

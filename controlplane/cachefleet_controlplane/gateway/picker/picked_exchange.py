@@ -14,7 +14,6 @@ from cachefleet_native import Pick, upstream_headers
 from msgspec.structs import replace
 
 from cachefleet_controlplane.gateway.apis.request_info import THRESHOLD_FIELD
-from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.exchange import Exchange
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
@@ -71,7 +70,7 @@ class PickedExchange(Exchange):
             attempt.changes = {**attempt.changes, THRESHOLD_FIELD: ZERO}
         self._filter = self._filter_of(chosen)
         self._number = self._completions.expect(self._events.put_nowait)
-        named = [*decision_headers(self._trace.id, chosen), *self._reply.names]
+        named = [*self._trace.headers(chosen), *self._reply.names]
         try:
             self._pick.route(
                 ",".join(_endpoints(chosen)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, cast
 
 import msgspec
@@ -143,6 +143,8 @@ class DecisionTrace(Struct):
     """The prompt's packed block keys."""
     shape: PromptShape | None = None
     """The prompt's parts without their text; None where they are not known."""
+    tells: Callable[[DecisionTrace, Decision], Header] | None = None
+    """Makes the header that tells of the decision, of a request whose client asks for it; None of others."""
     single: bool = False
     """The engine's usage counts the one prompt that was routed by."""
     reads_cache: bool = True
@@ -163,6 +165,13 @@ class DecisionTrace(Struct):
         if cached is None and self.answered is not None:
             cached = self.answered.predicted_tokens
         return max(0, usage.prompt_tokens - (cached or 0)) + (usage.completion_tokens or 0)
+
+    def headers(self, decision: Decision | None) -> list[Header]:
+        """Return the headers of an answer that tell of its decision, more of them where the client asks for that."""
+        headers = decision_headers(self.id, decision)
+        if self.tells is not None and decision is not None:
+            headers.append(self.tells(self, decision))
+        return headers
 
     def aside(self) -> DecisionTrace:
         """Return a trace of another decision on the same prompt, which gets no record of its own."""

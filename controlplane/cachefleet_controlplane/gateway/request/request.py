@@ -107,6 +107,8 @@ class Request(Struct, frozen=True):
     """Of its body, as it counts against the budget of all bodies."""
     answered: bool = False
     """A worker will answer it, not only render it."""
+    told: bool = False
+    """Its client asks to be told what was decided."""
     keep_ids: bool = False
     """The prompt's token ids are wanted, where they can be had."""
 

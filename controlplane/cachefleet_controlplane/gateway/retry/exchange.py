@@ -14,7 +14,6 @@ from cachefleet_controlplane.gateway.apis.endpoint_apis import api_of
 from cachefleet_controlplane.gateway.apis.request_info import APPLIED, TRANSFER_FIELD
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
 from cachefleet_controlplane.gateway.place.placement_decision import decide
-from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.rendered_prompt import HeldRequest
 from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
 from cachefleet_controlplane.gateway.request.request import Request
@@ -265,7 +264,7 @@ class Exchange(RetryLoop):
         await self._reply.error(error, self._headers())
 
     def _headers(self, status: int = 0) -> list[Header]:
-        headers = decision_headers(self._trace.id, self._trace.decision)
+        headers = self._trace.headers(self._trace.decision)
         return [*headers, APPLIED] if self._placement.cached_only and status == 200 else headers
 
     def _close(self) -> None:
