@@ -25,7 +25,7 @@ def body(moment: str, **more: Any) -> dict[str, Any]:
 
 
 def members(value: str) -> dict[str, str]:
-    return dict(one.split("=") for one in value.split(", "))
+    return {name: told for name, _, told in (one.partition("=") for one in value.split(", "))}
 
 
 async def told(gate: Front, sent: dict[str, Any], **headers: str) -> dict[str, str]:
