@@ -186,8 +186,8 @@ mod tests {
         let [found] = volatile(&members).unwrap()[..] else { panic!() };
         assert_eq!((found.kind, found.role, found.index), (PartKind::System, Role::System, 0));
         let (tool, said) = ("{\"name\": \"aé\"}", "Ünder way. Now: ");
-        assert_eq!(found.characters as usize, said.chars().count());
-        assert_eq!(found.bytes_before as usize, tool.len() + said.len());
+        assert_eq!(usize::try_from(found.characters).unwrap(), said.chars().count());
+        assert_eq!(usize::try_from(found.bytes_before).unwrap(), tool.len() + said.len());
     }
 
     #[test]
