@@ -19,7 +19,7 @@ MOST_BYTES: Final = 1024
 
 def decision_told(decision: Decision, *, cached: int | None, cause: PromptLossRecord | None) -> Header:
     """Return the header for a decision; ``cached``: tokens that the engine served, None where it has not told yet."""
-    members: dict[str, str | int] = {
+    members: dict[str, str | int | None] = {
         "verdict": decision.verdict,
         "reason": decision.reason,
         "prompt": decision.prompt_tokens,
