@@ -61,31 +61,31 @@ def counted(gate: Front, name: str) -> Counter[str]:
 async def test_both_kinds_add_up_over_evictions_restarts_and_failover() -> None:
     told: list[UsageRecord] = []
     rng = random.Random(11)
-    async with engine(num_blocks=160) as one, engine(num_blocks=160) as two:
-        async with front([one, two], used=told.append) as gate:
-            for turn, body in enumerate(requests(rng)):
-                for number in (0, 1):
-                    gate.report(number, said={"epoch": f"e{turn // 12}"})
-                if turn % 9 == 5:
-                    assert rng.choice([one, two]).reset_prefix_cache()
-                if turn % 12 == 11:
-                    await rng.choice([one, two]).restart()
-                if turn % 10 == 7:
-                    rng.choice([one, two]).fail_next(500, 1)  # the next attempt goes to the other one
-                if turn % 13 == 12:
-                    gate.fleet.worker_failed(f"{POOL}/{gate.records[-1].worker}")
-                assert (await gate.settled(CHAT, body))[0] == 200
-                check(gate.records[-1])
-            gate.metrics.registry.settle()
-            lost, first_seen = sums(gate.records)
-            assert len(gate.records) == TURNS
-            assert any(len(record.attempts) > 1 for record in gate.records), "a worker failed, and another answered"
-            assert {"first_seen", "evicted", "restarted", "last_block"} <= set(lost)
-            assert {"time", "new", "history_dropped"} <= set(first_seen)
-            assert sum(first_seen.values()) == lost["first_seen"]
-            assert sum(lost.values()) == sum(one.prompt_tokens - one.cached_tokens for one in told)
-            assert counted(gate, "lost_tokens") == lost
-            assert counted(gate, "first_seen_tokens") == first_seen
-            hour = gate.history.steps(FLEET, time.time())
-            assert sum((Counter(step.lost) for step in hour), Counter[str]()) == lost
-            assert sum((Counter(step.first_seen) for step in hour), Counter[str]()) == first_seen
+    engines = (engine(num_blocks=160), engine(num_blocks=160))
+    async with engines[0] as one, engines[1] as two, front(engines, used=told.append) as gate:
+        for turn, body in enumerate(requests(rng)):
+            for number in (0, 1):
+                gate.report(number, said={"epoch": f"e{turn // 12}"})
+            if turn % 9 == 5:
+                assert rng.choice([one, two]).reset_prefix_cache()
+            if turn % 12 == 11:
+                await rng.choice([one, two]).restart()
+            if turn % 10 == 7:
+                rng.choice([one, two]).fail_next(500, 1)  # the next attempt goes to the other one
+            if turn % 13 == 12:
+                gate.fleet.worker_failed(f"{POOL}/{gate.records[-1].worker}")
+            assert (await gate.settled(CHAT, body))[0] == 200
+            check(gate.records[-1])
+        gate.metrics.registry.settle()
+        lost, first_seen = sums(gate.records)
+        assert len(gate.records) == TURNS
+        assert any(len(record.attempts) > 1 for record in gate.records), "a worker failed, and another answered"
+        assert {"first_seen", "evicted", "restarted", "last_block"} <= set(lost)
+        assert {"time", "new", "history_dropped"} <= set(first_seen)
+        assert sum(first_seen.values()) == lost["first_seen"]
+        assert sum(lost.values()) == sum(one.prompt_tokens - one.cached_tokens for one in told)
+        assert counted(gate, "lost_tokens") == lost
+        assert counted(gate, "first_seen_tokens") == first_seen
+        hour = gate.history.steps(FLEET, time.time())
+        assert sum((Counter(step.lost) for step in hour), Counter[str]()) == lost
+        assert sum((Counter(step.first_seen) for step in hour), Counter[str]()) == first_seen
