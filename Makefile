@@ -33,7 +33,7 @@ OF_COMMIT = env $$(git log -1 --format=SOURCE_DATE_EPOCH=%ct 2>/dev/null) RUSTFL
 BUILDER ?= $(firstword $(foreach tool,podman docker buildah,$(if $(shell command -v $(tool)),$(tool))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-continuation bench-decisions bench-fairness bench-gateway bench-index bench-index-peers bench-predictions bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
+.PHONY: help setup check test flakes demo dashboards docs crds cluster node e2e image bench bench-causes bench-continuation bench-decisions bench-fairness bench-gateway bench-index bench-index-peers bench-predictions bench-proxies bench-replay bench-replay-real bench-replay-replicas bench-replay-sensitivity bench-scale bench-tenants bench-worker check-native fuzz-native nightly up-replicas release unit engine test-cluster test-console test-kubernetes-matrix test-node-families test-vllm-matrix wheels requirements requirements-table screenshots settings-page soak clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -195,6 +195,9 @@ bench-proxies: setup ## The gateway as a proxy, beside sglang-router, vllm-route
 
 bench-decisions: setup ## CPU of deciding on a request and following it, by number of workers (a minute)
 	@$(BIN)/python -m bench.decisions
+
+bench-causes: setup ## CPU of finding causes in prompts, on and off, and its bar of 15 us a request (half a minute)
+	@$(BIN)/python -m bench.causes
 
 bench-index: setup ## The native index and block keys against Dynamo's (eight minutes; BLOCKS=1000000: five)
 	@$(BIN)/python -m bench.index $(if $(BLOCKS),--blocks $(BLOCKS))
