@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from cachefleet_core.tenancy import DEFAULT_TENANT, tenant_salt
-from tests.controlplane.gateway.harness import FLEET_KEY, WORKER_KEY, engine, front
+from tests.controlplane.gateway.harness import FLEET_KEY, MODEL, WORKER_KEY, engine, front
 
 MARK = "zanzibar-4711"
 LONG = "what a prompt's shape is made of " * 30
@@ -31,12 +31,23 @@ async def test_nothing_logged_counted_or_recorded_holds_a_prompt_a_salt_or_a_key
             (await gate.post("/v1/chat/completions", {"model": MARK, "messages": [{"content": MARK}]}))[0],
             (await gate.http.post(gate.url + "/v1/chat/completions", data=f'{{"model": "{MARK}'.encode())).status,
         ]
+        sent = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": f"{MARK}y {LONG}"}],
+            "tools": [TOOL],
+            "max_tokens": 4,
+        }
+        linted = await gate.post("/v1/route", sent | {"lint": True})
+        told = await gate.post("/v1/chat/completions", sent, **{"x-cachefleet-trace": "1"})
+        assert b'"findings"' in linted[2]
+        assert "cause=" in told[1]["x-cachefleet-trace"]
         first.fail_next(500, 2)
         second.fail_next(500, 2)
         statuses.append((await gate.chat(MARK))[0])
         seen = b"".join(request.body for worker in (first, second) for request in worker.requests)
         kept = [gate.history.steps("", time.time()), gate.prompts.ledger.offences(None, time.time(), most=100)]
         traces = [caplog.text, generate_latest(gate.metrics.registry).decode(), repr(gate.records), repr(kept)]
+        traces += [repr(linted), repr(told[1])]
         assert any(one.prompt for record in gate.records for one in record.lost)
         assert len(gate.prompts.shapes) >= 2
         assert MARK not in repr([gate.prompts.shapes, vars(gate.prompts.shapes), dir(gate.prompts.shapes.read)])

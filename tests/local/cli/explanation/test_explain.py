@@ -18,13 +18,21 @@ from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.worker_id import WorkerId
+from cachefleet_controlplane.prompt_causes.mends import WHY, mend
+from cachefleet_controlplane.prompt_causes.prompt_cause import NOT_MENDED, PromptCause
 from cachefleet_controlplane.routing.cache_shortfall import Cause
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_controlplane.routing.reason_texts import CAUSES, REASONS, why_lost
 from cachefleet_controlplane.routing.worth import Worth
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, LostRecord, ShortfallRecord
+from cachefleet_controlplane.store.decision_records import (
+    AttemptRecord,
+    DecisionRecord,
+    LostRecord,
+    PromptLossRecord,
+    ShortfallRecord,
+)
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local.cli.explanation.explain import explained
@@ -130,6 +138,40 @@ def test_tokens_that_no_cache_served_are_told_by_cause() -> None:
     rows = [f"{tokens:>3}  {cause:<14}  {why_lost(cause)}" for cause, tokens in CAUSES_OF_LOST.items()]
     assert told.splitlines()[1:6] == [*rows, ""]
     assert "not served from cache" not in explained(item(replace(example(), lost=())))
+
+
+@pytest.mark.parametrize(
+    ("loss", "place"),
+    [
+        (PromptLossRecord("time", 64, 32, "system", "system", 0), " (from token 32, system)"),
+        (PromptLossRecord("tool_order", 64, 1_024, "tools", "system", 2), " (from token 1,024, tools 2)"),
+        (PromptLossRecord("history_edited", 64, 0, "message", "user", 3), " (from token 0, message 3 of user)"),
+        (
+            PromptLossRecord("reasoning_dropped", 64, 48, "reasoning", "assistant", 4),
+            " (from token 48, reasoning of assistant)",
+        ),
+        (PromptLossRecord("salt", 64, 0, "", "", 0), " (from token 0)"),
+        (PromptLossRecord("new", 64), ""),
+    ],
+)
+def test_first_seen_tokens_are_told_by_cause_place_and_mend(loss: PromptLossRecord, place: str) -> None:
+    rest = PromptLossRecord("not_examined", 16)
+    lines = explained(item(replace(example(), lost=(LostRecord("first_seen", 80, (loss, rest)),)))).splitlines()
+    at = lines.index("80 tokens of the prompt, not served from cache as far as is told")
+    cause = PromptCause(loss.cause)
+    sentence = f" Mend: {mend(cause, loss.part)}." if mend(cause, loss.part) else ""
+    assert bool(sentence) is (cause is not PromptCause.NEW)
+    assert lines[at + 1 : at + 4] == [
+        f"80  first_seen  {why_lost(LostCause.FIRST_SEEN)}",
+        f"    64 {loss.cause}{place}: {WHY[cause]}{sentence}",
+        f"    16 not_examined: {WHY[PromptCause.NOT_EXAMINED]}",
+    ]
+
+
+@pytest.mark.parametrize("cause", PromptCause)
+def test_every_cause_has_a_sentence_and_each_that_can_be_mended_a_mend(cause: PromptCause) -> None:
+    assert WHY[cause].endswith(".")
+    assert bool(mend(cause, "system")) is (cause not in NOT_MENDED)
 
 
 @pytest.mark.parametrize(("measured", "source"), [(False, "assumed"), (True, "measured")])
