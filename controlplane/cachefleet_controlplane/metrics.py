@@ -17,6 +17,7 @@ MAX_NAMES: Final = 256
 TASKS: Final = (
     "audit",
     "budgets",
+    "contracts",
     "conversations",
     "examiner",
     "files",
