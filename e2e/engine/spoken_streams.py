@@ -45,7 +45,7 @@ def _leaves(value: Any, place: str = "", name: str = "") -> Iterator[tuple[str, 
         for key, each in value.items():
             yield from _leaves(each, f"{here}.{key}", key)
     elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each, place, name)
+        for number, each in enumerate(value):
+            yield from _leaves(each, f"{place}#{number}", name)
     else:
         yield place, name, value

@@ -65,6 +65,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     pool.write_text(POOL.format(arguments=json.dumps(request.param)[1:-1]))
     with running_up(pool, folder) as up:
         yield up
+        until(lambda: up.live(2), READY_SECONDS, "whole again")  # a worker that comes up is not stopped at once
 
 
 async def ids_of(http: aiohttp.ClientSession, fleet: Up, text: str) -> list[int]:
