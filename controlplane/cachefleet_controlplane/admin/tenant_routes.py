@@ -22,7 +22,7 @@ from cachefleet_controlplane.admin.answers.entity_tags import (
 )
 from cachefleet_controlplane.admin.answers.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.store.tenant_records import PICOS, KeyRecord, TenantRecord, picos
+from cachefleet_controlplane.store.tenant_records import BUDGET, PICOS, KeyRecord, TenantRecord, picos
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
 
@@ -96,12 +96,14 @@ def key_routes(service: TenantService) -> APIRouter:
     @router.post("", summary="Make a key, which is told this once", status_code=201, responses=_BOTH)
     async def create(tenant: Name, wanted: tenant_schemas.NewKey, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
-        return _created_key(await service.new_key(TenantId(tenant), expires, wanted.models), response)
+        return _created_key(await service.new_key(TenantId(tenant), expires, wanted.models, _budget(wanted)), response)
 
     @router.post("/rotate", summary="Make a key, and let the tenant's others end", status_code=201, responses=_BOTH)
     async def rotate(tenant: Name, wanted: tenant_schemas.Rotation, response: Response) -> tenant_schemas.CreatedKey:
         expires = _future(wanted.expires, service.wall_clock())
-        made = await service.rotate(TenantId(tenant), expires, wanted.models, grace_seconds=wanted.grace_seconds)
+        budget = _budget(wanted) if wanted.model_fields_set & set(BUDGET) else None
+        grace = wanted.grace_seconds
+        made = await service.rotate(TenantId(tenant), expires, wanted.models, budget, grace_seconds=grace)
         return _created_key(made, response)
 
     @router.delete("/{key_id}", summary="Revoke a key", responses=_BOTH | _LATER)
@@ -115,8 +117,7 @@ def key_routes(service: TenantService) -> APIRouter:
 
 def shown_tenant(tenant: TenantRecord) -> tenant_schemas.Tenant:
     """A tenant as the API shows it."""
-    spend = {name: None if (most := getattr(tenant, name)) is None else most / PICOS for name in SPEND}
-    return tenant_schemas.Tenant.model_validate(asdict(tenant) | spend | {"created": _time(tenant.created)})
+    return tenant_schemas.Tenant.model_validate(asdict(tenant) | _spend(tenant) | {"created": _time(tenant.created)})
 
 
 def shown_key(key: KeyRecord, now: float) -> tenant_schemas.Key:
@@ -124,8 +125,17 @@ def shown_key(key: KeyRecord, now: float) -> tenant_schemas.Key:
     return tenant_schemas.Key.model_validate(_key_fields(key, now))
 
 
+def _spend(holder: TenantRecord | KeyRecord) -> dict[str, float | None]:
+    """What a tenant or key may spend, in the currency."""
+    return {name: None if (most := getattr(holder, name)) is None else most / PICOS for name in SPEND}
+
+
+def _budget(wanted: tenant_schemas.NewKey) -> dict[str, int | None]:
+    return _stored({name: getattr(wanted, name) for name in BUDGET})
+
+
 def _stored(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a tenant as they are stored, with what it may spend in picos."""
+    """Fields of a tenant or key as they are stored, with what it may spend in picos."""
     spend = {name: picos(fields[name]) for name in SPEND if fields.get(name) is not None}
     return fields | spend
 
@@ -139,7 +149,8 @@ def _created_key(made: tuple[KeyRecord, str], response: Response) -> tenant_sche
 
 def _key_fields(key: KeyRecord, now: float) -> dict[str, Any]:
     times = {name: _time(getattr(key, name)) for name in ("created", "expires", "revoked")}
-    return {"id": key.id, "tenant": key.tenant, "hint": key.hint, "models": key.models, "state": key.state(now)} | times
+    fields = {name: getattr(key, name) for name in ("id", "tenant", "hint", "models")} | {"state": key.state(now)}
+    return fields | key.budget | _spend(key) | times
 
 
 def _time(unix: float | None) -> datetime | None:

@@ -147,10 +147,17 @@ class NewKey(Schema):
     """With its time zone; null is never."""
     models: Annotated[tuple[ModelPattern, ...], Field(max_length=MAX_MODELS)] = ()
     """The models that it may use, by name, or pattern with `*`; empty: all."""
+    tokens_per_day: Tokens | None = None
+    """What may be used with this key of what its tenant may, as its other limits; null is no limit of its own."""
+    tokens_per_month: Tokens | None = None
+    spend_per_day: Spend | None = None
+    spend_per_month: Spend | None = None
 
 
 class Rotation(NewKey):
-    """A key to be made, and when the tenant's other keys end."""
+    """A key to be made, and when the tenant's other keys end. Where no limit is named it has those of the tenant's
+    newest key.
+    """
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"graceSeconds": 3600}]})
 
@@ -172,6 +179,11 @@ class Key(Schema):
     revoked: datetime | None
     models: tuple[str, ...] = Field(examples=[["qwen3-*"]])
     """The models that it may use; all where there is none."""
+    tokens_per_day: int | None
+    """Its own limits; null is none."""
+    tokens_per_month: int | None
+    spend_per_day: float | None
+    spend_per_month: float | None
     state: KeyState
 
 

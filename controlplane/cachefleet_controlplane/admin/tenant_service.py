@@ -14,6 +14,8 @@ from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_core.tenancy import API_KEY_HINT, TenantId, api_key_hash, new_api_key
 
 T = TypeVar("T")
+Budget = Mapping[str, int | None]
+"""A key's own limits by the calendar, by name."""
 
 PRIVATE: Final = (
     "each replica of the control plane has a database of its own, and a tenant or key made in one would be unknown to "
@@ -72,24 +74,32 @@ class TenantService:
         return [self.tenants.revocations.applied(key) for key in keys]
 
     async def new_key(
-        self, tenant: TenantId, expires: float | None, models: tuple[str, ...] = ()
+        self, tenant: TenantId, expires: float | None, models: tuple[str, ...] = (), budget: Budget | None = None
     ) -> tuple[KeyRecord, str]:
-        """Make a key that ends at ``expires`` (Unix seconds), for those ``models`` or all: its record, and the key
-        itself, which is not stored.
+        """Make a key that ends at ``expires`` (Unix seconds), for those ``models`` or all, with limits of its own where
+        ``budget`` has some: its record, and the key itself, which is not stored.
         """
-        record, key = self._make(tenant, expires, models)
+        record, key = self._make(tenant, expires, models, budget or {})
         await self._change_keys(lambda: self.repository.add_key(record))
         return record, key
 
     async def rotate(
-        self, tenant: TenantId, expires: float | None, models: tuple[str, ...] | None = None, *, grace_seconds: float
+        self,
+        tenant: TenantId,
+        expires: float | None,
+        models: tuple[str, ...] | None = None,
+        budget: Budget | None = None,
+        *,
+        grace_seconds: float,
     ) -> tuple[KeyRecord, str]:
-        """Make a key as ``new_key`` does, where ``models`` is None for those of the newest one; the tenant's other keys
-        end ``grace_seconds`` from now.
+        """Make a key as ``new_key`` does, where ``models`` and ``budget`` are None for those of the newest one; the
+        tenant's other keys end ``grace_seconds`` from now.
         """
-        if models is None:
-            models = next((key.models for key in reversed(await self.keys(tenant))), ())
-        record, key = self._make(tenant, expires, models)
+        if models is None or budget is None:
+            newest = next(reversed(await self.keys(tenant)), None)
+            models = models if models is not None else newest.models if newest else ()
+            budget = budget if budget is not None else newest.budget if newest else {}
+        record, key = self._make(tenant, expires, models, budget)
         await self._change_keys(lambda: self.repository.rotate(record, grace_seconds=grace_seconds))
         return record, key
 
@@ -125,7 +135,9 @@ class TenantService:
         self._check_shared()
         return await self.tenants.change(work)
 
-    def _make(self, tenant: TenantId, expires: float | None, models: tuple[str, ...]) -> tuple[KeyRecord, str]:
+    def _make(
+        self, tenant: TenantId, expires: float | None, models: tuple[str, ...], budget: Budget
+    ) -> tuple[KeyRecord, str]:
         key = new_api_key(self.random(_KEY_BYTES))
         record = KeyRecord(
             id=self.random(_ID_BYTES).hex(),
@@ -135,5 +147,6 @@ class TenantService:
             created=self.wall_clock(),
             expires=expires,
             models=models,
+            **budget,
         )
         return record, key

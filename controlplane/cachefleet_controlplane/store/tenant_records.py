@@ -30,6 +30,10 @@ LEAST_SPEND: Final = 1e-6
 """As the least price; limits are to a millionth, too."""
 
 
+BUDGET: Final = ("tokens_per_day", "tokens_per_month", "spend_per_day", "spend_per_month")
+"""Limits by the calendar: of tenants, and of keys of their own."""
+
+
 def picos(amount: float) -> int:
     """An amount of the currency in picos, to its millionth."""
     return round(amount * 10**6) * 10**6
@@ -88,6 +92,22 @@ class KeyRecord:
     revoked: float | None = None
     models: tuple[str, ...] = ()
     """Names of the models that it may use, and patterns with ``*``; all models where there is none."""
+    tokens_per_day: int | None = None
+    """What it may use of its tenant's, as all its limits."""
+    tokens_per_month: int | None = None
+    spend_per_day: int | None = None
+    """In picos."""
+    spend_per_month: int | None = None
+
+    @property
+    def budget(self) -> dict[str, int | None]:
+        """Its own limits by the calendar."""
+        return {name: getattr(self, name) for name in BUDGET}
+
+    @property
+    def budget_name(self) -> str:
+        """By which its own use is counted; "" where it has no limit of its own. No tenant has such a name."""
+        return f"{self.tenant}/{self.id}" if any(most is not None for most in self.budget.values()) else ""
 
     def state(self, now: float) -> KeyState:
         """Whether it is accepted at ``now``."""
@@ -146,6 +166,8 @@ class UsageRecord:
     """Cost of the devices' time that cached tokens would have taken."""
     compute_wasted: int = 0
     """Cost of the devices' time that recomputed tokens took."""
+    key: str = ""
+    """Whose budget it counts against, too, by ``KeyRecord.budget_name``."""
 
     @property
     def tokens(self) -> int:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, Table, case, delete, func, select
+from sqlalchemy import Connection, Select, Table, case, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.schema.tables import UsageRow
+from cachefleet_controlplane.store.schema.tables import KeyUsageRow, UsageRow
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import Totals, UsageRecord
 from cachefleet_core.tenancy import TenantId
@@ -27,7 +27,9 @@ T = TypeVar("T")
 
 DAY_SECONDS: Final = 86_400
 HOUR_SECONDS: Final = 3600
-_Key = tuple[int, TenantId, str]
+_OF_KEY: Final = "/"
+"""In the name of a key's budget, and in no tenant's."""
+_Key = tuple[int, TenantId, str, str]
 
 
 class UsageRepository(Protocol):
@@ -37,7 +39,7 @@ class UsageRepository(Protocol):
         """Connect and migrate; may be called again after a StoreError."""
 
     def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add to the stored sums; no two records may be of one hour, tenant and model."""
+        """Add to the stored sums."""
 
     def between(
         self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
@@ -48,10 +50,10 @@ class UsageRepository(Protocol):
         """
         ...
 
-    def spent(
-        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
-    ) -> dict[tuple[TenantId, bool], Totals]:
-        """What tenants used in hours from ``start`` on and before ``end``, by tenant and by whether from ``day`` on."""
+    def spent(self, names: Sequence[str], *, start: int, end: int, day: int) -> dict[tuple[str, bool], Totals]:
+        """What tenants, and keys by their ``budget_name``, used in hours from ``start`` on and before ``end``, by name
+        and by whether from ``day`` on.
+        """
         ...
 
     def prune(self, before: int) -> int:
@@ -106,7 +108,7 @@ class UsageLog:
             self._metrics.usage_dropped(used.requests)
             return
         if before is None:
-            self._waiting[key] = UsageRecord(hour=used.hour, tenant=used.tenant, model=used.model)
+            self._waiting[key] = UsageRecord(hour=used.hour, tenant=used.tenant, model=used.model, key=used.key)
         _add(self._waiting[key], used)
 
     async def between(
@@ -121,11 +123,9 @@ class UsageLog:
         except TimeoutError as error:
             raise StoreError("unavailable", "the store did not answer in time") from error
 
-    async def spent(
-        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
-    ) -> dict[tuple[TenantId, bool], Totals]:
-        """What tenants used by now, of other replicas what they have written; as of ``SqlUsage.spent``. StoreError."""
-        ask = partial(self._repository.spent, tenants, start=start, end=end, day=day)
+    async def spent(self, names: Sequence[str], *, start: int, end: int, day: int) -> dict[tuple[str, bool], Totals]:
+        """What was used by now, of other replicas what they have written; as of ``SqlUsage.spent``. StoreError."""
+        ask = partial(self._repository.spent, names, start=start, end=end, day=day)
         try:
             async with asyncio.timeout(self._bounds.answer_seconds):
                 await self.flush()
@@ -133,10 +133,11 @@ class UsageLog:
                     found = await self._in_thread(ask)
         except TimeoutError as error:
             raise StoreError("unavailable", "the store did not answer in time") from error
-        asked = frozenset(tenants)
+        asked = frozenset(names)
         for used in self._waiting.values():
-            if used.tenant in asked and start <= used.hour < end:
-                found.setdefault((used.tenant, used.hour >= day), Totals()).add(used)
+            if start <= used.hour < end:
+                for name in asked.intersection((used.tenant, used.key)):
+                    found.setdefault((name, used.hour >= day), Totals()).add(used)
         return found
 
     async def flush(self) -> None:
@@ -208,7 +209,7 @@ class UsageLog:
 
 
 def _key(record: UsageRecord) -> _Key:
-    return record.hour, record.tenant, record.model
+    return record.hour, record.tenant, record.model, record.key
 
 
 def _add(to: UsageRecord, used: UsageRecord) -> None:
@@ -218,8 +219,9 @@ def _add(to: UsageRecord, used: UsageRecord) -> None:
 
 
 _usage = cast("Table", UsageRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
+_key_usage = cast("Table", KeyUsageRow.__table__)  # type: ignore[attr-defined]
 _KEY: Final = ("hour", "tenant", "model")
-_SUMS: Final = tuple(field.name for field in fields(UsageRecord) if field.name not in _KEY)
+_SUMS: Final = tuple(field.name for field in fields(UsageRecord) if field.name not in {*_KEY, "key"})
 
 
 class SqlUsage:
@@ -233,11 +235,11 @@ class SqlUsage:
         self._database.open()
 
     def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add to the stored sums; no two records may be of one hour, tenant and model."""
+        """Add to the stored sums."""
         with self._database.transaction(write=True) as connection:
-            rows = [msgspec.to_builtins(record) for record in records]
-            rows.sort(key=lambda row: [row[name] for name in _KEY])  # replicas lock rows in one order
-            connection.execute(_addition(connection), rows)
+            connection.execute(_addition(connection, _usage, _KEY, _SUMS), _rows(records))
+            if keys := _key_rows(records):
+                connection.execute(_addition(connection, _key_usage, ("hour", "key"), ("tokens", "charged")), keys)
 
     def between(
         self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
@@ -254,21 +256,24 @@ class SqlUsage:
         with self._database.transaction() as connection:
             return [_record(dict(row)) for row in connection.execute(query).mappings()]
 
-    def spent(
-        self, tenants: Sequence[TenantId], *, start: int, end: int, day: int
-    ) -> dict[tuple[TenantId, bool], Totals]:
-        """What tenants used in hours from ``start`` on and before ``end``, by tenant and by whether from ``day`` on."""
-        later = case((_usage.c.hour >= day, 1), else_=0)
+    def spent(self, names: Sequence[str], *, start: int, end: int, day: int) -> dict[tuple[str, bool], Totals]:
+        """What tenants, and keys by their ``budget_name``, used in hours from ``start`` on and before ``end``, by name
+        and by whether from ``day`` on.
+        """
         tokens = _usage.c.prompt_tokens - _usage.c.cached_tokens + _usage.c.completion_tokens
-        query = select(_usage.c.tenant, later, func.sum(tokens), func.sum(_usage.c.charged))
-        query = query.where(_usage.c.hour >= start, _usage.c.hour < end, _usage.c.tenant.in_(tenants))
+        keys = [name for name in names if _OF_KEY in name]
+        queries = [_spent(_usage, _usage.c.tenant, tokens, names, start=start, end=end, day=day)]
+        if keys:
+            own = _key_usage.c
+            queries.append(_spent(_key_usage, own.key, own.tokens, keys, start=start, end=end, day=day))
         with self._database.transaction() as connection:
-            rows = connection.execute(query.group_by(_usage.c.tenant, later)).all()
+            rows = [row for query in queries for row in connection.execute(query)]
         return {(row[0], bool(row[1])): Totals(int(row[2]), int(row[3])) for row in rows}
 
     def prune(self, before: int) -> int:
         """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
         with self._database.transaction(write=True) as connection:
+            connection.execute(delete(_key_usage).where(_key_usage.c.hour < before))
             return connection.execute(delete(_usage).where(_usage.c.hour < before)).rowcount
 
 
@@ -277,8 +282,37 @@ def _record(row: dict[str, Any]) -> UsageRecord:
     return msgspec.convert(row | {name: int(row[name]) for name in _SUMS}, UsageRecord)
 
 
-def _addition(connection: Connection) -> Any:
+def _rows(records: Sequence[UsageRecord]) -> list[dict[str, Any]]:
+    """One row for each hour, tenant and model, in the one order in which replicas lock them."""
+    sums: dict[tuple[Any, ...], UsageRecord] = {}
+    for record in records:
+        of = (record.hour, record.tenant, record.model)
+        total = sums.setdefault(of, UsageRecord(hour=record.hour, tenant=record.tenant, model=record.model))
+        _add(total, record)
+    return [{name: getattr(sums[of], name) for name in (*_KEY, *_SUMS)} for of in sorted(sums)]
+
+
+def _key_rows(records: Sequence[UsageRecord]) -> list[dict[str, Any]]:
+    sums: dict[tuple[int, str], Totals] = {}
+    for record in records:
+        if record.key:
+            sums.setdefault((record.hour, record.key), Totals()).add(record)
+    return [
+        {"hour": hour, "key": key, "tokens": total.tokens, "charged": total.charged}
+        for (hour, key), total in sorted(sums.items())
+    ]
+
+
+def _spent(
+    table: Table, name: Any, tokens: Any, names: Sequence[str], *, start: int, end: int, day: int
+) -> Select[Any]:
+    later = case((table.c.hour >= day, 1), else_=0)
+    query = select(name, later, func.sum(tokens), func.sum(table.c.charged))
+    return query.where(table.c.hour >= start, table.c.hour < end, name.in_(names)).group_by(name, later)
+
+
+def _addition(connection: Connection, table: Table, key: Sequence[str], summed: Sequence[str]) -> Any:
     """INSERT that adds to an existing row, since replicas share rows; SQLite and PostgreSQL have the same syntax."""
-    made = postgresql.insert(_usage) if connection.dialect.name == "postgresql" else sqlite.insert(_usage)
-    sums = {name: _usage.c[name] + made.excluded[name] for name in _SUMS}
-    return made.on_conflict_do_update(index_elements=_KEY, set_=sums)
+    made = postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+    sums = {name: table.c[name] + made.excluded[name] for name in summed}
+    return made.on_conflict_do_update(index_elements=key, set_=sums)

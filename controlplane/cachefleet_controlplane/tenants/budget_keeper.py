@@ -13,7 +13,6 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import Totals
 from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_start
 from cachefleet_controlplane.tenants.directory import Tenants
-from cachefleet_core.tenancy import TenantId
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +24,14 @@ HOUR: Final = 3600
 RECENT_HOURS: Final = 2
 """Hours that are read anew each time; the ones before, of which little can change, once an hour."""
 _EVER: Final = 2**62
-_Found = dict[tuple[TenantId, bool], Totals]
+_Found = dict[tuple[str, bool], Totals]
 
 
 class UsageTotals(Protocol):
     """What is needed of the usage log."""
 
-    async def spent(self, tenants: Sequence[TenantId], *, start: int, end: int, day: int) -> _Found:
-        """What tenants used by now in hours of a span, by tenant and by whether since ``day``. StoreError."""
+    async def spent(self, names: Sequence[str], *, start: int, end: int, day: int) -> _Found:
+        """What tenants and keys used by now in hours of a span, by name and by whether since ``day``. StoreError."""
         ...
 
 
@@ -57,7 +56,7 @@ class BudgetKeeper:
         self._metrics = metrics
         self._wall_clock = wall_clock
         self._past: _Found = {}
-        self._past_of: tuple[int, int, int, tuple[TenantId, ...]] | None = None
+        self._past_of: tuple[int, int, int, tuple[str, ...]] | None = None
         self._new = asyncio.Event()
         self.problem = ""
         """Why what other replicas used is not known; "" while all is well."""
@@ -92,7 +91,7 @@ class BudgetKeeper:
         finally:
             self._budgets.informed.set()
 
-    async def _read(self, names: tuple[TenantId, ...]) -> None:
+    async def _read(self, names: tuple[str, ...]) -> None:
         now = self._wall_clock()
         month, day = period_start(Period.MONTH, now), period_start(Period.DAY, now)
         recent = max(month, (int(now) // HOUR - RECENT_HOURS) * HOUR)
@@ -103,13 +102,14 @@ class BudgetKeeper:
         self._budgets.put(_by_period((self._past, found)), now)
 
     def _changed(self) -> None:
-        if self._budgets.watch(self._tenants.directory.tenants.values()):
+        directory = self._tenants.directory
+        if self._budgets.watch((*directory.tenants.values(), *directory.budgets.values())):
             self._new.set()
 
 
-def _by_period(found: Sequence[_Found]) -> dict[tuple[TenantId, Period], Totals]:
+def _by_period(found: Sequence[_Found]) -> dict[tuple[str, Period], Totals]:
     """Sums of parts of a month, for the day and the month."""
-    sums: dict[tuple[TenantId, Period], Totals] = {}
+    sums: dict[tuple[str, Period], Totals] = {}
     for part in found:
         for (name, today), totals in part.items():
             for period in (Period.DAY, Period.MONTH) if today else (Period.MONTH,):

@@ -86,6 +86,8 @@ class Directory:
     closed: ClosedReason = ClosedReason.NO
     models: Mapping[str, AllowedModels] = field(default_factory=dict)
     """What keys may use that may not use all models, by hash."""
+    budgets: Mapping[str, KeyRecord] = field(default_factory=dict)
+    """Keys with limits of their own, by hash."""
 
     @classmethod
     def of(cls, tenancy: Tenancy, *, required: bool) -> Directory:
@@ -93,7 +95,8 @@ class Directory:
         tenants = {tenant.name: tenant for tenant in tenancy.tenants}
         models = {key.hash: AllowedModels(key.models) for key in tenancy.keys if key.models}
         keys = {key.hash: key for key in tenancy.keys}
-        return cls(tenants, keys, required, closed=tenancy.closed, models=models)
+        budgets = {key.hash: key for key in tenancy.keys if key.budget_name}
+        return cls(tenants, keys, required, closed=tenancy.closed, models=models, budgets=budgets)
 
     @property
     def open(self) -> bool:

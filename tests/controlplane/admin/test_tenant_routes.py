@@ -174,6 +174,10 @@ async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, s
         "expires": "2027-01-31T23:00:00Z",
         "revoked": None,
         "models": [],
+        "tokensPerDay": None,
+        "tokensPerMonth": None,
+        "spendPerDay": None,
+        "spendPerMonth": None,
         "state": "active",
     }
     assert owner(service, key) == "acme"
@@ -213,6 +217,33 @@ async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncCli
     new = await new_key(client, "keys/rotate")
     assert await states(client) == {old["id"]: "expired", middle["id"]: "expired", new["id"]: "active"}
     assert [owner(service, key["key"]) for key in (old, middle, new)] == [Unknown.ENDED, Unknown.ENDED, "acme"]
+
+
+async def test_a_key_may_have_a_budget_and_its_successor_has_it_too(client: httpx.AsyncClient) -> None:
+    await make(client)
+    budget = {"tokensPerDay": 100, "tokensPerMonth": None, "spendPerDay": None, "spendPerMonth": 2.5}
+    made = [
+        await new_key(client, tokensPerDay=100, spendPerMonth=2.5),
+        await new_key(client, "keys/rotate"),
+        await new_key(client, "keys/rotate", tokensPerDay=7),
+        await new_key(client, "keys/rotate", tokensPerDay=None),
+    ]
+    found = [{name: key[name] for name in budget} for key in made]
+    none = dict.fromkeys(budget)
+    assert found == [budget, budget, none | {"tokensPerDay": 7}, none]
+    listed = (await client.get("/tenants/acme/keys")).json()["items"]
+    assert {key["id"]: {name: key[name] for name in budget} for key in listed} == {
+        key["id"]: told for key, told in zip(made, found, strict=True)
+    }
+    for wrong in (
+        {"tokensPerDay": 0},
+        {"tokensPerMonth": 10**15 + 1},
+        {"spendPerDay": 0},
+        {"spendPerMonth": 10**6 + 1},
+    ):
+        answer = await client.post("/tenants/acme/keys", json=wrong)
+        assert_problem(answer, 422)
+        assert f"body.{next(iter(wrong))}" in answer.text
 
 
 async def test_a_key_is_revoked(client: httpx.AsyncClient, service: TenantService) -> None:

@@ -37,6 +37,17 @@ async def test_keys_are_made_rotated_and_revoked(browser: httpx.AsyncClient, csr
     assert "Requests need an API key" in (await browser.get("/tenants")).text
 
 
+async def test_a_keys_own_limits_are_shown(browser: httpx.AsyncClient, csrf: str, admin: Said) -> None:
+    await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
+    await browser.post("/tenants/acme/keys", data={"csrf": csrf})
+    assert '<td data-label="Own limits">none</td>' in (await browser.get("/tenants/acme")).text
+    key = {"id": "1", "hint": "cf-Zm9vYm", "state": "active", "created": "2027-01-15T08:00:00Z", "models": []}
+    own = {"expires": None, "revoked": None, "tokensPerDay": 5000, "spendPerMonth": 2.5}
+    admin.answers["GET", "/tenants/acme/keys"] = (200, {"items": [key | own]})
+    shown = (await browser.get("/tenants/acme")).text
+    assert "tokens a day 5,000, spending a month 2.5" in " ".join(shown.split())
+
+
 async def test_limits_are_set_and_taken_away(browser: httpx.AsyncClient, csrf: str, doorkeeper: Doorkeeper) -> None:
     await browser.post("/tenants", data={"csrf": csrf, "name": "acme"})
     shown = limits_form((await browser.get("/tenants/acme")).text)

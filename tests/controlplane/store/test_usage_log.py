@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -70,7 +70,7 @@ def everything(repository: SqlUsage) -> list[UsageRecord]:
 
 
 def test_rows_have_exactly_the_fields_of_records() -> None:
-    assert set(UsageRow.model_fields) == {field.name for field in fields(UsageRecord)}
+    assert {*UsageRow.model_fields, "key"} == {field.name for field in fields(UsageRecord)}
 
 
 def test_what_is_added_is_added_up(repository: Faulty) -> None:
@@ -95,6 +95,30 @@ def test_hours_are_asked_for_from_until_by_tenant_and_up_to_a_number(repository:
     assert [one.hour // HOUR for one in repository.between(2 * HOUR, 4 * HOUR, tenant=ACME, limit=9)] == [2, 3]
     assert len(repository.between(2 * HOUR, 4 * HOUR, limit=9)) == 4
     assert repository.between(0, 9 * HOUR, limit=1) == [used(hour=1)]
+
+
+async def test_what_a_key_used_is_in_its_tenants_sums_once(log: UsageLog, repository: Faulty) -> None:
+    own = [
+        replace(used(), key="acme/1"),
+        replace(used(model="n"), key="acme/1"),
+        replace(used(requests=2), key="acme/2"),
+    ]
+    repository.add([*own, used(), used(tenant=UMBRELLA)])
+    assert everything(repository) == [used(requests=4), used(model="n"), used(tenant=UMBRELLA)]
+    log.record(replace(used(), key="acme/1"))
+    log.record(used())
+    names = ["acme", "acme/1", "acme/2", "acme/3", "umbrella"]
+    for _ in range(2):
+        found = await log.spent(names, start=0, end=2**62, day=0)
+        assert {name: totals.tokens // 47 for (name, _), totals in found.items()} == {
+            "acme": 7,
+            "acme/1": 3,
+            "acme/2": 2,
+            "umbrella": 1,
+        }
+        await log.flush()
+    assert repository.prune(500_001 * HOUR) == 3
+    assert await log.spent(names, start=0, end=2**62, day=0) == {}
 
 
 async def test_a_log_sums_up_and_writes_soon(log: UsageLog, repository: Faulty) -> None:

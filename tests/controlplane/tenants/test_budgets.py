@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -14,12 +15,13 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals, UsageRecord
+from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals, UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
 from cachefleet_controlplane.tenants.budget_keeper import BudgetKeeper
 from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_end, period_start
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.tenants.limits import Limit
+from cachefleet_controlplane.tenants.rate_limit_headers import Room
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.waiting import task, until
 
@@ -86,6 +88,21 @@ def test_of_two_limits_the_one_that_holds_longer_is_told() -> None:
     budgets.watch([tenant])
     budgets.add(used(NOON, 5))
     assert budgets.over(tenant, NOON) == (Limit.TOKENS_PER_MONTH, at("2027-04-01") - NOON)
+
+
+def test_a_key_is_held_to_its_own_limits_by_its_own_use() -> None:
+    key = KeyRecord(id="1", tenant=ACME, hash="h", hint="cf-", created=0.0, tokens_per_day=5, tokens_per_month=50)
+    plain, budgets = replace(key, id="2", tokens_per_day=None, tokens_per_month=None), Budgets()
+    assert (key.budget_name, plain.budget_name) == ("acme/1", "")
+    assert budgets.watch([key, plain, TenantRecord(name=ACME)])
+    assert budgets.names == ("acme/1",)
+    budgets.add(used(NOON, 1000))
+    budgets.add(replace(used(NOON, 4), key="acme/1"))
+    assert budgets.over(key, NOON) is None
+    assert budgets.room(key, NOON) == Room(5, 1, period_end(Period.DAY, NOON) - NOON)
+    budgets.add(replace(used(NOON, 1), key="acme/1"))
+    assert budgets.over(key, NOON) == (Limit.TOKENS_PER_DAY, period_end(Period.DAY, NOON) - NOON)
+    assert budgets.over(plain, NOON) is None
 
 
 class Replica:

@@ -8,8 +8,16 @@ from tests.controlplane.waiting import value
 
 
 def record(*sums: int) -> UsageRecord:
-    names = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
-    return UsageRecord(hour=0, tenant=TenantId("acme"), model="m", **dict(zip(names, sums, strict=True)))
+    requests, prompt, cached, completion = sums
+    return UsageRecord(
+        hour=0,
+        tenant=TenantId("acme"),
+        model="m",
+        requests=requests,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completion,
+    )
 
 
 def test_what_a_tenant_used_is_counted_under_its_name() -> None:

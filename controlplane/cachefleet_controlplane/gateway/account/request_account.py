@@ -124,7 +124,8 @@ class RequestAccount:
             self._settled.fail(trace)
         if self._recorded is not None:
             _keep(self._recorded, trace)
-        self._settled.add(trace, admitted.tenant.name, admitted.settle(trace), answered, judged=judged)
+        used, key = admitted.settle(trace), admitted.budget
+        self._settled.add(trace, admitted.tenant.name, used, answered, judged=judged, key=key)
         if trace.answered is not None:
             self._count(trace)
             self._record(trace)

@@ -70,17 +70,18 @@ class SettledRequests:
         answered: Answered | None,
         *,
         judged: bool,
+        key: str = "",
     ) -> None:
-        """Add a request of a tenant: prompt, cached and completion tokens that it ``used``, what is known of its
-        ``answered`` prompt, and whether that is a measure of its pool's cache.
+        """Add a request of a tenant, and of a ``key`` by its ``budget_name``: prompt, cached and completion tokens that
+        it ``used``, what is known of its ``answered`` prompt, and whether that is a measure of its pool's cache.
         """
         second, hour = int(self._wall()), int(trace.at) // HOUR * HOUR
-        kind = (second, hour, tenant, judged, *_kind_of(trace))
+        kind = (second, hour, tenant, key, judged, *_kind_of(trace))
         sums = self._sums.get(kind)
         if sums is None:
             if len(self._sums) >= MOST:
                 self._metrics.registry.settle()
-            record = UsageRecord(hour=hour, tenant=tenant, model=trace.model)
+            record = UsageRecord(hour=hour, tenant=tenant, model=trace.model, key=key)
             sums = self._sums[kind] = _Sums(trace, second, self._fleet.losses.now(), judged, record)
         total = sums.used
         total.requests += 1

@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord, amount_text
+from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, UsageRecord, amount_text
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
@@ -55,6 +55,12 @@ _OVER: Final = {
     Limit.SPEND_PER_DAY: "Tenant `{0.name}` may spend {1} a day (UTC).",
     Limit.SPEND_PER_MONTH: "Tenant `{0.name}` may spend {1} a month (UTC).",
 }
+_KEY_OVER: Final = {
+    Limit.TOKENS_PER_DAY: "API key `{0.hint}...` may use {0.tokens_per_day} tokens a day (UTC).",
+    Limit.TOKENS_PER_MONTH: "API key `{0.hint}...` may use {0.tokens_per_month} tokens a month (UTC).",
+    Limit.SPEND_PER_DAY: "API key `{0.hint}...` may spend {1} a day (UTC).",
+    Limit.SPEND_PER_MONTH: "API key `{0.hint}...` may spend {1} a month (UTC).",
+}
 
 
 class Known(Protocol):
@@ -80,7 +86,7 @@ class OverLimitError(ApiError):
 class AdmittedRequest:
     """One admitted request, as a context manager that ends with it."""
 
-    __slots__ = ("_admission", "_counted", "_load", "models", "tenant")
+    __slots__ = ("_admission", "_counted", "_load", "key", "models", "tenant")
 
     def __init__(
         self,
@@ -88,12 +94,15 @@ class AdmittedRequest:
         tenant: TenantRecord,
         load: TenantLoad,
         models: AllowedModels | None,
+        key: KeyRecord | None,
         *,
         limited: bool,
     ) -> None:
         self._admission = admission
         self._load = load
         self._counted = int(limited)
+        self.key = key
+        """Its key, where that has limits of its own."""
         self.models = models
         """What its key may use; None where that is all models."""
         self.tenant = tenant
@@ -101,12 +110,17 @@ class AdmittedRequest:
     @property
     def limited(self) -> bool:
         """Whether it counts against any limit."""
-        return self._load.limited and self._counted > 0
+        return (self._load.limited or self.key is not None) and self._counted > 0
+
+    @property
+    def budget(self) -> str:
+        """The ``budget_name`` of its key."""
+        return "" if self.key is None else self.key.budget_name
 
     @property
     def rooms(self) -> Rooms:
         """What the tenant's limits leave now."""
-        return self._admission.rooms(self.tenant, self._load)
+        return self._admission.rooms(self.tenant, self._load, self.key)
 
     @property
     def may_go_first(self) -> bool:
@@ -223,14 +237,14 @@ class AdmissionMiddleware:
 
         ApiError 400, 401, 403, 429, or 503 where the store could never be read or was lost.
         """
-        tenant, models = self._tenant(headers)
+        tenant, models, key = self._tenant(headers)
         load = self._loads.get(tenant.name)
         if load is None:
             load = self._loads[tenant.name] = TenantLoad()
         if limited:
-            self._check(tenant, load)
+            self._check(tenant, load, key)
         load.requests += limited
-        return AdmittedRequest(self, tenant, load, models, limited=limited)
+        return AdmittedRequest(self, tenant, load, models, key, limited=limited)
 
     def take_back(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Count a request no longer against a limit of requests a minute."""
@@ -242,53 +256,59 @@ class AdmissionMiddleware:
         if not load.requests and load.idle(self._clock()):
             self._loads.pop(tenant.name, None)
 
-    def _tenant(self, headers: Iterable[Header]) -> tuple[TenantRecord, AllowedModels | None]:
-        directory, models = self._known.directory, None
+    def _tenant(self, headers: Iterable[Header]) -> tuple[TenantRecord, AllowedModels | None, KeyRecord | None]:
+        directory, models, key = self._known.directory, None, None
         if directory.open:
             tenant = self._unkeyed.tenant(headers, directory)
         else:
-            tenant, models = self._owner(directory, given_key(headers))
+            tenant, models, key = self._owner(directory, given_key(headers))
         if tenant.disabled:
             self._tenant_metrics.refused(tenant.name, DISABLED)
             raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
-        return tenant, models
+        return tenant, models, key
 
-    def _owner(self, directory: Directory, key: bytes) -> tuple[TenantRecord, AllowedModels | None]:
+    def _owner(self, directory: Directory, key: bytes) -> tuple[TenantRecord, AllowedModels | None, KeyRecord | None]:
         hashed = api_key_hash(self._hash_key, key) if key else ""
         owner = directory.owner(hashed, self._wall_clock())
         if isinstance(owner, TenantRecord):
             self._metrics.auth(check=CHECK, outcome="allowed")
-            return owner, directory.models.get(hashed)
+            return owner, directory.models.get(hashed), directory.budgets.get(hashed)
         self._metrics.auth(check=CHECK, outcome=owner)
         if owner in {Unknown.UNREAD, Unknown.LOST}:
             headers = {"retry-after": str(UNREAD_RETRY_SECONDS)}
             raise ApiError(503, _MESSAGES[owner], code=KEYS_LOST if owner is Unknown.LOST else None, headers=headers)
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
-    def _check(self, tenant: TenantRecord, load: TenantLoad) -> None:
+    def _check(self, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None) -> None:
         if load.tenant is not tenant:
             load.hold_to(tenant, self._clock(), self._others)
-        if not load.limited:
+        if not load.limited and key is None:
             return
-        now = self._clock()
-        over = load.over(tenant, now) or self._budgets.over(tenant, self._wall_clock())
-        if over is None:
-            if tenant.requests_per_minute is not None:
-                load.asked.add(1, now)
-            return
-        self.left(tenant, load)
+        now, wall = self._clock(), self._wall_clock()
+        if (over := load.over(tenant, now) or self._budgets.over(tenant, wall)) is not None:
+            message = _OVER[over[0]].format(tenant, amount_text(getattr(tenant, over[0])))
+            raise self._over(over, message, tenant, load, key)
+        if key is not None and (over := self._budgets.over(key, wall)) is not None:
+            message = _KEY_OVER[over[0]].format(key, amount_text(getattr(key, over[0])))
+            raise self._over(over, message, tenant, load, key)
+        if tenant.requests_per_minute is not None:
+            load.asked.add(1, now)
+
+    def _over(
+        self, over: tuple[Limit, int], message: str, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None
+    ) -> OverLimitError:
         limit, seconds = over
+        self.left(tenant, load)
         self._others.short.set()
         self._tenant_metrics.refused(tenant.name, limit)
-        message = _OVER[limit].format(tenant, amount_text(getattr(tenant, limit)))
-        raise OverLimitError(limit, message, seconds, self.rooms(tenant, load))
+        return OverLimitError(limit, message, seconds, self.rooms(tenant, load, key))
 
-    def rooms(self, tenant: TenantRecord, load: TenantLoad) -> Rooms:
-        """Return what a tenant's limits leave now."""
-        rooms, day = load.rooms(self._clock()), self._budgets.room(tenant, self._wall_clock())
-        if day is None or (rooms.tokens is not None and rooms.tokens.remaining <= day.remaining):
-            return rooms
-        return Rooms(rooms.requests, day)
+    def rooms(self, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None = None) -> Rooms:
+        """Return what limits of a tenant, and of its key, leave now."""
+        rooms, now = load.rooms(self._clock()), self._wall_clock()
+        found = (rooms.tokens, self._budgets.room(tenant, now), None if key is None else self._budgets.room(key, now))
+        tokens = min((room for room in found if room is not None), key=lambda room: room.remaining, default=None)
+        return Rooms(rooms.requests, tokens)
 
     def check_more(self, tenant: TenantRecord, load: TenantLoad, sequences: int) -> None:
         """Check that a request, which counts as one so far, may have so many sequences. ApiError 400 or 429."""

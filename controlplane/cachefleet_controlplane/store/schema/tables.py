@@ -132,6 +132,21 @@ class KeyRow(SQLModel, table=True):
     expires: float | None = Field(default=None, sa_column=Column(Float(53)))
     revoked: float | None = Field(default=None, sa_column=Column(Float(53)))
     models: list[str] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
+    tokens_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
+    tokens_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
+    spend_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
+    spend_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
+
+
+class KeyUsageRow(SQLModel, table=True):
+    """What was used in an hour with a key that has limits of its own; the sums of ``usage`` have it, too."""
+
+    __tablename__ = "key_usage"
+
+    hour: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    key: str = Field(max_length=161, primary_key=True)
+    tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    charged: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
 class UsageRow(SQLModel, table=True):

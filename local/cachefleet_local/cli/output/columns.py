@@ -138,6 +138,10 @@ KEYS: Final = (
     Column("EXPIRES", lambda item: _second(item["expires"])),
     Column("REVOKED", lambda item: _second(item["revoked"])),
     Column("MODELS", lambda item: ", ".join(item.get("models", ())) or "all", wide=True),
+    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True),
+    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True),
+    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True),
+    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True),
 )
 NEW_KEYS: Final = (
     Column("KEY", lambda item: item["key"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -44,6 +45,14 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="NAME", help="A model that it may use, or a pattern: qwen3-*; may be repeated."),
 ]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=NUMBER",
+        help="Of its own: tokens-per-day, tokens-per-month, spend-per-day, spend-per-month (of UTC). May be repeated.",
+    ),
+]
 
 
 @app.command("list", epilog=EPILOG)
@@ -56,9 +65,12 @@ def list_keys(show: Show, name: Name) -> None:
 
 @app.command("create", epilog=EPILOG)
 @showing
-def create_key(show: Show, name: Name, *, expires: Expires = None, models: Models = None) -> None:
+def create_key(
+    show: Show, name: Name, *, expires: Expires = None, models: Models = None, limits: Limits = None
+) -> None:
     """Make a key, for all models or those named. It is shown this once."""
-    _make(show, path_of(name, "keys"), {"expires": time_of(expires), **_models(models)})
+    body = {"expires": time_of(expires), **_models(models), **limits_of(limits or (), KEY_LIMITS)}
+    _make(show, path_of(name, "keys"), body)
 
 
 @app.command("rotate", epilog=EPILOG)
@@ -72,11 +84,13 @@ def rotate_keys(
     ] = 0.0,
     expires: Expires = None,
     models: Models = None,
+    limits: Limits = None,
 ) -> None:
     """Make a key, which is shown this once, and let the tenant's others end. It may use the models of the newest one,
-    or those named.
+    or those named, and so with its limits.
     """
-    body = {"graceSeconds": grace, "expires": time_of(expires), **_models(models)}
+    given = {**_models(models), **limits_of(limits or (), KEY_LIMITS)}
+    body = {"graceSeconds": grace, "expires": time_of(expires), **given}
     _make(show, path_of(name, "keys", "rotate"), body)
 
 
@@ -118,3 +132,38 @@ def access_of(asker: Asker) -> Item | None:
 def path_of(*parts: str) -> str:
     """Of a tenant, below the admin API."""
     return "/".join(("tenants", *(quote(part, safe="") for part in parts)))
+
+
+LIMITS: Final[Mapping[str, tuple[str, type[int | float], int]]] = {
+    "requests-per-minute": ("requestsPerMinute", int, 2**31 - 1),
+    "tokens-per-day": ("tokensPerDay", int, 10**15),
+    "tokens-per-month": ("tokensPerMonth", int, 10**15),
+    "spend-per-day": ("spendPerDay", float, 10**6),
+    "spend-per-month": ("spendPerMonth", float, 10**6),
+}
+"""The field of each limit, its kind of number, and the most that it may be."""
+
+
+KEY_LIMITS: Final = tuple(LIMITS)[1:]
+"""Those that a key may have of its own."""
+
+
+def limits_of(given: Iterable[str], names: Sequence[str] = tuple(LIMITS)) -> Item:
+    """Limits by their fields, of those ``names``; one of 0 becomes null, no limit. BadParameter for one that is none,
+    or out of range.
+    """
+    found: dict[str, float | None] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        if name not in names:
+            raise typer.BadParameter(f"{one!r}: NAME is one of {', '.join(names)}", param_hint="--limit")
+        field, kind, most = LIMITS[name]
+        try:
+            number = kind(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= most:
+            words = "whole number" if kind is int else "number"
+            raise typer.BadParameter(f"{one!r}: a {words} from 0 (no limit) to {most}", param_hint="--limit")
+        found[field] = number or None
+    return found

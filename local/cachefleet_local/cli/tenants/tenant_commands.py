@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -16,7 +16,7 @@ from cachefleet_local.cli.listing import Item, Output, single
 from cachefleet_local.cli.options import TIMES, Command, PoolName, TenantName, asking, group, showing, time_of, watching
 from cachefleet_local.cli.output.columns import ACCESS, CONTRACTS, IDLE, KEYS, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
-from cachefleet_local.cli.tenants.key_commands import Name, access_of, path_of
+from cachefleet_local.cli.tenants.key_commands import Name, access_of, limits_of, path_of
 from cachefleet_local.cli_errors import Exit, FailureError
 
 _NONE: Final = "no tenants: every request is of the tenant default; make one with: cachefleet tenants create NAME"
@@ -93,7 +93,7 @@ def _with_settings(command: Callable[[Show, str, Item], None]) -> Command:
             disabled=disabled,
             trusted=trusted,
         )
-        command(show, name, {**settings, **_limits(limits or ())})
+        command(show, name, {**settings, **limits_of(limits or ())})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
@@ -222,32 +222,3 @@ def _settings(**given: int | bool | None) -> Item:
     """The fields that were given; a limit of 0 becomes null, no limit."""
     limits = {"requestsAtOnce", "tokensPerMinute"}
     return {name: value or None if name in limits else value for name, value in given.items() if value is not None}
-
-
-_LIMITS: Final[Mapping[str, tuple[str, type[int | float], int]]] = {
-    "requests-per-minute": ("requestsPerMinute", int, 2**31 - 1),
-    "tokens-per-day": ("tokensPerDay", int, 10**15),
-    "tokens-per-month": ("tokensPerMonth", int, 10**15),
-    "spend-per-day": ("spendPerDay", float, 10**6),
-    "spend-per-month": ("spendPerMonth", float, 10**6),
-}
-"""The field of each limit, its kind of number, and the most that it may be."""
-
-
-def _limits(given: Iterable[str]) -> Item:
-    """Limits by their fields; one of 0 becomes null, no limit. BadParameter for one that is none, or out of range."""
-    found: dict[str, float | None] = {}
-    for one in given:
-        name, _, value = one.partition("=")
-        if name not in _LIMITS:
-            raise typer.BadParameter(f"{one!r}: NAME is one of {', '.join(_LIMITS)}", param_hint="--limit")
-        field, kind, most = _LIMITS[name]
-        try:
-            number = kind(value)
-        except ValueError:
-            number = -1
-        if not 0 <= number <= most:
-            words = "whole number" if kind is int else "number"
-            raise typer.BadParameter(f"{one!r}: a {words} from 0 (no limit) to {most}", param_hint="--limit")
-        found[field] = number or None
-    return found

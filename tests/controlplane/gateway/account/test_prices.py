@@ -30,8 +30,15 @@ def spec_of(pricing: str) -> PoolSpec:
 
 
 def used(prompt: int, cached: int, completed: int, again: int) -> UsageRecord:
-    sums = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": completed}
-    return UsageRecord(hour=0, tenant=TenantId("acme"), model="m", recomputed_tokens=again, **sums)
+    return UsageRecord(
+        hour=0,
+        tenant=TenantId("acme"),
+        model="m",
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completed,
+        recomputed_tokens=again,
+    )
 
 
 @given(millionths, millionths, millionths, st.lists(st.tuples(counts, counts, counts, counts), max_size=4))

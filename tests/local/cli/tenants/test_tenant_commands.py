@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -40,8 +41,8 @@ def served(database: Database, flush: Flush | None = None, simulate: Simulate | 
     async def serve() -> None:
         usage = UsageLog(SqlUsage(database), metrics=Metrics(), wall_clock=lambda: NOW)
         for tenant in ("acme", "umbrella"):
-            sums = {"requests": 1, "prompt_tokens": 9, "cached_tokens": 4, "charged": 12_345_000_000}
-            usage.record(UsageRecord(hour=int(NOW), tenant=TenantId(tenant), model="m", **sums))
+            used = UsageRecord(hour=int(NOW), tenant=TenantId(tenant), model="m", requests=1, prompt_tokens=9)
+            usage.record(replace(used, cached_tokens=4, charged=12_345_000_000))
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
         decisions.record(make_record(1, cached=48))
         admin = admin_over(database, decisions=decisions, usage=usage, flush=flush, simulate=simulate)
@@ -198,6 +199,20 @@ def test_a_key_may_be_for_some_models_and_its_successor_is_too(command: Command)
     assert "qwen, gpt-*" in command("keys", "list", "acme", "-o", "wide")[1]
     status, _, err = command("keys", "create", "acme", "--model", "two words")
     assert (status, "body.models" in err) == (2, True)
+
+
+def test_a_key_may_have_a_budget_of_its_own(command: Command) -> None:
+    command("create", "acme")
+    limits = ("--limit", "tokens-per-day=5000", "--limit", "spend-per-month=2.5")
+    made = json.loads(command("keys", "create", "acme", *limits, "-o", "json")[1])
+    assert (made["tokensPerDay"], made["spendPerMonth"], made["tokensPerMonth"]) == (5000, 2.5, None)
+    assert json.loads(command("keys", "rotate", "acme", "-o", "json")[1])["tokensPerDay"] == 5000
+    rotated = command("keys", "rotate", "acme", "--limit", "tokens-per-day=0", "-o", "json")[1]
+    assert json.loads(rotated)["tokensPerDay"] is None
+    assert "5000" in command("keys", "list", "acme", "-o", "wide")[1]
+    for wrong in ("requests-per-minute=5", "tokens-per-day=-1", "spend-per-day=x"):
+        status, _, err = command("keys", "create", "acme", "--limit", wrong)
+        assert (status, wrong in err) == (2, True)
 
 
 def test_a_gateway_whose_keys_were_deleted_is_opened_by_saying_so(command: Command) -> None:
