@@ -16,6 +16,8 @@ from cachefleet_controlplane.exposition import SettledRegistry, observe, remembe
 MAX_NAMES: Final = 256
 TASKS: Final = (
     "audit",
+    "batch_runner",
+    "batches",
     "budgets",
     "contracts",
     "conversations",

@@ -15,6 +15,7 @@ response_resources  below /v1/responses: stored responses, their items, counts o
 account/            accounts for requests as they end
 admit/              tenants, their limits, bounds of bodies
 engine_deaths/      requests in flight when engines died, and refusing those that end engines
+batches/            files of requests that are answered on spare room
 files/              files that tenants keep for batches
 apis/               what differs between the APIs: bodies, answers, streams
 retry/              sends a request to workers: retries, prefill, resuming

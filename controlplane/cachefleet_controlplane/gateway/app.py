@@ -26,6 +26,9 @@ from cachefleet_runtime.random_ids import RandomIds
 
 logger = logging.getLogger(__name__)
 
+Enter = Callable[[], AdmittedRequest]
+"""Admits a request. ApiError."""
+
 
 class Gateway:
     """ASGI application of the APIs, for all models and tenants."""
@@ -99,7 +102,7 @@ class Gateway:
         else:
             await self._serve(scope, receive, reply)
 
-    async def _serve(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, reply: Reply, enter: Enter | None = None) -> None:
         try:
             handler = self._routes.handler(scope, reply)
             if scope["path"] in OPEN_PATHS:
@@ -108,7 +111,7 @@ class Gateway:
             scope[ARRIVED] = self._context.clock()
             await self._admission.informed()
             try:
-                entered = self._admission.enter(scope["headers"], limited=scope["method"] == "POST")
+                entered = self._entered(scope) if enter is None else enter()
             except ApiError as refusal:
                 return await self._unadmitted(scope, receive, reply, refusal)
             with entered as admitted:
@@ -127,6 +130,21 @@ class Gateway:
         except Exception:  # the root of a request's task: a defect fails this request only
             logger.exception("a request failed unexpectedly", extra={"path": scope["path"]})
             await self._failed(reply)
+
+    async def serve_own(self, scope: Scope, receive: Receive, send: Send, enter: Enter) -> None:
+        """Answer a request that this process makes itself, which ``enter`` admits (ApiError)."""
+        self._name(scope)
+        reply = Reply(send, seconds=self._bounds.send_seconds, path=scope["path"])
+        reply.names = scope[NAMES]
+        self._context.metrics.request_started()
+        try:
+            await self._serve(scope, receive, reply, enter)
+        finally:
+            self._context.metrics.request_ended()
+
+    def _entered(self, scope: Scope) -> AdmittedRequest:
+        """Admit a client's request. ApiError."""
+        return self._admission.enter(scope["headers"], limited=scope["method"] == "POST")
 
     async def _failed(self, reply: Reply) -> None:
         """Count a defect, and tell the client of it."""

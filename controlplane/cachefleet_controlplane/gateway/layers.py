@@ -37,10 +37,10 @@ from cachefleet_controlplane.gateway.admit.model_lookup import ModelLookup
 from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes, PassedRequests
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.batches.batch_routes import BatchRoutes
 from cachefleet_controlplane.gateway.converse.converse_layer import ConverseLayer
 from cachefleet_controlplane.gateway.converse.turns import Turns
 from cachefleet_controlplane.gateway.dry_run import Explainer, RouteLayer, parse_dry_run
-from cachefleet_controlplane.gateway.files.kept_files import KeptFiles
 from cachefleet_controlplane.gateway.know.prompt_lookup import KnowLayer, PromptLookup
 from cachefleet_controlplane.gateway.picker.picked_exchange import picked_exchange, without_ids
 from cachefleet_controlplane.gateway.request.request import Layer, Request
@@ -74,8 +74,8 @@ class GatewayParts:
     objectives: InferenceObjectives | None = None
     wall_clock: Callable[[], float] = time.time
     others: OtherControlPlanes = field(default_factory=OtherControlPlanes)
-    files: KeptFiles | None = None
-    """None where no batches are served."""
+    batches: Callable[[RequestBodies], BatchRoutes] | None = None
+    """Returns what answers for batches and their files; None where none are served."""
 
 
 @dataclass(frozen=True, slots=True)

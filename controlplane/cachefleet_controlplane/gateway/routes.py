@@ -9,8 +9,8 @@ from typing import Final
 from cachefleet_controlplane.gateway.admit.model_lookup import listed_model
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request, allowed_models
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.batches.batch_routes import batch_handlers
 from cachefleet_controlplane.gateway.converse.retention import allowance
-from cachefleet_controlplane.gateway.files.file_routes import FileRoutes
 from cachefleet_controlplane.gateway.health import Handler, Health
 from cachefleet_controlplane.gateway.layers import GatewayParts, Layers
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing
@@ -55,7 +55,7 @@ class Routes:
             OPENAPI_PATH: {"GET": serve_document},
             **Health(ready).routes(),
         }
-        self._files = None if parts.files is None else FileRoutes(parts.files)
+        self._kept = () if parts.batches is None else batch_handlers(parts.batches(stack.bodies))
         self._stored = StoredResponses(None if parts.turns is None else parts.turns.histories, self._stores)
 
     def handler(self, scope: Scope, reply: Reply) -> Handler:
@@ -66,8 +66,8 @@ class Routes:
             methods = self._methods[MODELS_PATH]
         if methods is None:
             methods = self._stored.handler(path)
-        if methods is None and self._files is not None:
-            methods = self._files.handler(path)
+        if methods is None and self._kept:
+            methods = next(filter(None, (find(path) for find in self._kept)), None)
         if methods is None:
             meant = meant_path(path, self._methods)
             reply.path = meant or path

@@ -14,7 +14,7 @@ from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.access_marker import ClosedReason, Mark, StoreAccess, closed, mark_of
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.schema.batch_tables import FileRow
+from cachefleet_controlplane.store.schema.batch_tables import BatchRow, FileRow
 from cachefleet_controlplane.store.schema.continuation_tables import CheckpointRow, ConversationRow, ResponseRow
 from cachefleet_controlplane.store.schema.tables import KeyRow, TenancyRow, TenantRow
 from cachefleet_controlplane.store.store_errors import StoreError
@@ -34,6 +34,7 @@ _keys = cast("Table", KeyRow.__table__)  # type: ignore[attr-defined]
 _conversations = cast("Table", ConversationRow.__table__)  # type: ignore[attr-defined]
 _checkpoints = cast("Table", CheckpointRow.__table__)  # type: ignore[attr-defined]
 _responses = cast("Table", ResponseRow.__table__)  # type: ignore[attr-defined]
+_batches = cast("Table", BatchRow.__table__)  # type: ignore[attr-defined]
 _files = cast("Table", FileRow.__table__)  # type: ignore[attr-defined]
 
 
@@ -135,6 +136,7 @@ class SqlTenants:
             connection.execute(delete(_checkpoints).where(_checkpoints.c.conversation.in_(own)))
             connection.execute(delete(_conversations).where(_conversations.c.tenant == name))
             connection.execute(delete(_responses).where(_responses.c.tenant == name))
+            connection.execute(delete(_batches).where(_batches.c.tenant == name))
             connection.execute(delete(_files).where(_files.c.tenant == name))
             connection.execute(delete(_keys).where(_keys.c.tenant == name))
             connection.execute(delete(_tenants).where(_tenants.c.name == name))

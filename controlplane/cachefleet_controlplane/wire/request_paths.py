@@ -30,7 +30,7 @@ UNSERVED: Final = MappingProxyType(
         "/v1/images": "Images are not made here",
         "/v1/videos": "Videos are not made here",
         "/v1/batches": "Batches are not served: CACHEFLEET_BATCHES is off",
-        "/v1/files": "Files are kept for batches alone (CACHEFLEET_BATCHES, off): a chat takes media as data URLs",
+        "/v1/files": "Files are kept for batches alone (CACHEFLEET_BATCHES is off): a chat takes media as data URLs",
         "/v1/moderations": "Moderations are not served: a model that was trained for it has /classify",
         "/v1/assistants": "Assistants are not served: /v1/responses keeps conversations",
         "/v1/threads": "Threads are not served: /v1/responses keeps conversations",

@@ -10,7 +10,7 @@ tenant_parts        tenants, their admission and usage
 transport_parts     native transport, TLS of the ports and towards workers, client of workers
 fleet_parts         the fleet and its indexes
 history_parts       the last hour, recorded requests, their simulator
-batch_parts         what keeps files for batches
+batch_parts         batches: what keeps and runs them
 conversation_parts  what continues conversations
 gateway_parts       what the gateway is made of; the tracer that OTEL_* variables ask for
 hot_prefix_parts    the tracker of hot prefixes and its users

@@ -1,55 +1,164 @@
-"""Builds what keeps tenants' files, where batches are served."""
+"""Builds what keeps batches and their files, and what runs them, where batches are served."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from prometheus_client import Counter
 
+from cachefleet_controlplane.gateway.admit.model_lookup import find_model
+from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
+from cachefleet_controlplane.gateway.app import Gateway
+from cachefleet_controlplane.gateway.batches.batch_metrics import BatchMetrics
+from cachefleet_controlplane.gateway.batches.batch_object import Batch, BatchBounds
+from cachefleet_controlplane.gateway.batches.batch_repository import SqlBatches
+from cachefleet_controlplane.gateway.batches.batch_routes import BatchRoutes
+from cachefleet_controlplane.gateway.batches.batch_run import RunParts
+from cachefleet_controlplane.gateway.batches.batch_runner import BatchRunner
+from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
+from cachefleet_controlplane.gateway.batches.line_request import Enter
+from cachefleet_controlplane.gateway.batches.line_results import LineResults
 from cachefleet_controlplane.gateway.files.file_object import DAY, FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
+from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.store.content.tenant_cipher import TenantCipher
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wiring.settings import Settings
 from cachefleet_core.tenancy import FleetKey
 
 STORE_SECONDS: Final = 30.0
-"""How long a part of a file waits for the store."""
+"""How long a part of a file, or a line, waits for the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileParts:
-    """What keeps files; run ``store_thread`` as a task."""
+class BatchParts:
+    """What keeps batches and files; run both threads as tasks."""
 
     files: KeptFiles
-    store_thread: StoreThread[SqlFiles]
+    store: BatchStore
+    results: LineResults
+    bounds: BatchBounds
+    metrics: BatchMetrics
+    file_thread: StoreThread[SqlFiles]
+    batch_thread: StoreThread[SqlBatches]
+
+    def routes(self, bodies: RequestBodies) -> BatchRoutes:
+        """Return what answers clients."""
+        return BatchRoutes(self.store, self.files, bodies, self.bounds)
 
 
-def file_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> FileParts | None:
-    """Build what keeps files; None where batches are not served."""
+def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, metrics: Metrics) -> BatchParts | None:
+    """Build what keeps batches and files; None where batches are not served."""
     if not settings.batches:
         return None
+    counted = BatchMetrics(metrics)
+    thread_bounds = StoreThreadBounds(answer_seconds=STORE_SECONDS)
+    file_thread = _file_thread(database, metrics, thread_bounds)
+    batch_thread = StoreThread(
+        SqlBatches(database),
+        "batches",
+        failed=counted.store_failed,
+        prune=lambda store: store.prune(now=time.time()),
+        bounds=thread_bounds,
+    )
+    kept = settings.batch_file_days * DAY
+    bounds = FileBounds(file_bytes=settings.batch_file_bytes, tenant_bytes=settings.batch_tenant_bytes, seconds=kept)
+    key = fleet_key.history_key
+    return BatchParts(
+        files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds),
+        store=BatchStore(batch_thread),
+        results=LineResults(key),
+        bounds=BatchBounds(
+            lines=settings.batch_lines,
+            line_bytes=settings.request_max_bytes,
+            requests=settings.batch_requests,
+            free_percent=settings.batch_free_percent,
+            kept_seconds=kept,
+        ),
+        metrics=counted,
+        file_thread=file_thread,
+        batch_thread=batch_thread,
+    )
+
+
+def _file_thread(database: Database, metrics: Metrics, bounds: StoreThreadBounds) -> StoreThread[SqlFiles]:
     failures = Counter(
         "cachefleet_file_store_failures",
         "Calls of the store of files that failed",
         ["operation"],
         registry=metrics.registry,
     )
-    store_thread = StoreThread(
+    return StoreThread(
         SqlFiles(database),
         "files",
         failed=lambda operation: failures.labels(operation).inc(),
         prune=lambda store: store.prune(now=time.time()),
-        bounds=StoreThreadBounds(answer_seconds=STORE_SECONDS),
+        bounds=bounds,
     )
-    bounds = FileBounds(
-        file_bytes=settings.batch_file_bytes,
-        tenant_bytes=settings.batch_tenant_bytes,
-        seconds=settings.batch_file_days * DAY,
+
+
+def batch_runner(
+    settings: Settings,
+    parts: BatchParts | None,
+    gateway: Gateway,
+    context: GatewayContext,
+    admission: AdmissionMiddleware,
+) -> BatchRunner | None:
+    """Build what runs batches through the gateway's own layers; None where this replica runs none."""
+    if parts is None or not settings.batch_requests:
+        return None
+    return BatchRunner(
+        RunParts(
+            store=parts.store,
+            files=parts.files,
+            results=parts.results,
+            serve=gateway.serve_own,
+            enter=partial(entering, admission),
+            most=partial(most_lines, admission, parts.bounds),
+            spare=partial(has_spare_room, context, parts.bounds),
+            slots=asyncio.Semaphore(settings.batch_requests),
+            bounds=parts.bounds,
+            metrics=parts.metrics,
+            leaving=asyncio.Event(),
+        )
     )
-    return FileParts(KeptFiles(store_thread, TenantCipher(fleet_key.history_key, LABEL), bounds), store_thread)
+
+
+def entering(admission: AdmissionMiddleware, batch: Batch) -> Enter:
+    """Return what admits the requests of a batch: as its tenant's, at the lowest priority."""
+    models = None if batch.models is None else AllowedModels(batch.models)
+    return lambda: admission.enter_as(batch.tenant, models=models)
+
+
+def most_lines(admission: AdmissionMiddleware, bounds: BatchBounds, batch: Batch) -> int:
+    """Return how many lines of a batch may be under way: at most half of what its tenant may have at once."""
+    try:
+        most = admission.named(batch.tenant).requests_at_once
+    except ApiError:
+        most = None
+    return bounds.requests if most is None else max(1, min(bounds.requests, most // 2))
+
+
+def has_spare_room(context: GatewayContext, bounds: BatchBounds, model: str) -> bool:
+    """Whether a line may begin: nobody waits for the model's workers, and one of them has room to spare.
+
+    True for a model that is not served: its lines are answered with that.
+    """
+    try:
+        served = find_model(context.fleet, model)
+    except ApiError:
+        return True
+    if context.queue.waiting((served.namespace, served.base)):
+        return False
+    pools, now = filter(None, map(context.fleet.pool_of, served.pools)), context.clock()
+    return any(pool.has_spare_room(now, bounds.free_percent) for pool in pools)

@@ -27,7 +27,7 @@ from cachefleet_controlplane.pools.control_plane_share import share_of
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.pools.source import PoolSource
 from cachefleet_controlplane.report_server.server import ReportsServer
-from cachefleet_controlplane.wiring.batch_parts import file_parts
+from cachefleet_controlplane.wiring.batch_parts import batch_parts, batch_runner
 from cachefleet_controlplane.wiring.conversation_parts import conversation_parts
 from cachefleet_controlplane.wiring.fleet_parts import fleet_of
 from cachefleet_controlplane.wiring.gateway_parts import (
@@ -98,13 +98,14 @@ class ControlPlane:
             metrics=self.metrics,
             store_seconds=self.bounds.store_seconds,
         )
-        self.files = file_parts(settings, fleet_key, store.database, self.metrics)
+        self.batches = batch_parts(settings, fleet_key, store.database, self.metrics)
         self.gateway = self._gateway(fleet_key.salt_key)
+        self.batch_runner = batch_runner(settings, self.batches, self.gateway, self._context, self.tenancy.admission)
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
         options = gateway_options(settings, tracer=self.tracer)
-        context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
+        self._context = context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         lookup = prompt_lookup(
             context,
             renderer_of(context, options),
@@ -133,7 +134,7 @@ class ControlPlane:
             contracts=self.contracts.answered,
             objectives=self.objectives,
             others=OtherControlPlanes(settings.control_plane_name, settings.others),
-            files=None if self.files is None else self.files.files,
+            batches=None if self.batches is None else self.batches.routes,
         )
         return Gateway(
             parts,
@@ -211,7 +212,7 @@ class ControlPlane:
             flush=self.flush,
             simulate=self.history.simulator,
             certifier=self.conversations.examiner,
-            state=lambda: self.state.for_findings(self._deaths.refused(), tuple(self.contracts.states())),
+            state=lambda: self.state.for_findings(self._context.deaths.refused(), tuple(self.contracts.states())),
             contracts=self.contracts.states,
             history=self.history.shown(self.hot.shown),
             capacities=self.history.capacities,
@@ -230,6 +231,8 @@ class ControlPlane:
         """Make /readyz fail from now on, and end streams of decisions: this replica is shutting down."""
         self.state.leaving = True
         self.console.end_streams()
+        if self.batch_runner is not None:
+            self.batch_runner.leave()
         self.decisions.feed.end()
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
@@ -252,8 +255,11 @@ class ControlPlane:
             self.state.startup.begin()
 
     def _start_batches(self) -> None:
-        if self.files is not None:
-            self._start("files", self.files.store_thread.run)
+        if self.batches is not None:
+            self._start("files", self.batches.file_thread.run)
+            self._start("batches", self.batches.batch_thread.run)
+        if self.batch_runner is not None:
+            self._start("batch_runner", self.batch_runner.run)
 
     def _start_objectives(self, api: KubernetesClient | None) -> None:
         if self._settings.inference_objectives and api:

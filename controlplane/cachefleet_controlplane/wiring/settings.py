@@ -236,6 +236,13 @@ class Settings(BaseSettings):
     """The largest file that is uploaded. Raise it with the database's room."""
     batch_tenant_bytes: int = Field(1024 * MIB, ge=MIB, le=1024 * 1024 * MIB)
     """All files of a tenant, over which it uploads none. Raise it with the database's room."""
+    batch_lines: int = Field(50_000, ge=1, le=200_000)
+    """Requests of one batch. Raise it with the database's room."""
+    batch_requests: int = Field(16, ge=0, le=1024)
+    """Requests of batches that this replica has under way at once; 0: it runs none. Raise it for large fleets."""
+    batch_free_percent: int = Field(25, ge=0, le=100)
+    """Of a worker's KV cache, what must be free before it is sent requests of batches. Raise it to leave more to
+    others, lower it to let batches take what is idle."""
     batch_file_days: int = Field(30, ge=1, le=365)
     """How long files and what batches made are kept. Lower it to what those who made a batch need to fetch it."""
 

@@ -11,10 +11,12 @@ from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.index_contracts import contract_differences, in_force
 from cachefleet_controlplane.routing.worth import UNLEARNT, Worth
 from cachefleet_controlplane.workers.hit_window import DEFAULT_WINDOW_SECONDS, HitWindow
+from cachefleet_controlplane.workers.load import is_spare
 from cachefleet_controlplane.workers.worker import Worker
 from cachefleet_controlplane.workers.worth.pool_worth import PoolWorth
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_core.pool.worker_spec import Role
 from cachefleet_core.report_fields import SaltShare
 from cachefleet_core.report_frames import Policy, Warm
 
@@ -59,6 +61,12 @@ class Pool:
     def ready(self) -> bool:
         """Whether a worker of it is ready; one asleep is."""
         return any(worker.ready for worker in self.workers.values())
+
+    def has_spare_room(self, now: float, free_percent: int) -> bool:
+        """Whether a worker of it may answer, has nothing waiting, and so much of its KV cache free, as it said last."""
+        answers = self.declared.spec.role is not Role.PREFILL
+        loads = (worker.known_load(now) for worker in self.workers.values() if worker.serves(now))
+        return answers and any(is_spare(load, free_percent) for load in loads)
 
     @property
     def prefill_rate(self) -> float | None:

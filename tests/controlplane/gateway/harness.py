@@ -20,12 +20,12 @@ from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.hot_observer import HotObserver
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes
-from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
+from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds, RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.gateway.app import Gateway
+from cachefleet_controlplane.gateway.batches.batch_routes import BatchRoutes
 from cachefleet_controlplane.gateway.converse.certification.plain_render import PlainRenderer
 from cachefleet_controlplane.gateway.converse.turns import Turns
-from cachefleet_controlplane.gateway.files.kept_files import KeptFiles
 from cachefleet_controlplane.gateway.handles.handles import Handles
 from cachefleet_controlplane.gateway.handles.unseen_text import UnseenText
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
@@ -323,7 +323,7 @@ async def front(
     reuses: PoolReuses | None = None,
     origins: Sequence[str] = (),
     access_log: bool = False,
-    files: KeptFiles | None = None,
+    batches: Callable[[RequestBodies], BatchRoutes] | None = None,
 ) -> AsyncIterator[Front]:
     """A gateway before ``engines``, which the caller runs."""
     async with AsyncExitStack() as stack:
@@ -373,7 +373,7 @@ async def front(
             recorded=(recorded := RecordedRequests(1 << 20)),
             prompts=(prompts := PromptLosses()),
             others=others or OtherControlPlanes(),
-            files=files,
+            batches=batches,
             reuses=reuses,
             hot=HotObserver(hot, lookup, fleet, metrics) if hot is not None else None,
         )

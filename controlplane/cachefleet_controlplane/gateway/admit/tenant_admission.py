@@ -6,13 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, UsageRecord, amount_text
+from cachefleet_controlplane.store.tenant_records import (
+    LOWEST_PRIORITY,
+    KeyRecord,
+    TenantRecord,
+    UsageRecord,
+    amount_text,
+)
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
@@ -250,6 +257,25 @@ class AdmissionMiddleware:
         """Count a request no longer against a limit of requests a minute."""
         if tenant.requests_per_minute is not None:
             load.asked.add(-1, self._clock())
+
+    def enter_as(
+        self, name: TenantId, *, models: AllowedModels | None, priority: int = LOWEST_PRIORITY
+    ) -> AdmittedRequest:
+        """Admit a request that the gateway itself makes for a tenant, at a priority, within its limits.
+
+        ApiError 403, 404, 429, or 503 where tenants could not be read or were lost.
+        """
+        directory = self._known.directory
+        if directory.unread or directory.lost:
+            raise ApiError(503, _MESSAGES[Unknown.UNREAD], headers={"retry-after": str(UNREAD_RETRY_SECONDS)})
+        tenant = TenantRecord(name=name) if directory.open and name not in directory.tenants else self.named(name)
+        if tenant.disabled:
+            self._tenant_metrics.refused(tenant.name, DISABLED)
+            raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
+        load = self._loads.setdefault(tenant.name, TenantLoad())
+        self._check(tenant, load, None)
+        load.requests += 1
+        return AdmittedRequest(self, replace(tenant, priority=priority), load, models, None, limited=True)
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept."""

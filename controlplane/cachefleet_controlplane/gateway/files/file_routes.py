@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -30,10 +30,11 @@ _encode = msgspec.json.encode
 
 
 class FileRoutes:
-    """Handlers by path and method."""
+    """Handlers by path and method; ``in_use`` tells whether something reads a file, which stays then."""
 
-    def __init__(self, files: KeptFiles) -> None:
+    def __init__(self, files: KeptFiles, in_use: Callable[[str], Awaitable[bool]]) -> None:
         self._files = files
+        self._in_use = in_use
         self._all: Mapping[str, Handler] = {"GET": self._list, "POST": self._upload}
         self._one: Mapping[str, Handler] = {"GET": self._show, "DELETE": self._delete}
         self._content: Mapping[str, Handler] = {"GET": self._send}
@@ -59,6 +60,9 @@ class FileRoutes:
 
     async def _delete(self, scope: Scope, _: Receive, reply: Reply) -> None:
         file = _named(scope)
+        await self._files.file(_tenant(scope), file)
+        if await self._in_use(file):
+            raise ApiError(409, "A batch that is not over reads this file: cancel that first.", code="file_in_use")
         await self._files.delete(_tenant(scope), file)
         await _tell(reply, {"id": file, "object": "file", "deleted": True})
 

@@ -48,8 +48,11 @@ class KeptFiles:
         self.bounds = bounds
         self._wall_clock = wall_clock
 
-    async def begin(self, tenant: TenantId, name: str, purpose: str) -> FileWriter:
-        """Begin to write a file, which nobody sees until it is whole. ApiError 503."""
+    async def begin(self, tenant: TenantId, name: str, purpose: str, *, bounded: bool = True) -> FileWriter:
+        """Begin to write a file, which nobody sees until it is whole. ApiError 503.
+
+        ``bounded``: within the bounds of a file and of its tenant.
+        """
         now = self._wall_clock()
         file = KeptFile(
             id=new_file_id(),
@@ -62,7 +65,7 @@ class KeptFiles:
             expires=now + self.bounds.writing_seconds,
         )
         await self._ask("begin", lambda store: store.begin(file))
-        return FileWriter(self, file)
+        return FileWriter(self, file, bounded=bounded)
 
     async def file(self, tenant: TenantId, file: str) -> KeptFile:
         """Return a tenant's file. ApiError 404, 503."""
@@ -102,8 +105,8 @@ class KeptFiles:
         except SealError:
             return None
 
-    async def add(self, file: KeptFile, number: int, content: bytes) -> None:
-        """Write one part. ApiError 413 where the tenant keeps too much then, 503."""
+    async def add(self, file: KeptFile, number: int, content: bytes, *, bounded: bool) -> None:
+        """Write one part. ApiError 413 where the tenant keeps too much then and it is ``bounded``, 503."""
         expires = self._wall_clock() + self.bounds.writing_seconds
 
         def write(store: SqlFiles) -> int:
@@ -113,7 +116,7 @@ class KeptFiles:
         kept = await self._ask("write", write)
         if not kept:
             raise unavailable()
-        if kept > self.bounds.tenant_bytes:
+        if bounded and kept > self.bounds.tenant_bytes:
             raise ApiError(413, _FULL.format(self.bounds.tenant_bytes, TENANT_BYTES), code=STORAGE)
 
     async def finish(self, file: KeptFile, *, seconds: float) -> KeptFile:
@@ -134,9 +137,10 @@ class KeptFiles:
 class FileWriter:
     """Writes one file, whose content comes in pieces; ``finish`` or ``abandon`` it."""
 
-    def __init__(self, files: KeptFiles, file: KeptFile) -> None:
+    def __init__(self, files: KeptFiles, file: KeptFile, *, bounded: bool) -> None:
         self._files = files
         self._file = file
+        self._bounded = bounded
         self._buffer = bytearray()
         self._number = 0
         self.size = 0
@@ -144,16 +148,25 @@ class FileWriter:
     async def write(self, content: bytes) -> None:
         """Add content; returns once whole parts are stored. ApiError 413, 503."""
         self.size += len(content)
-        if self.size > (most := self._files.bounds.file_bytes):
+        if self._bounded and self.size > (most := self._files.bounds.file_bytes):
             raise ApiError(413, f"The file is larger than {most} bytes ({FILE_BYTES}).", param="file")
         self._buffer += content
         while len(self._buffer) >= PART_BYTES:
             await self._part(PART_BYTES)
 
-    async def finish(self, *, seconds: float) -> KeptFile:
-        """Write what is left, and show the file, which is kept for so long. ApiError 413, 503."""
+    @property
+    def id(self) -> str:
+        """Of the file."""
+        return self._file.id
+
+    async def flush(self) -> None:
+        """Write what is left. ApiError 413, 503."""
         if self._buffer:
             await self._part(len(self._buffer))
+
+    async def finish(self, *, seconds: float) -> KeptFile:
+        """Write what is left, and show the file, which is kept for so long. ApiError 413, 503."""
+        await self.flush()
         return await self._files.finish(self._file, seconds=seconds)
 
     async def abandon(self) -> None:
@@ -164,7 +177,7 @@ class FileWriter:
             return
 
     async def _part(self, size: int) -> None:
-        await self._files.add(self._file, self._number, bytes(self._buffer[:size]))
+        await self._files.add(self._file, self._number, bytes(self._buffer[:size]), bounded=self._bounded)
         self._number += 1
         del self._buffer[:size]
 

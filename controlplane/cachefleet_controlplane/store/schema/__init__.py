@@ -1,7 +1,7 @@
 """The tables of the database as SQLModel classes; each change needs a migration.
 
 audit_table           the audit log
-batch_tables          files of tenants
+batch_tables          files and batches of tenants
 continuation_tables   conversations, checkpoints, responses, certificates
 tables                decisions, tenants, API keys, usage
 """
