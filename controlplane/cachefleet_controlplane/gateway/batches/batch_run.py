@@ -137,9 +137,11 @@ class BatchRun:
         await self._parts.store.ask("drop", lambda store: store.drop_lines(self._lease()))
         lines = check.waiting()
         for at in range(0, len(lines), ADDED):
-            some = lines[at : at + ADDED]
-            await self._parts.store.ask("add", lambda store, some=some: store.add_lines(self._lease(), some))
+            await self._add(lines[at : at + ADDED])
         await self._move(BatchEvent.VALID, total=len(lines), model=check.model)
+
+    async def _add(self, lines: list[WaitingLine]) -> None:
+        await self._parts.store.ask("add", lambda store: store.add_lines(self._lease(), lines))
 
     async def _move(self, event: BatchEvent, **values: object) -> None:
         now = self._parts.wall_clock()
@@ -241,8 +243,13 @@ class BatchRun:
             self._fetched.append(line)
             return
         number, batch = line.at.number, self.batch
-        told = {"status": answer.status, "request_id": answer.request_id, "body": answer.body}
-        sealed = self._parts.results.seal(batch, number, line_of(batch.id, number, request.custom_id, **told))
+        told = line_of(
+            *(batch.id, number, request.custom_id),
+            status=answer.status,
+            request_id=answer.request_id,
+            body=answer.body,
+        )
+        sealed = self._parts.results.seal(batch, number, told)
         await self._keep(number, sealed, failed=answer.status != 200)
         self._room.answered()
 

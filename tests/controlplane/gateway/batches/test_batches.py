@@ -73,7 +73,9 @@ async def is_its_tenants_alone(gate: Gate, batch: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         await gate.umbrella.files.content(batch.output_file_id)
     with pytest.raises(openai.NotFoundError):
-        await gate.umbrella.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+        await gate.umbrella.batches.create(
+            input_file_id=batch.input_file_id, endpoint=batch.endpoint, completion_window="24h"
+        )
 
 
 async def test_lines_that_begin_alike_run_together_and_prompts_are_stored_encrypted(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ async def test_what_is_refused(batches: Batches) -> None:
             await gate.acme.files.delete(file.id)
         for wrong_page in ({"limit": 101}, {"after": "batch_nope"}):
             with pytest.raises(openai.BadRequestError, match=next(iter(wrong_page))):
-                await gate.acme.batches.list(**wrong_page)  # type: ignore[arg-type]  # that is what is refused
+                await gate.acme.batches.list(**wrong_page)
 
 
 async def test_a_cancelled_batch_tells_of_every_line(batches: Batches) -> None:

@@ -13,7 +13,6 @@ import pytest
 from tests.controlplane.gateway.apis.client_setup import clients
 from tests.controlplane.gateway.batches.running import OVER, line
 from tests.controlplane.gateway.harness import MODEL, engine
-from tests.controlplane.gateway.tenancies import CHAT
 from tests.controlplane.replicas import replica
 
 LINES = 40
@@ -38,7 +37,9 @@ async def test_a_batch_goes_on_after_a_kill(tmp_path: Path, database_url: str) -
             async with clients(one.gateway, model=MODEL).openai as asking:
                 content = b"\n".join(line(str(number)) for number in range(LINES))
                 file = await asking.files.create(file=("in.jsonl", content), purpose="batch")
-                begun = await asking.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+                begun = await asking.batches.create(
+                    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
                 await seen(asking, begun.id, lambda batch: batch.request_counts.completed >= 3)
             one.process.kill()
             await one.process.wait()
