@@ -9,6 +9,8 @@ pub type Field<'a> = (&'a [u8], &'a [u8]);
 const ACCOUNT: &[u8] = b":account";
 /// The header that a worker gets it by (`cachefleet_core.engine.left_answers`).
 const ACCOUNT_HEADER: &str = "x-cachefleet-account";
+/// In place of a header's name: what the body is, where that is not JSON. No client can send it.
+const CONTENT_TYPE: &[u8] = b":content-type";
 /// Makes llm-d's simulator refuse a request; no effect with another value.
 const THRESHOLD_HOOK: (&str, &str) = ("x-cache-threshold-finish-reason", "true");
 
@@ -41,6 +43,7 @@ fn is_dropped(name: &[u8]) -> bool {
         // Some servers read x_one as x-one, so it could be any of those above.
         || name.contains(&b'_')
         || name == ACCOUNT
+        || name == CONTENT_TYPE
 }
 
 /// Whether only a trusted tenant may send a header: an engine orders requests, names them and finds their sessions by
@@ -98,8 +101,9 @@ pub fn to_worker<'a>(fields: &[Field<'a>], key: &'a str, hooked: bool) -> Vec<(C
     if hooked && fields.contains(&(THRESHOLD_HOOK.0.as_bytes(), THRESHOLD_HOOK.1.as_bytes())) {
         kept.push((THRESHOLD_HOOK.0.into(), THRESHOLD_HOOK.1.into()));
     }
-    // The body was parsed as JSON and is written anew, whatever its client has called it: vLLM takes nothing else.
-    kept.push(("content-type".into(), "application/json".into()));
+    // The body was parsed and is written anew, whatever its client has called it.
+    let form = all.clone().find(|field| field.0 == CONTENT_TYPE).map(|field| text(field.1));
+    kept.push(("content-type".into(), form.unwrap_or("application/json".into())));
     kept.extend(all.filter(|field| field.0 == ACCOUNT).map(|field| (ACCOUNT_HEADER.into(), text(field.1))));
     // Compressed answers would only have to be inflated here.
     kept.push(("accept-encoding".into(), "identity".into()));

@@ -45,6 +45,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     r"^KEY=\$\(cat|^ADMIN=|^TOKEN=|^export ": "sets variables of the commands after it",
     r"prompt_cache_ref": "needs a certified worker that keeps prompts: tests/controlplane/gateway/handles",
     r"\$FINGERPRINTS": "needs fingerprints of a conversation: tests/worker/plugin/conversations",
+    r"-F file=@": "needs a recording: tests/controlplane/gateway/apis/test_audio.py",
     r"fleet/snapshot": "a fake engine has no snapshot: e2e/engine/test_plugin_snapshot.py",
     r" ENGINE/": "asks an engine for a route of its development mode: e2e/engine/test_faults.py",
     r"decisions/stream\?": "goes on until Ctrl-C: tests/controlplane/admin",

@@ -46,6 +46,8 @@ class EngineOptions:
     """Serve the render and generate routes, as ``--enable-scale-out`` does."""
     pooling: bool = False
     """Serve embeddings, as a pooling model does; beside the routes that generate, for simplicity."""
+    speech: bool = False
+    """Serve transcriptions and translations, as a speech model does; beside the others, for simplicity."""
     plugin: bool = False
     """Serve cachefleet's ``/v1/fleet``: capabilities, stats, policy with the budget on idle blocks, keys."""
     index_key: bytes = b""

@@ -15,6 +15,7 @@ from tests.fakes import answers, replaying
 from tests.fakes.adapters import Adapters
 from tests.fakes.answers import Json
 from tests.fakes.asks import Ask, Body, Reader
+from tests.fakes.audio_api import Hearing
 from tests.fakes.failures import Refusal, as_anthropic, not_json
 from tests.fakes.finish import Finish
 from tests.fakes.gate import HOOK, details, new_engine_id, transfer_params
@@ -68,7 +69,10 @@ class Routes:
         pooled = {"/v1/embeddings": self.embeddings, "/pooling": self.states}
         pooled |= {"/v1/score": self.scores, "/v1/rerank": self.ranks}
         pooling = [web.post(path, handler) for path, handler in pooled.items()] if self._options.pooling else []
-        return routes + pooling + self.adapters.table() + (self._scale_out() if self._options.scale_out else [])
+        speech = Hearing(self._options).table() if self._options.speech else []
+        return (
+            routes + pooling + speech + self.adapters.table() + (self._scale_out() if self._options.scale_out else [])
+        )
 
     def _scale_out(self) -> list[web.RouteDef]:
         return [

@@ -15,6 +15,7 @@ from cachefleet_controlplane.gateway.apis.parse import with_own_names
 from cachefleet_controlplane.gateway.apis.request_info import (
     COMPLETIONS_MAX_TOKENS,
     GENERATING,
+    SPEECH,
     THRESHOLD_FIELD,
     TRANSFER_FIELD,
     Bypass,
@@ -82,7 +83,7 @@ def facts(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> dict[str
     fields = _sanitised(given, private if endpoint is Endpoint.COMPLETIONS else private | _OF_COMPLETIONS)
     check_output_schemas(fields, endpoint)
     fields = hinted(fields, endpoint)
-    found = {"endpoint": endpoint, "fields": fields, "model": text(given, "model"), "size": len(given)}
+    found = {"endpoint": endpoint, "fields": fields, "model": text(given, "model"), "size": len(given), "form": None}
     found |= _completing(fields, endpoint) if endpoint in _GATED else _plain(fields, endpoint)
     found["cache_key"] = cache_key(fields, endpoint)
     told = any(not is_null(fields, name) for name in ("prompt_logprobs", "prompt_logprob_token_ids"))
@@ -120,6 +121,9 @@ def _plain(fields: Fields, endpoint: Endpoint) -> dict[str, Any]:
     if endpoint is Endpoint.MESSAGES:
         found["max_tokens"] = number(fields.get("max_tokens")) or CHAT_MAX_TOKENS
         return found | {"bypass": Bypass.MEDIA if holds_media(fields.get("messages")) else None}
+    if endpoint in SPEECH:
+        asked = lax_bool(fields.get("stream_include_usage"))
+        return found | {"usage_asked": asked, "max_tokens": CHAT_MAX_TOKENS, "bypass": Bypass.SPEECH}
     found |= {"stream": False, "max_tokens": 1}
     if endpoint in _UNCOMPUTED:
         return found | {"bypass": _UNCOMPUTED[endpoint]}
@@ -151,13 +155,15 @@ def upstream(info: Mapping[str, Any], *, model: str, salt: str, gated: bool) -> 
         fields.pop("previous_response_id", None)
     if gated and endpoint in _GATED and info["threshold"] is None:
         fields[THRESHOLD_FIELD] = Raw(b"0")
-    if salt and endpoint not in _UNCOMPUTED:
+    if salt and endpoint not in {*_UNCOMPUTED, *SPEECH}:
         fields["cache_salt"] = Raw(encode(salt))
         named = [name for name in ("messages", "input", "query", *_LISTS[Endpoint.SCORE]) if name in fields]
         fields |= {name: with_own_names(fields[name], salt=salt) for name in named}
     if info["ids_wanted"]:
         fields["return_token_ids"] = TRUE
-    if info["stream"] and not info["usage_asked"]:
+    if info["stream"] and not info["usage_asked"] and endpoint in SPEECH:
+        fields["stream_include_usage"] = Raw(b'"true"')
+    elif info["stream"] and not info["usage_asked"]:
         _want_usage(fields)
     return encode(fields)
 

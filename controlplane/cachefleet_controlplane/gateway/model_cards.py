@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.gateway.apis.request_info import GENERATING, POOLED, TOKENIZING
+from cachefleet_controlplane.gateway.apis.request_info import GENERATING, POOLED, SPEECH, TOKENIZING
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
@@ -33,7 +33,7 @@ CODEX_VERSION: Final = "client_version"
 MAX_QUERY: Final = 1024
 """Bytes of a query that are read."""
 _RUNNER: Final = "--runner"
-_LISTED: Final = (*GENERATING, *POOLED, *TOKENIZING)
+_LISTED: Final = (*GENERATING, *POOLED, *SPEECH, *TOKENIZING)
 
 
 class ModelListing:

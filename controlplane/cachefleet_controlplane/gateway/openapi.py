@@ -24,6 +24,8 @@ _ABOUT: Final = (
     "path belongs to; a path that is not here is a 404, another method a 405 with `Allow`."
 )
 _EVENTS: Final = "text/event-stream"
+_JSON: Final = "application/json"
+_FORM: Final = "multipart/form-data"
 _EVENT: Final = listed(data=TEXT) | {"description": "Where `stream` is true: one of the API's own events."}
 
 UPGRADE_REQUIRED: Final = 426
@@ -70,6 +72,8 @@ class _Operation:
     """"" where the answer is the upgrade to a WebSocket."""
     method: str = "post"
     takes: str = ""
+    form: bool = False
+    """It takes a form in place of JSON."""
     streams: bool = False
     decided: bool = True
     """Its answers have the headers of a decision."""
@@ -113,6 +117,13 @@ _OPERATIONS: Final = (
     _Operation(path=Endpoint.POOLING, summary="States of texts", takes="PoolingRequest", answer="Embeddings"),
     _Operation(path=Endpoint.TOKENIZE, summary="Token ids of a text", takes="TokenizeRequest", answer="Tokens"),
     _Operation(path=Endpoint.DETOKENIZE, summary="The text of token ids", takes="DetokenizeRequest", answer="Text"),
+    *(
+        _Operation(path=path, summary=summary, takes="SpeechRequest", form=True, answer="Heard", streams=True)
+        for path, summary in (
+            (Endpoint.TRANSCRIPTIONS, "Write down what is said"),
+            (Endpoint.TRANSLATIONS, "Write down in English what is said"),
+        )
+    ),
     _Operation(path="/v1/route", summary="Decide, and send nothing", takes="RouteRequest", answer="Decision"),
     _Operation(path="/v1/models", method="get", summary="All models", answer="Models", decided=False, statuses=_LOCAL),
     _Operation(
@@ -199,7 +210,8 @@ def _told(operation: _Operation) -> dict[str, Any]:
     if operation.open:
         told["security"] = []
     if operation.takes:
-        told["requestBody"] = {"required": True, "content": _json(ref(operation.takes))}
+        kind = _FORM if operation.form else _JSON
+        told["requestBody"] = {"required": True, "content": {kind: {"schema": ref(operation.takes)}}}
     if operation.parameters:
         told["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
@@ -231,7 +243,7 @@ def _error(operation: _Operation, status: int) -> dict[str, Any]:
 
 
 def _json(schema: Schema) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
+    return {_JSON: {"schema": schema}}
 
 
 def _headers(names: Iterable[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cachefleet_native import MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES
 
+from cachefleet_controlplane.gateway.apis.audio_form import MAX_FIELD_BYTES, MAX_PARTS
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.prompt_causes.prompt_lint import LintSeverity
 from cachefleet_controlplane.routing.decision import Knowledge, Verdict
@@ -166,6 +167,20 @@ REQUESTS: Final[Mapping[str, Schema]] = {
     "DetokenizeRequest": object_of(
         {"model": _MODEL, "tokens": array_of(TOKEN)}, required=("tokens",), about="Token ids of a text."
     ),
+    "SpeechRequest": object_of(
+        {
+            "file": {"type": "string", "format": "binary", "description": "The recording, with a file name."},
+            "model": _MODEL,
+            "language": TEXT,
+            "prompt": TEXT | {"maxLength": MAX_FIELD_BYTES // 4},
+            "response_format": TEXT | {"enum": ["json", "text", "verbose_json"]},
+            "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+            "stream": FLAG,
+            "stream_include_usage": FLAG,
+        },
+        required=("file",),
+        about=f"OpenAI's form for speech, with vLLM's fields; of {MAX_PARTS} parts at most.",
+    ),
     "RouteRequest": object_of(
         {
             "endpoint": TEXT | {"enum": [str(endpoint) for endpoint in Endpoint]},
@@ -218,6 +233,7 @@ ANSWERS: Final[Mapping[str, Schema]] = {
     "TokenCount": listed(input_tokens=COUNT),
     "Embeddings": listed(object={"const": "list"}, data=ITEMS, model=TEXT, usage=_USAGE),
     "Ranks": listed(id=TEXT, model=TEXT, results=ITEMS, usage=_USAGE),
+    "Heard": listed(text=TEXT),
     "Tokens": listed(count=COUNT, max_model_len=COUNT, tokens=array_of(TOKEN)),
     "Text": listed(prompt=TEXT),
     "Model": listed(

@@ -26,7 +26,7 @@ ALIASES: Final = MappingProxyType(
 UNSERVED: Final = MappingProxyType(
     {
         "/v1/realtime": "Realtime sessions are not served: responses are, over HTTP and WebSocket (/v1/responses)",
-        "/v1/audio": "Speech is not served: a chat takes sound as `input_audio`, where its model does",
+        "/v1/audio": "Speech is not made here: it is read by /v1/audio/transcriptions and /v1/audio/translations",
         "/v1/images": "Images are not made here",
         "/v1/videos": "Videos are not made here",
         "/v1/batches": "Batches are not served: CACHEFLEET_BATCHES is off",

@@ -26,6 +26,8 @@ pub enum Endpoint {
     CountTokens,
     Tokenize,
     Detokenize,
+    Transcriptions,
+    Translations,
 }
 
 impl Endpoint {
@@ -44,6 +46,8 @@ impl Endpoint {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/v1/messages/count_tokens" => Self::CountTokens,
+            "/v1/audio/transcriptions" => Self::Transcriptions,
+            "/v1/audio/translations" => Self::Translations,
             _ => return None,
         })
     }
@@ -58,6 +62,12 @@ impl Endpoint {
     #[must_use]
     pub fn computes(self) -> bool {
         !matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
+    }
+
+    /// Whether it makes text of speech: its body is a form, and its stream is a chat's but for token ids.
+    #[must_use]
+    pub fn hears(self) -> bool {
+        matches!(self, Self::Transcriptions | Self::Translations)
     }
 
     /// The members that list what a pooling model computes one by one; none of other endpoints.

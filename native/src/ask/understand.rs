@@ -81,8 +81,8 @@ fn facts_of(fields: &Members, endpoint: Endpoint, model: String, size: usize) ->
     let mut facts = Facts {
         model,
         size,
-        stream: is("stream") && endpoint.generates(),
-        usage_asked: true,
+        stream: is("stream") && (endpoint.generates() || endpoint.hears()),
+        usage_asked: !endpoint.hears() || is("stream_include_usage"),
         ids_asked: false,
         ids_wanted: false,
         single: true,
@@ -115,6 +115,7 @@ fn max_tokens(fields: &Members, endpoint: Endpoint) -> i64 {
         Endpoint::Completions => first(&["max_tokens"]).unwrap_or(COMPLETIONS_MAX_TOKENS),
         Endpoint::Responses => first(&["max_output_tokens"]).unwrap_or(CHAT_MAX_TOKENS),
         Endpoint::Messages => first(&["max_tokens"]).unwrap_or(CHAT_MAX_TOKENS),
+        Endpoint::Transcriptions | Endpoint::Translations => CHAT_MAX_TOKENS,
         _ => 1,
     }
 }

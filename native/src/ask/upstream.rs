@@ -34,13 +34,15 @@ pub fn upstream(fields: &Members, endpoint: Endpoint, add: &Additions<'_>) -> Me
     if add.threshold {
         fields.set("cache_hit_threshold", Bytes::from_static(b"0"));
     }
-    if !add.salt.is_empty() && endpoint.computes() {
+    if !add.salt.is_empty() && endpoint.computes() && !endpoint.hears() {
         fields.set("cache_salt", quoted(add.salt));
     }
     if add.ids {
         fields.set("return_token_ids", Bytes::from_static(b"true"));
     }
-    if add.usage {
+    if add.usage && endpoint.hears() {
+        fields.set("stream_include_usage", Bytes::from_static(b"\"true\"")); // a form has no objects
+    } else if add.usage {
         want_usage(&mut fields);
     }
     fields

@@ -15,7 +15,7 @@ pub struct StreamFilter(pub SharedFilter);
 
 #[pymethods]
 impl StreamFilter {
-    /// Of an `endpoint` other than chats and completions the stream passes as it is. `fingerprint` is the worker's last
+    /// Of an `endpoint` other than chats, completions and speech the stream passes as it is. `fingerprint` is the worker's last
     /// system fingerprint, as JSON (b"" where it has none); None where it is not known.
     /// `echoes`: so many choices begin with their prompt, which may be among the ids.
     #[new]
@@ -29,7 +29,8 @@ impl StreamFilter {
         echoes: u64,
     ) -> PyResult<Self> {
         let (endpoint, rules) = (endpoint_of(endpoint)?, Rules { strip_usage, strip_ids, single, echoes });
-        let filter = if endpoint.completes() { Filter::new(rules, fingerprint) } else { Filter::passing(endpoint) };
+        let chunks = endpoint.completes() || endpoint.hears();
+        let filter = if chunks { Filter::new(rules, fingerprint) } else { Filter::passing(endpoint) };
         Ok(Self(SharedFilter::new(filter)))
     }
 

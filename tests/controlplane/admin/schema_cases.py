@@ -44,6 +44,7 @@ CHECKS: Final = [
     response_schema_conformance,
     response_headers_conformance,
 ]
+SERVING: Final = {"pooling": True, "speech": True}
 _MODES: Final = (*[schemathesis.GenerationMode.POSITIVE] * 2, schemathesis.GenerationMode.NEGATIVE)
 _SECONDS: Final = 60
 _BROKEN_SHARE: Final = 6
@@ -67,7 +68,8 @@ class Validating(FakeEngine):
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         async def guarded(inner: web.Request) -> web.StreamResponse:
             try:
-                _validate(await inner.read())
+                if inner.content_type == "application/json":
+                    _validate(await inner.read())
                 answer: web.StreamResponse = await handler(inner)
             except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError, RecursionError):
                 return refuse(bad_request("the body is not valid"))
@@ -118,7 +120,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 async def _serve(folder: Path, stack: AsyncExitStack) -> Served:
-    engine = Validating(model=MODEL, api_key=WORKER_KEY, block_size=16, natural_tokens=6, pooling=True, plugin=True)
+    engine = Validating(model=MODEL, api_key=WORKER_KEY, block_size=16, natural_tokens=6, plugin=True, **SERVING)
     worker = await stack.enter_async_context(engine)
     told = plane_settings(folder, worker, {"gateway": 0, "internal": 0})
     plane = await stack.enter_async_context(ControlPlane(told, BOUNDS))
@@ -178,8 +180,9 @@ def run_cases(
         if run.cases >= count:
             return
         request = case.as_transport_kwargs(base_url=base_url)
-        if broken is not None and ("json" in request or "data" in request):
-            request.pop("json", None)
+        if broken is not None and {"json", "data", "files"} & request.keys():
+            for name in ("json", "files"):
+                request.pop(name, None)
             request["data"] = broken
         run.judge(case, session.request(**request, timeout=_SECONDS))
 

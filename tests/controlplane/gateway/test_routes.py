@@ -29,7 +29,7 @@ async def test_what_is_not_here_is_told_as_openai_does() -> None:
     asked = [
         ("GET", "/", 404),
         ("POST", "/v1/none", 404),
-        ("POST", "/v1/audio/transcriptions", 404),
+        ("POST", "/v1/audio/speech", 404),
         ("GET", "/v1/realtime", 404),
         ("GET", "/v1/chat/completions", 405),
         ("GET", "/v1/responses", 426),

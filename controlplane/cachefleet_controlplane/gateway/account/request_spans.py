@@ -30,6 +30,8 @@ _OPERATIONS: Final = {
     Endpoint.COUNT_TOKENS: "count_tokens",
     Endpoint.TOKENIZE: "tokenize",
     Endpoint.DETOKENIZE: "detokenize",
+    Endpoint.TRANSCRIPTIONS: "transcription",
+    Endpoint.TRANSLATIONS: "translation",
 }
 _FINE: Final = frozenset(
     {

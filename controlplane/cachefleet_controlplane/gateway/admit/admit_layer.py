@@ -17,6 +17,7 @@ from cachefleet_controlplane.gateway.admit.objective_priority import with_object
 from cachefleet_controlplane.gateway.admit.passed_requests import KeptBody, PassedRequests, can_be_passed
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
+from cachefleet_controlplane.gateway.apis.audio_form import WORKERS_CONTENT_TYPE
 from cachefleet_controlplane.gateway.apis.request_info import RequestInfo, preferred_wait, wants_told
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
@@ -91,6 +92,8 @@ class AdmitLayer:
             request = self._with_objective(request, model)
         given = scope.pop("headers")
         headers = permitted_headers(given, trusted=request.tenant.trusted)  # they may stay for long
+        if info.form is not None:
+            headers.append((WORKERS_CONTENT_TYPE, info.form.content_type))
         wait, told = preferred_wait(given), wants_told(given)
         answer = self._answer(replace(request, info=info, model=model, headers=headers, wait_seconds=wait, told=told))
         del request, info

@@ -80,7 +80,25 @@ class ModelLookup:
             model = aliased[0].model if aliased else find_model(self._fleet, name)
         if memory is not None:
             memory.model = model.name
+        if info.form is not None:
+            self._check_hears(model, info.endpoint)
         return info, model
+
+    def _check_hears(self, model: ServedModel, endpoint: Endpoint) -> None:
+        """ApiError 404 where all workers of a model announce what they serve, and none of them serves speech."""
+        if self._hears(model, endpoint) is not False:
+            return
+        others = [one.name for one in self._fleet.models() if self._hears(one, endpoint)][:MODELS_NAMED]
+        hint = "No model here has it: a pool of a speech model does, as Whisper."
+        if others:
+            hint = f"Ask {' or '.join(f'`{name}`' for name in others)}."
+        raise ApiError(404, f"The model `{model.name}` has no {endpoint}. {hint}")
+
+    def _hears(self, model: ServedModel, endpoint: Endpoint) -> bool | None:
+        """Whether any worker of a model serves that; None where not all of them say."""
+        told = [hello.endpoints for hello in self._fleet.announced(model.name)]
+        serving = any(endpoint in (paths or ()) for paths in told)
+        return True if serving else False if told and None not in told else None
 
     async def _shared(
         self, aliased: Sequence[AliasedModel], request: Request, info: RequestInfo, memory: LastModel | None

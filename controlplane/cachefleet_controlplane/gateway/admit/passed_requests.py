@@ -17,7 +17,8 @@ import msgspec
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admit.model_lookup import ElsewhereError, model_header
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
-from cachefleet_controlplane.gateway.apis.request_info import RequestInfo
+from cachefleet_controlplane.gateway.apis.audio_form import content_type_of, named_model
+from cachefleet_controlplane.gateway.apis.request_info import SPEECH, RequestInfo
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.gateway.send.worker_answer import AnswerStream
@@ -113,7 +114,7 @@ class PassedRequests:
         with self._bodies.share(UNADMITTED) as share:
             try:
                 body = await self._bodies.read(scope, receive, share, bytes)
-                model = model_header(scope["headers"]) or _named.decode(body).model
+                model = model_header(scope["headers"]) or _model_of(scope, body)
             except (ApiError, *READ_ERRORS):
                 raise refusal from None
             if (found := self._fleet.elsewhere(model)) is None:
@@ -206,6 +207,13 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
+
+
+def _model_of(scope: Scope, body: bytes) -> str:
+    """The model that a body names. READ_ERRORS; ApiError 400."""
+    if scope["path"] in SPEECH:
+        return named_model(body, content_type_of(scope["headers"]))
+    return _named.decode(body).model
 
 
 def _target(scope: Scope) -> str:

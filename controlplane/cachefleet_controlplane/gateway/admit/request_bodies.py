@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
+from cachefleet_controlplane.gateway.apis.request_info import SPEECH
 from cachefleet_controlplane.gateway.body_budget import BodyBudget, BodyShare
 from cachefleet_controlplane.transport.native_server import SEND_SECONDS
 from cachefleet_controlplane.wire.content_encoding import decoded, encoding_of
@@ -72,9 +74,9 @@ class RequestBodies:
         )
         if encoding:
             body = await self._inflate(body, encoding, share)
-        if len(body) > THREAD_BYTES:
-            return await asyncio.to_thread(self._parsed, body, parse)
-        return self._parsed(body, parse)
+        if scope["path"] not in SPEECH:
+            parse = partial(_parsed, parse)
+        return await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
 
     async def _inflate(self, body: bytes, encoding: bytes, share: BodyShare) -> bytes:
         """Decode in a thread; few bodies at once, since what they grow to counts only afterwards."""
@@ -83,6 +85,7 @@ class RequestBodies:
             share.take(len(plain))
             return plain
 
-    def _parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
-        JSON_BOUNDS.check(body)
-        return parse(body)
+
+def _parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+    JSON_BOUNDS.check(body)
+    return parse(body)

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from cachefleet_controlplane.gateway.apis.request_info import POOLED, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import POOLED, SPEECH, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.send.answers.answer import (
     error_message,
     read_error,
@@ -66,6 +66,8 @@ def _unserved(info: RequestInfo) -> str:
         return f"{model} has no embeddings: only pooling models have them (`--runner pooling`)."
     if info.endpoint in POOLED:
         return f"{model} has no {info.endpoint}: only pooling models have it that were trained for it."
+    if info.endpoint in SPEECH:
+        return f"{model} has no {info.endpoint}: only speech models have it, as Whisper."
     return f"{model} has no {info.endpoint}."
 
 

@@ -15,9 +15,18 @@ from typing import Final
 import cachefleet_native
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.apis.audio_form import read_form
 from cachefleet_controlplane.gateway.apis.output_schemas import check_output_schemas
-from cachefleet_controlplane.gateway.apis.request_info import POOLED, TOKENIZING, Bypass, Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import (
+    POOLED,
+    SPEECH,
+    TOKENIZING,
+    Bypass,
+    Endpoint,
+    RequestInfo,
+)
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.json_members import (
     READ_ERRORS,
@@ -40,11 +49,12 @@ _text = msgspec.json.Decoder(str)
 _BYPASSED: Final = {
     **dict.fromkeys(POOLED, Bypass.POOLING),
     **dict.fromkeys(TOKENIZING, Bypass.TOKENIZE),
+    **dict.fromkeys(SPEECH, Bypass.SPEECH),
     Endpoint.EMBEDDINGS: Bypass.EMBEDDINGS,
     Endpoint.COUNT_TOKENS: Bypass.COUNT_TOKENS,
 }
-_SALTLESS: Final = frozenset({Endpoint.COUNT_TOKENS, *TOKENIZING})
-"""Nothing is computed, so nothing is cached."""
+_SALTLESS: Final = frozenset({Endpoint.COUNT_TOKENS, *TOKENIZING, *SPEECH})
+"""Nothing is computed, so nothing is cached; or the engine takes no salt."""
 _REFERENCE: Final = b"$ref"
 _GATED: Final = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 _SCORED: Final = ("query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
@@ -65,6 +75,12 @@ def parse(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> RequestI
     return RequestInfo(endpoint, ask, *first, Bypass.MEDIA if media else _BYPASSED.get(endpoint), *rest)
 
 
+def parse_form(body: bytes, endpoint: Endpoint, *, content_type: bytes, trusted: bool = False) -> RequestInfo:
+    """Return the RequestInfo of a form. ApiError 400 where it is broken, or a field is not as ``parse`` has it."""
+    form = read_form(body, content_type)
+    return replace(parse(encode(form.fields()), endpoint, trusted=trusted), form=form)
+
+
 def understand(fields: Fields, endpoint: Endpoint, *, trusted: bool = False) -> RequestInfo:
     """As ``parse``, of a body that is split into its members."""
     return parse(encode(fields), endpoint, trusted=trusted)
@@ -76,7 +92,7 @@ def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = Fal
     ``gated``: workers apply a hit threshold; a chat or completion without one of its own is sent 0.
     """
     gates = gated and info.threshold is None and info.endpoint in _GATED
-    return _with_own_names(info, salt).upstream(
+    body, members = _with_own_names(info, salt).upstream(
         info.endpoint,
         model=model if info.model else "",
         salt=salt,
@@ -84,6 +100,7 @@ def upstream_body(info: RequestInfo, *, model: str, salt: str, gated: bool = Fal
         ids=info.ids_wanted,
         usage=info.stream and not info.usage_asked,
     )
+    return (body, members) if info.form is None else (info.form.with_fields(body), members)
 
 
 def _with_own_names(info: RequestInfo, salt: str) -> cachefleet_native.Ask:

@@ -10,6 +10,7 @@ from cachefleet_native import Ask
 from msgspec import Struct
 from msgspec.structs import replace
 
+from cachefleet_controlplane.gateway.apis.audio_form import Form
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import Fields
@@ -33,6 +34,8 @@ class Endpoint(StrEnum):
     COUNT_TOKENS = "/v1/messages/count_tokens"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
+    TRANSCRIPTIONS = "/v1/audio/transcriptions"
+    TRANSLATIONS = "/v1/audio/translations"
 
 
 GENERATING: Final = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.RESPONSES, Endpoint.MESSAGES)
@@ -40,6 +43,9 @@ POOLED: Final = (Endpoint.EMBEDDINGS, Endpoint.RERANK, Endpoint.SCORE, Endpoint.
 """Of pooling models, each of which serves some of them."""
 TOKENIZING: Final = (Endpoint.TOKENIZE, Endpoint.DETOKENIZE)
 """Of all models; nothing is computed."""
+
+SPEECH: Final = (Endpoint.TRANSCRIPTIONS, Endpoint.TRANSLATIONS)
+"""Of speech models; their bodies are forms with a file."""
 
 
 class Bypass(StrEnum):
@@ -53,6 +59,8 @@ class Bypass(StrEnum):
     """Nothing is computed, as of COUNT_TOKENS."""
     COUNT_TOKENS = "count_tokens"
     """Nothing is computed."""
+    SPEECH = "speech"
+    """Its blocks depend on a recording, which is not looked into."""
     MEDIA = "media"
     """Its blocks depend on images, sound or vectors besides token ids."""
 
@@ -91,6 +99,8 @@ class RequestInfo(Struct, frozen=True):
     echo: bool = False
     lint: bool = False
     """Of a dry run: its client asks what of the prompt will not be served from cache."""
+    form: Form | None = None
+    """What it came as, where that is a form; ``ask`` has its fields."""
 
     @property
     def fields(self) -> Fields:

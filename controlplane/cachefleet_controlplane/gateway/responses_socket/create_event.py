@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from cachefleet_controlplane.gateway.apis.parse import parse, understand
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.audio_form import content_type_of
+from cachefleet_controlplane.gateway.apis.parse import parse, parse_form, understand
+from cachefleet_controlplane.gateway.apis.request_info import SPEECH, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.responses_socket.response_memory import ResponseMemory
 from cachefleet_controlplane.gateway.responses_socket.warm_up import checked
@@ -42,6 +43,10 @@ def memory_of(scope: Scope) -> ResponseMemory | None:
 def parser_of(request: Request) -> Callable[[bytes], RequestInfo]:
     """Return what parses the body of a request by POST, or a message."""
     scope = request.arrival.scope
+    if scope["path"] in SPEECH:
+        given = content_type_of(scope["headers"])
+        endpoint, trusted = _ENDPOINTS[scope["path"]], request.tenant.trusted
+        return partial(parse_form, endpoint=endpoint, content_type=given, trusted=trusted)
     parser = parse if memory_of(scope) is None else parse_create
     return partial(parser, endpoint=_ENDPOINTS[scope["path"]], trusted=request.tenant.trusted)
 

@@ -116,6 +116,7 @@ def test_everything_else_is_passed_on_as_it_is(body: dict[str, Any], endpoint: E
     private = {"cache_salt", "kv_transfer_params", "ec_transfer_params", "mm_payload", "data_parallel_rank"}
     trusted = {"priority", "request_id", "session_id"}
     ours = private | trusted | {"return_token_ids", "stream_options", "vllm_xargs", "store"}
+    ours |= {"stream_include_usage"}
     given_body = {name: value for name, value in body.items() if name not in ours}
     got = sent(given_body, endpoint)
     assert {name: value for name, value in got.items() if name not in ours} == given_body
