@@ -44,7 +44,7 @@ CHECKS: Final = [
     response_schema_conformance,
     response_headers_conformance,
 ]
-SERVING: Final = {"pooling": True, "speech": True}
+SERVING: Final[dict[str, Any]] = {"pooling": True, "speech": True}
 _MODES: Final = (*[schemathesis.GenerationMode.POSITIVE] * 2, schemathesis.GenerationMode.NEGATIVE)
 _SECONDS: Final = 60
 _BROKEN_SHARE: Final = 6
