@@ -83,7 +83,10 @@ def facts(body: bytes, endpoint: Endpoint, *, trusted: bool = False) -> dict[str
     fields = _sanitised(given, private if endpoint is Endpoint.COMPLETIONS else private | _OF_COMPLETIONS)
     check_output_schemas(fields, endpoint)
     fields = hinted(fields, endpoint)
-    found = {"endpoint": endpoint, "fields": fields, "model": text(given, "model"), "size": len(given), "form": None}
+    found = {"endpoint": endpoint, "fields": fields, "model": text(given, "model"), "size": len(given)} | {
+        "form": None,
+        "lint": False,
+    }
     found |= _completing(fields, endpoint) if endpoint in _GATED else _plain(fields, endpoint)
     found["cache_key"] = cache_key(fields, endpoint)
     told = any(not is_null(fields, name) for name in ("prompt_logprobs", "prompt_logprob_token_ids"))
