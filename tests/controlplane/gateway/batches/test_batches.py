@@ -189,6 +189,14 @@ async def test_a_batch_may_ask_what_its_key_may(batches: Batches) -> None:
         assert list(worker.requests) == []
 
 
+async def test_a_key_with_a_budget_of_its_own_makes_no_batch(batches: Batches) -> None:
+    """It would be spent beside that budget."""
+    known = Known(directory(ACME, keys=[record(ACME, tokens_per_day=10), record(UMBRELLA)]))
+    async with batches.served([], known=known) as gate:
+        with pytest.raises(openai.PermissionDeniedError, match="budget of its own"):
+            await gate.begun([line("a")])
+
+
 async def test_runners_that_end_at_any_time_lose_and_repeat_nothing(batches: Batches) -> None:
     async with engine(inter_token_seconds=0.002) as worker, batches.served([worker]) as gate:
         begun = await gate.begun(line(str(number)) for number in range(24))
