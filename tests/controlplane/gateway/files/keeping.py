@@ -7,6 +7,11 @@ from typing import Any
 
 from sqlalchemy import select, text
 
+from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
+from cachefleet_controlplane.gateway.batches.batch_object import BatchBounds
+from cachefleet_controlplane.gateway.batches.batch_repository import SqlBatches
+from cachefleet_controlplane.gateway.batches.batch_routes import BatchRoutes
+from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
 from cachefleet_controlplane.gateway.files.file_object import FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
@@ -45,6 +50,15 @@ class Keeping:
         )
         cipher = TenantCipher(FLEET_KEY.history_key, LABEL)
         self.files = KeptFiles(self.store, cipher, self.bounds, wall_clock=self.clock)
+
+    def routes(self, bodies: RequestBodies) -> BatchRoutes:
+        thread = StoreThread(
+            *(SqlBatches(self.database), "batches"),
+            failed=self.failed.append,
+            prune=lambda store: store.prune(now=self.clock()),
+            bounds=StoreThreadBounds(answer_seconds=60, retry_seconds=0),
+        )
+        return BatchRoutes(BatchStore(thread), self.files, bodies, BatchBounds(), wall_clock=self.clock)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         with self.database.transaction() as connection:

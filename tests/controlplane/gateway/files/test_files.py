@@ -39,7 +39,7 @@ class Gate:
 
 @asynccontextmanager
 async def serving(keeping: Keeping) -> AsyncIterator[Gate]:
-    async with front([], files=keeping.files, known=Known(directory(ACME, UMBRELLA))) as made:
+    async with front([], batches=keeping.routes, known=Known(directory(ACME, UMBRELLA))) as made:
         asking = [clients(made.url, model=MODEL, key=KEYS[one.name]).openai for one in (ACME, UMBRELLA)]
         async with asking[0], asking[1]:
             yield Gate(made, *asking)
