@@ -332,6 +332,15 @@ FLEET: Final = Dashboard(
                     "suffix: tokens/s",
                     rates_by("cause", "cachefleet_lost_tokens_total", JOB, POOL),
                 ),
+                graph(
+                    "Causes in prompts",
+                    (
+                        "First-seen prompt tokens a second, by what changed in their prompts since the nearest earlier "
+                        "one; all causes together are first_seen of the lost hits."
+                    ),
+                    "suffix: tokens/s",
+                    rates_by("cause", "cachefleet_first_seen_tokens_total", JOB, POOL),
+                ),
             ),
         ),
         Row(
