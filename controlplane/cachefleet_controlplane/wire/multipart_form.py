@@ -101,7 +101,7 @@ def _read_head(headers: list[tuple[bytearray, bytearray]]) -> PartHead:
     if kind != b"form-data" or b"name" not in options:
         raise FormError("A part of the form has no `content-disposition: form-data` with a `name`.")
     filename = options.get(b"filename")
-    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    lines = b"".join(b"%b: %b\r\n" % (bytes(name), bytes(value)) for name, value in headers)
     return PartHead(_text(options[b"name"]), None if filename is None else _text(filename), lines)
 
 
