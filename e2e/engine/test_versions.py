@@ -52,7 +52,7 @@ EXPECTED: Final = {
     "detokenizer": "on",
     "message_start": "on",
     "left_answers": "on",
-    "replay": "on",
+    "answer_replay": "on",
     "guard": "on",
     "routes": "on",
     "frontend": "python",

@@ -295,7 +295,7 @@ class FakeEngine:
         if HOLD_HEADER in request.headers:
             document = lambda asked, _: plugin.document(asked, request, whole)  # noqa: E731
             return await hold(request, body, self.url, document, plugin.late_members)
-        with recorded(request, whole, on="replay" not in plugin.lacking) as plain:
+        with recorded(request, whole, on="answer_replay" not in plugin.lacking) as plain:
             request._read_bytes = plain
             return plugin.conversations.referred(request, await handler(request))
 

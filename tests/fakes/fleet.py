@@ -40,7 +40,7 @@ _MODES: Final = {
     "conversations": "on",
     "flush": "blocks",
     "left_answers": "on",
-    "replay": "on",
+    "answer_replay": "on",
 }
 _KEYED: Final = {"keys": "render", "prompts": "on", "held": LATE_MEMBERS}
 _FEATURES: Final = (
@@ -58,7 +58,7 @@ _FEATURES: Final = (
     "held",
     "flush",
     "left_answers",
-    "replay",
+    "answer_replay",
 )
 
 

@@ -59,11 +59,11 @@ class MultipartForm:
     def __init__(self, boundary: bytes) -> None:
         self._found: list[FormEvent] = []
         self._headers: list[tuple[bytearray, bytearray]] = []
-        self._over = False
+        self._begun = self._over = False
         self._parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": self._headers.clear,
+                "on_part_begin": self._begin,
                 "on_header_begin": lambda: self._headers.append((bytearray(), bytearray())),
                 "on_header_field": lambda data, start, end: self._headers[-1][0].extend(data[start:end]),
                 "on_header_value": lambda data, start, end: self._headers[-1][1].extend(data[start:end]),
@@ -83,13 +83,18 @@ class MultipartForm:
         try:
             self._parser.write(data)
         except FormParserError as error:
-            raise FormError(f"The form is broken: {error}.") from error
+            words = f"is broken: {error}." if self._begun else "does not begin with the `boundary` of its content-type."
+            raise FormError(f"The form {words}") from error
         return self._found
 
     def close(self) -> None:
         """FormError where the form is not over."""
         if not self._over:
             raise FormError("The form is cut off: its last delimiter is missing.")
+
+    def _begin(self) -> None:
+        self._headers.clear()
+        self._begun = True
 
     def _end(self) -> None:
         self._over = True

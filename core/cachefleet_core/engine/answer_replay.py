@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-FEATURE: Final = "replay"
+FEATURE: Final = "answer_replay"
 HEADER: Final = "x-cachefleet-replay"
 """``NAME;SECONDS``, and ``;BYTES`` where the body ends with a record of so many bytes."""
 COMMENT: Final = b": cachefleet.replay "

@@ -97,9 +97,9 @@ def test_names_are_read_as_clients_write_them() -> None:
     [
         (form([("file", b"a")])[:-4], "cut off"),
         (form([("file", b"a")], end=b"??"), "cut off"),
-        (b"--x-y??", "broken"),
+        (b"--x-y??", "begin"),
         (b"--x-y\r\nA: b\r\n\r\n", "with a `name`"),
-        (b"--x-y\r\n" + b"a" * (MAX_HEADER + 1), "header size"),
+        (b"--x-y\r\n" + b"a" * (MAX_HEADER + 1), "broken: .*header size"),
         (b"", "cut off"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_pools_arguments_name_a_parser_of_reasoning(arguments: list[str], *, p
 
 def test_who_makes_recorded_streams_again() -> None:
     fleet = fleet_of("a", "b", "c")
-    announce(fleet, "a", capabilities=(Capability(feature="replay", mode="on"),))
+    announce(fleet, "a", capabilities=(Capability(feature="answer_replay", mode="on"),))
     announce(fleet, "b")
     facts = fleet.render_facts(MODEL)
     assert facts.replays_at == {"http://a"}

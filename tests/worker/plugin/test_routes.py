@@ -397,7 +397,7 @@ def test_routes_switched_off_are_not_there(off: frozenset[str], monkeypatch: pyt
 
 async def test_a_fault_while_the_server_starts_stays_with_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     own = process(
-        PluginSettings(plugin_off=frozenset({"message_start", "left_answers", "replay"}))
+        PluginSettings(plugin_off=frozenset({"message_start", "left_answers", "answer_replay"}))
     )  # which import vLLM
     monkeypatch.setattr(routes, "this_process", lambda: own)
     plugin = FleetRoutes()

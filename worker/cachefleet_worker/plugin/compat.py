@@ -124,7 +124,7 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need(f"{_OUTPUTS}:OutputProcessor.add_request", ("request",)),
         Need("vllm.v1.engine.detokenizer:IncrementalDetokenizer.num_output_tokens"),
     ),
-    "replay": (
+    "answer_replay": (
         Need(f"{_CLIENT}:AsyncLLM.add_request"),
         Need(f"{_OUTPUTS}:OutputProcessor.add_request", ("request", "prompt")),
         Need(f"{_OUTPUTS}:OutputProcessor.process_outputs", ("engine_core_outputs",)),

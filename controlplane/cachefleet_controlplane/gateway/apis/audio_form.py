@@ -2,12 +2,11 @@
 
 The form is held whole, within the bounds of every body, so that it may name its model before the file or after it, and
 another worker can be sent it where one fails. The file is never looked into. Fields are read as the members of a JSON
-body are, so the same is taken out and put in; parts that do not change stay the bytes they were.
+body are, so the same is taken out and put in; what does not change stays as it was.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -17,27 +16,19 @@ from msgspec import Raw, Struct
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.json_members import READ_ERRORS, Fields, encode
+from cachefleet_controlplane.wire.multipart_form import FormError, MultipartForm, PartEnd, PartHead, boundary_of
 
 CONTENT_TYPE: Final = b"content-type"
 WORKERS_CONTENT_TYPE: Final = b":content-type"
 """In place of a header's name: what the body for a worker is, where that is not JSON. No client can send it."""
 FILE: Final = "file"
 MAX_PARTS: Final = 64
-MAX_HEAD_BYTES: Final = 4096
-"""Of the headers of one part."""
 MAX_FIELD_BYTES: Final = 64 * 1024
 """Of the value of a part that is no file."""
-MAX_BOUNDARY: Final = 70
-"""Characters of a boundary (RFC 2046, 5.1.1)."""
 _ARGUMENTS: Final = "vllm_xargs"
 """The one field whose text is a JSON object."""
 _SEVERAL: Final = "[]"
 """How a name ends that may be given more than once."""
-_MULTIPART: Final = re.compile(rb"\s*multipart/form-data\s*;", re.IGNORECASE)
-_BOUNDARY: Final = re.compile(rb';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
-_DISPOSITION: Final = re.compile(rb"^content-disposition:\s*form-data(;.*)?$", re.IGNORECASE | re.MULTILINE)
-_NAME: Final = re.compile(rb';\s*name=(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
-_FILE_NAME: Final = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 _fields = msgspec.json.Decoder(Fields)
 
 
@@ -46,7 +37,7 @@ class FormPart(Struct, frozen=True):
 
     name: str
     head: bytes
-    content: memoryview
+    content: bytes
     is_file: bool
 
 
@@ -69,12 +60,12 @@ class Form(Struct, frozen=True):
     def with_fields(self, members: bytes) -> bytes:
         """The form with these members of a JSON object in place of its fields: changed, left out and added."""
         left = _fields.decode(members)
-        pieces: list[bytes | memoryview] = []
+        pieces: list[bytes] = []
         for part in self.parts:
             keeps = part.is_file or part.name.endswith(_SEVERAL)
             value = part.content if keeps else _text(left.pop(part.name, None))
             if value is not None:
-                pieces += [b"--", self.boundary, b"\r\n", part.head, b"\r\n\r\n", value, b"\r\n"]
+                pieces += [b"--", self.boundary, b"\r\n", part.head, b"\r\n", value, b"\r\n"]
         for name, raw in left.items():
             head = b'content-disposition: form-data; name="%s"' % name.encode()
             pieces += [b"--", self.boundary, b"\r\n", head, b"\r\n\r\n", _text(raw) or b"", b"\r\n"]
@@ -83,8 +74,7 @@ class Form(Struct, frozen=True):
 
 def read_form(body: bytes, content_type: bytes) -> Form:
     """Return the form that a body is. ApiError 400 that says what is wrong with it, and which field."""
-    boundary = _boundary_of(content_type)
-    form = Form(boundary, tuple(_parts(body, boundary)))
+    form = _read(body, content_type)
     names = [part.name for part in form.parts if not part.name.endswith(_SEVERAL)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -102,60 +92,39 @@ def content_type_of(headers: Mapping[bytes, bytes] | list[Header]) -> bytes:
 def named_model(body: bytes, content_type: bytes) -> str:
     """The model that a form names, "" for none. ApiError 400."""
     form = read_form(body, content_type)
-    return next((bytes(part.content).decode(errors="replace") for part in form.parts if part.name == "model"), "")
+    return next((part.content.decode(errors="replace") for part in form.parts if part.name == "model"), "")
 
 
-def _boundary_of(content_type: bytes) -> bytes:
-    found = _BOUNDARY.search(content_type) if _MULTIPART.match(content_type) else None
-    boundary = (found[1] or found[2]) if found is not None else b""
-    if not 0 < len(boundary) <= MAX_BOUNDARY:
-        message = f"The body must be multipart/form-data with a `boundary` of 1 to {MAX_BOUNDARY} characters."
-        raise ApiError(400, message, param="content-type")
-    return boundary
+def _read(body: bytes, content_type: bytes) -> Form:
+    try:
+        boundary = boundary_of(content_type)
+        return Form(boundary, tuple(_parts(body, boundary)))
+    except FormError as error:
+        raise ApiError(400, str(error)) from error
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[FormPart]:
-    """ApiError 400 where the form does not begin, go on or end by its boundary."""
-    mark, view = b"--" + boundary, memoryview(body)
-    delimiter = b"\r\n" + mark
-    if not body.startswith(mark):
-        raise ApiError(400, "The form does not begin with the `boundary` of its content-type.")
-    at = len(mark)
-    for _ in range(MAX_PARTS + 1):
-        if body[at : at + 2] == b"--":
-            return
-        end = body.find(delimiter, at)
-        if body[at : at + 2] != b"\r\n" or end < 0:
-            raise ApiError(400, "The form is broken: a part of it does not end with the `boundary`.")
-        yield _part(body, view, at + 2, end)
-        at = end + len(delimiter)
-    raise ApiError(400, f"The form has more than {MAX_PARTS} parts.")
-
-
-def _part(body: bytes, view: memoryview, begin: int, end: int) -> FormPart:
-    close = body.find(b"\r\n\r\n", begin, min(end, begin + MAX_HEAD_BYTES) + 4)
-    if close < 0 or close > end:
-        raise ApiError(400, f"A part of the form has no headers that end within {MAX_HEAD_BYTES} bytes.")
-    head, content = body[begin:close], view[min(close + 4, end) : end]
-    said = _DISPOSITION.search(head.replace(b"\r", b""))
-    name = _NAME.search(said[1] or b"") if said is not None else None
-    if said is None or name is None:
-        raise ApiError(400, "A part of the form has no `content-disposition: form-data` with a `name`.")
-    return FormPart(_decoded(name[1] or name[2] or b""), head, content, bool(_FILE_NAME.search(said[1] or b"")))
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "The name of a part of the form is no UTF-8.") from error
+    form = MultipartForm(boundary)
+    pieces: list[bytes] = []
+    heads = 0
+    for event in form.feed(body):
+        match event:
+            case PartHead():
+                head, pieces, heads = event, [], heads + 1
+            case PartEnd():
+                yield FormPart(head.name, head.lines, b"".join(pieces), head.filename is not None)
+            case piece:
+                pieces.append(piece)
+        if heads > MAX_PARTS:
+            raise FormError(f"The form has more than {MAX_PARTS} parts.")
+    form.close()
 
 
 def _member(part: FormPart) -> Raw:
     if len(part.content) > MAX_FIELD_BYTES:
         raise ApiError(400, f"`{part.name}` may have {MAX_FIELD_BYTES} bytes.", param=part.name)
     try:
-        text = bytes(part.content).decode()
+        text = part.content.decode()
         if part.name != _ARGUMENTS:
             return Raw(encode(text))
         _fields.decode(text)

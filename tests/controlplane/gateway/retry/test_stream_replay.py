@@ -35,7 +35,7 @@ FORMS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         {"model": MODEL, "input": "hello there", "store": False, "stream": True, "max_output_tokens": 12},
     ),
 }
-REPLAY: Final = Capability(feature="replay", mode="on")
+REPLAY: Final = Capability(feature="answer_replay", mode="on")
 PARSED: Final = {"capabilities": (REPLAY,), "profile": RenderProfile(reasoning_parser="granite")}
 _VARYING: Final = re.compile(rb'"(id|item_id|request_id)":"[^"]*"|"(created|created_at)":\d+|[0-9a-f]{16}|d\d+')
 """What the request's own name and time make."""
