@@ -129,10 +129,12 @@ def test_a_corrupt_file_whose_loss_cannot_be_marked_is_not_moved(tmp_path: Path)
 def test_pages_damaged_while_running_are_found_and_the_store_begins_anew(
     database: Database, decisions: SqlDecisions, file: Path, make: MakeRecord
 ) -> None:
-    decisions.save([make(n) for n in range(300)])
     database.close()  # drops the page cache, and the write-ahead log is folded in
+    sound = file.stat().st_size  # the schema, alembic's table and the roots of ours
+    decisions.open()
+    decisions.save([make(n) for n in range(300)])
+    database.close()
     data = file.read_bytes()
-    sound = 32 * 4096  # the schema, alembic's table and the roots of ours
     file.write_bytes(data[:sound] + b"\xa5" * (len(data) - sound))
     decisions.open()
     with pytest.raises(StoreError) as error:

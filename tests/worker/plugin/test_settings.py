@@ -40,7 +40,7 @@ def test_every_setting_can_be_given() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are adapters, budget,"),
+        ("PLUGIN_OFF", "gaet", "CACHEFLEET_PLUGIN_OFF: unknown gaet; known are adapters, answer_replay,"),
         ("CONVERSATIONS_SECONDS", "0", "CACHEFLEET_CONVERSATIONS_SECONDS: must be a number above 0, got '0'"),
         ("MAX_BODY_BYTES", "inf", "must be a number above 0"),
         ("TOKENS_CACHE_BYTES", "nan", "must be a number above 0"),
