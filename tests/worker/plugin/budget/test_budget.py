@@ -121,7 +121,7 @@ def test_a_lower_bound_evicts_at_once_none_removes_it_and_zero_keeps_nothing(eng
     assert [engine.hit(prompt(name, 8)) for name in range(5)] == [0] * 5
     engine.check()
     assert engine.budget is not None
-    told = {"blocks_idle": 0, "budget_blocks": 0, "evicted": engine.removed, "idle_by_salt": {}}
+    told = {"blocks_idle": 0, "budget_blocks": 0, "evicted": engine.removed, "idle_by_salt": {}, "held_by_salt": {}}
     assert engine.budget.reading() == told
     assert engine.state.counts["evicted"] == engine.removed
 
