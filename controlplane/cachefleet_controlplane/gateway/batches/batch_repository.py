@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.gateway.batches.batch_object import Batch
-from cachefleet_controlplane.gateway.batches.batch_status import OVER, BatchEvent, StatusError, step
+from cachefleet_controlplane.gateway.batches.batch_status import OVER, BatchEvent, step
 from cachefleet_controlplane.gateway.batches.input_file import LinePlace
 from cachefleet_controlplane.gateway.files import file_repository
 from cachefleet_controlplane.gateway.files.file_repository import beyond, in_order
@@ -272,6 +272,3 @@ def _row(batch: Batch) -> dict[str, Any]:
 
 def _record(row: RowMapping) -> Batch:
     return msgspec.convert({name: row[name] for name in Batch.__struct_fields__}, Batch)
-
-
-__all__ = ["BatchLease", "LeaseLostError", "LineState", "SqlBatches", "StatusError", "StoredLine", "WaitingLine"]

@@ -29,10 +29,11 @@ from cachefleet_controlplane.gateway.files.file_object import Purpose
 from cachefleet_controlplane.gateway.files.file_routes import FileRoutes
 from cachefleet_controlplane.gateway.files.kept_files import RETRY_SECONDS, KeptFiles
 from cachefleet_controlplane.gateway.files.list_query import list_query, listed
+from cachefleet_controlplane.gateway.files.object_exchange import named_id, tell, tenant_of
 from cachefleet_controlplane.gateway.health import Handler
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
+from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope
 from cachefleet_controlplane.wire.json_members import parse_fields
 from cachefleet_core.tenancy import TenantId
 
@@ -47,7 +48,6 @@ PAGE, MAX_PAGE = 20, 100
 _KEY_WITH_BUDGET: Final = (
     "This API key has a budget of its own, and batches count in that of the tenant alone: use another key."
 )
-_encode = msgspec.json.encode
 
 
 class BatchRoutes:
@@ -99,27 +99,27 @@ class BatchRoutes:
         if not await self._ask("create", lambda store: store.create(batch, unfinished=self._bounds.unfinished)):
             message = f"A tenant has at most {self._bounds.unfinished} batches that are not over."
             raise ApiError(429, message, code="too_many_batches", headers={"retry-after": "60"})
-        await _tell(reply, batch.shown())
+        await tell(reply, batch.shown())
 
     async def _list(self, scope: Scope, _: Receive, reply: Reply) -> None:
         asked = list_query(scope, page=PAGE, most=MAX_PAGE)
-        found = await self._ask("list", lambda store: store.page(_tenant(scope), asked))
+        found = await self._ask("list", lambda store: store.page(tenant_of(scope), asked))
         if found is None:
             raise ApiError(400, "`after` must be the id of a batch.", param="after")
         shown = [batch.shown() for batch in found[: asked.limit]]
-        await _tell(reply, listed(shown, more=len(found) > asked.limit))
+        await tell(reply, listed(shown, more=len(found) > asked.limit))
 
     async def _show(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        named = _named(scope)
-        await _tell(reply, _found(await self._ask("batch", lambda store: store.batch(_tenant(scope), named)), named))
+        named = named_id(scope, BATCHES_PATH)
+        await tell(reply, _found(await self._ask("batch", lambda store: store.batch(tenant_of(scope), named)), named))
 
     async def _cancel(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        named, now = _named(scope), self._wall_clock()
+        named, now = named_id(scope, BATCHES_PATH), self._wall_clock()
         try:
-            cancelled = await self._ask("cancel", lambda store: store.cancel(_tenant(scope), named, now=now))
+            cancelled = await self._ask("cancel", lambda store: store.cancel(tenant_of(scope), named, now=now))
         except StatusError as error:
             raise ApiError(400, f"It cannot be cancelled any more: {error}.") from error
-        await _tell(reply, _found(cancelled, named))
+        await tell(reply, _found(cancelled, named))
 
     async def _ask(self, operation: str, work: Callable[[SqlBatches], T]) -> T:
         """Call the store. ApiError 503 where it cannot be; StatusError."""
@@ -197,16 +197,3 @@ def _found(batch: Batch | None, named: str) -> Mapping[str, Any]:
     if batch is None:
         raise ApiError(404, f"No batch found with id '{named}'.", param="batch_id")
     return batch.shown()
-
-
-async def _tell(reply: Reply, told: Mapping[str, Any]) -> None:
-    await reply.whole(200, [JSON], _encode(told))
-
-
-def _tenant(scope: Scope) -> TenantId:
-    return admitted_request(scope).tenant.name
-
-
-def _named(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(f"{BATCHES_PATH}/").partition("/")[0]

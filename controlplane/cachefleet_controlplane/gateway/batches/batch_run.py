@@ -19,7 +19,7 @@ from cachefleet_controlplane.gateway.batches.batch_lines import answer_line as l
 from cachefleet_controlplane.gateway.batches.batch_lines import read_line
 from cachefleet_controlplane.gateway.batches.batch_metrics import BatchMetrics, LineOutcome
 from cachefleet_controlplane.gateway.batches.batch_object import Batch, BatchBounds, ErrorLine
-from cachefleet_controlplane.gateway.batches.batch_repository import BatchLease, LeaseLostError, WaitingLine
+from cachefleet_controlplane.gateway.batches.batch_repository import BatchLease, WaitingLine
 from cachefleet_controlplane.gateway.batches.batch_status import OVER, BatchEvent, BatchStatus, StatusError
 from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
 from cachefleet_controlplane.gateway.batches.input_file import InputFile
@@ -311,6 +311,3 @@ class BatchRun:
 
 def _told(error: ErrorLine) -> dict[str, object]:
     return {"code": error.code, "message": error.message, "line": error.line, "param": error.param}
-
-
-__all__ = ["BatchRun", "LeaseLostError", "RunParts"]

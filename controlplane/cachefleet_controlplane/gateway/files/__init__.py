@@ -5,5 +5,6 @@ file_repository  files and their parts in SQL
 file_routes      handlers of /v1/files and what is below it
 kept_files       writes, reads and deletes files: encrypted, in parts, bounded by tenant
 list_query       `after`, `limit` and `order` of OpenAI's lists
+object_exchange  whose object a request names, and its answer, for files and batches
 upload           an upload, from its form to a kept file
 """

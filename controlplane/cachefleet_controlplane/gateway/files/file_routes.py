@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.files.file_object import KeptFile
 from cachefleet_controlplane.gateway.files.kept_files import RETRY_SECONDS, KeptFiles
 from cachefleet_controlplane.gateway.files.list_query import list_query
+from cachefleet_controlplane.gateway.files.object_exchange import named_id, tell, tenant_of
 from cachefleet_controlplane.gateway.files.upload import Upload
 from cachefleet_controlplane.gateway.health import Handler
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.http_exchange import JSON, ClientGoneError, Receive, Reply, Scope
-from cachefleet_core.tenancy import TenantId
+from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Receive, Reply, Scope
 
 FILES_PATH: Final = "/v1/files"
 CONTENT: Final = "content"
@@ -25,8 +22,6 @@ PAGE: Final = 10_000
 READS: Final = 3
 """How often a part is read, in all, where the store cannot be asked."""
 _BYTES: Final = (b"content-type", b"application/octet-stream")
-
-_encode = msgspec.json.encode
 
 
 class FileRoutes:
@@ -49,25 +44,25 @@ class FileRoutes:
         return {"": self._one, CONTENT: self._content}.get(below)
 
     async def _upload(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        await _tell(reply, (await Upload(self._files, _tenant(scope)).receive(scope, receive)).shown())
+        await tell(reply, (await Upload(self._files, tenant_of(scope)).receive(scope, receive)).shown())
 
     async def _list(self, scope: Scope, _: Receive, reply: Reply) -> None:
         asked = list_query(scope, page=PAGE, most=PAGE)
-        await _tell(reply, await self._files.page(_tenant(scope), asked, purpose=asked.given.get("purpose", "")))
+        await tell(reply, await self._files.page(tenant_of(scope), asked, purpose=asked.given.get("purpose", "")))
 
     async def _show(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        await _tell(reply, (await self._files.file(_tenant(scope), _named(scope))).shown())
+        await tell(reply, (await self._files.file(tenant_of(scope), named_id(scope, FILES_PATH))).shown())
 
     async def _delete(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        file = _named(scope)
-        await self._files.file(_tenant(scope), file)
+        file = named_id(scope, FILES_PATH)
+        await self._files.file(tenant_of(scope), file)
         if await self._in_use(file):
             raise ApiError(409, "A batch that is not over reads this file: cancel that first.", code="file_in_use")
-        await self._files.delete(_tenant(scope), file)
-        await _tell(reply, {"id": file, "object": "file", "deleted": True})
+        await self._files.delete(tenant_of(scope), file)
+        await tell(reply, {"id": file, "object": "file", "deleted": True})
 
     async def _send(self, scope: Scope, _: Receive, reply: Reply) -> None:
-        file = await self._files.file(_tenant(scope), _named(scope))
+        file = await self._files.file(tenant_of(scope), named_id(scope, FILES_PATH))
         content = self._pieces(file)
         first = await anext(content, b"")  # before the head: an error still has a status
         await reply.start(200, [_BYTES])
@@ -90,16 +85,3 @@ class FileRoutes:
                         raise
                     await asyncio.sleep(RETRY_SECONDS)
             yield piece
-
-
-async def _tell(reply: Reply, told: Mapping[str, Any]) -> None:
-    await reply.whole(200, [JSON], _encode(told))
-
-
-def _tenant(scope: Scope) -> TenantId:
-    return admitted_request(scope).tenant.name
-
-
-def _named(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(f"{FILES_PATH}/").partition("/")[0]
