@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachefleet_worker.plugin.asgi import CLOSE, App, HttpError, Receive, Scope, Send, error_response
-from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.plugin_process import NO_WORKER_KEY, Process
 
 FEATURE: Final = "guard"
 OPEN_PATHS: Final = frozenset({"/health", "/metrics"})
@@ -62,10 +62,10 @@ class AccessGuard:
 
 def install(app: Any, process: Process) -> None:
     """Put the guard before the routes of vLLM's application, where a worker key is configured."""
-    if FEATURE in process.settings.plugin_off:
-        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := process.settings.switched_off(FEATURE):
+        process.faults.off(FEATURE, off)
     elif process.settings.worker_key_file is None:
-        process.faults.off(FEATURE, "CACHEFLEET_WORKER_KEY_FILE names no key")
+        process.faults.off(FEATURE, NO_WORKER_KEY)
     else:
         # Added before vLLM's own, so inside of them.
         app.add_middleware(AccessGuard, keys=Keys(process.worker_key(), user_keys(app)))

@@ -34,8 +34,8 @@ _SENTENCE: Final = ["Replace", "ByteFallback", "Fuse"]
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> None:
     """Hook vLLM's detokenizer in this process, unless that is switched off."""
-    if FEATURE in settings.plugin_off:
-        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off(FEATURE):
+        faults.off(FEATURE, off)
         return
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer  # noqa: PLC0415 - only where vLLM runs
 

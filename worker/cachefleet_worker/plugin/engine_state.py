@@ -167,7 +167,7 @@ class EngineState:
 
     def enabled(self, feature: str) -> bool:
         """Whether a feature is wanted; one disabled by a setting is reported as off."""
-        if feature in self.settings.plugin_off:
-            self.faults.off(feature, "switched off by CACHEFLEET_PLUGIN_OFF")
+        if off := self.settings.switched_off(feature):
+            self.faults.off(feature, off)
             return False
         return self.capabilities.mode(feature) != OFF or self.faults.on(feature)

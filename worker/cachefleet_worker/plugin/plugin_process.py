@@ -18,6 +18,10 @@ from cachefleet_worker.plugin.settings import PluginSettings
 log = logging.getLogger("vllm.cachefleet")
 
 
+NO_WORKER_KEY: Final = "CACHEFLEET_WORKER_KEY_FILE names no key"
+NO_ENGINE: Final = "this server has no engine"
+
+
 @dataclass(frozen=True, slots=True)
 class Patch:
     """A module with ``install(capabilities, faults, settings)``, and the features that need it."""
@@ -46,6 +50,10 @@ class Process:
     parts: dict[str, Any]
     """What each patch returned, by its name."""
 
+    def keyless(self) -> str:
+        """What is missing where no worker key is configured, or it cannot be read; "" where there is one."""
+        return "" if self.worker_key() else NO_WORKER_KEY
+
     def worker_key(self) -> bytes:
         """The worker key; b"" where none is configured, or it cannot be read: then nothing that needs it opens."""
         try:
@@ -53,6 +61,11 @@ class Process:
         except OSError as error:
             log.error("cachefleet: worker key not readable, what needs it stays shut: %s", error)  # noqa: TRY400
             return b""
+
+
+def engineless(has_engine: bool) -> str:  # noqa: FBT001 - vLLM's own word, beside the other things that may be missing
+    """What is missing in a server that only renders; "" in one with an engine."""
+    return "" if has_engine else NO_ENGINE
 
 
 @cache

@@ -42,7 +42,7 @@ from cachefleet_worker.plugin.flush.flush_route import flushed, read_ask
 from cachefleet_worker.plugin.keys import held_requests
 from cachefleet_worker.plugin.keys.key_service import KeyService
 from cachefleet_worker.plugin.keys.render import RefusedError
-from cachefleet_worker.plugin.plugin_process import Process, this_process
+from cachefleet_worker.plugin.plugin_process import NO_ENGINE, NO_WORKER_KEY, Process, this_process
 from cachefleet_worker.plugin.prompts.held_prompt import FEATURE as HELD
 from cachefleet_worker.plugin.replay import replay_hooks, replay_middleware
 from cachefleet_worker.plugin.snapshot.snapshot_relay import snapshot_response
@@ -81,8 +81,8 @@ class FleetRoutes:
         with self._process.faults.guard(access_guard.FEATURE):
             access_guard.install(app, self._process)
         with self._process.faults.guard(FEATURE):
-            if FEATURE in self._process.settings.plugin_off:
-                self._process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+            if off := self._process.settings.switched_off(FEATURE):
+                self._process.faults.off(FEATURE, off)
                 return
             app.mount(PREFIX, self._app)
             self._process.capabilities.add(FEATURE, "on")
@@ -117,7 +117,7 @@ class FleetApp:
         self._process = process
         self._key = process.worker_key()
         self._calls: EngineCalls | None = None
-        self._no_engine = "this server has no engine"
+        self._no_engine = NO_ENGINE
         self._keys: KeyService | None = None
         self._server = Server()
         self._under_way: Counter[str] = Counter()
@@ -201,7 +201,7 @@ class FleetApp:
 
     def _authorize(self, request: Request) -> None:
         if not self._key:
-            raise HttpError(403, "no_worker_key", "CACHEFLEET_WORKER_KEY_FILE names no key, so nothing opens this")
+            raise HttpError(403, "no_worker_key", f"{NO_WORKER_KEY}, so nothing opens this")
         bearer = request.headers.get(b"authorization", b"")
         given = request.headers.get(b"x-cachefleet-token") or bearer.partition(b" ")[2].strip()
         if not hmac.compare_digest(given, self._key):

@@ -89,6 +89,10 @@ class PluginSettings:
                 given[name] = reader(variable, text)
         return cls(**given)
 
+    def switched_off(self, feature: str) -> str:
+        """Why a feature is not to be installed; "" where no setting rules it out."""
+        return f"switched off by {PREFIX}PLUGIN_OFF" if feature in self.plugin_off else ""
+
     def worker_key(self) -> bytes:
         """The worker key that authorises the routes, b"" for none. OSError where its file cannot be read."""
         return self.worker_key_file.read_bytes().strip() if self.worker_key_file else b""

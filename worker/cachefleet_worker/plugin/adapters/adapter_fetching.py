@@ -27,8 +27,8 @@ def install(state: Any, process: Process) -> None:
     if getattr(getattr(state, "vllm_config", None), "lora_config", None) is None:
         return
     models: Any = getattr(state, "openai_serving_models", None)
-    if FEATURE in process.settings.plugin_off:
-        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := process.settings.switched_off(FEATURE):
+        process.faults.off(FEATURE, off)
     elif not allows_loading(os.environ.get(RUNTIME_ADAPTERS, "")):
         process.faults.off(FEATURE, f"{RUNTIME_ADAPTERS} is not set: adapters are those of the engine's start")
     elif not hasattr(models, "load_lora_adapter"):

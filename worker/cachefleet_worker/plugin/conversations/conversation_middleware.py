@@ -49,7 +49,7 @@ def install(app: Any, process: Process) -> None:
     Where the feature is off, requests that refer to a conversation are still refused: they are not whole.
     """
     settings, key = process.settings, process.worker_key()
-    off = _off(process, key)
+    off = _off(process)
     if off:
         process.faults.off(FEATURE, off)
     else:
@@ -63,12 +63,10 @@ def install(app: Any, process: Process) -> None:
         app.add_middleware(Conversations, process=process, worker_key=key)
 
 
-def _off(process: Process, key: bytes) -> str:
+def _off(process: Process) -> str:
     """Why conversations are not kept; "" where they are."""
-    if FEATURE in process.settings.plugin_off:
-        return "switched off by CACHEFLEET_PLUGIN_OFF"
-    if not key:
-        return "CACHEFLEET_WORKER_KEY_FILE names no key"
+    if missing := process.settings.switched_off(FEATURE) or process.keyless():
+        return missing
     return "" if process.capabilities.mode("prompts") != OFF else "prompts is off, which says what was rendered"
 
 

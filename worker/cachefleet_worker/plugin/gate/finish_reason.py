@@ -47,8 +47,8 @@ def plain_finish() -> Finish:
 
 
 def _enum_mode(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> tuple[Any, Any] | None:
-    if "finish_reason" in settings.plugin_off:
-        capabilities.add("finish_reason", "stop_reason", "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off("finish_reason"):
+        capabilities.add("finish_reason", "stop_reason", off)
         return None
     found = _tried(faults)
     if found is None:
@@ -145,8 +145,8 @@ class WorthAChunk(list[int]):
 
 
 def _streaming(capabilities: Capabilities, faults: Faults, settings: PluginSettings, reason: Any) -> bool:
-    if "streaming" in settings.plugin_off:
-        capabilities.add("streaming", OFF, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off("streaming"):
+        capabilities.add("streaming", OFF, off)
         return False
     with faults.guard("streaming"):
         patch_streams()

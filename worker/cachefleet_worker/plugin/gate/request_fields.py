@@ -40,8 +40,8 @@ Patch = Callable[[Method, Faults], Method]
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> None:
     """Add the field to this process's request types. Idempotent."""
-    if "gate" in settings.plugin_off:
-        capabilities.add("fields", "off", "the gate is switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off("gate"):
+        capabilities.add("fields", "off", f"the gate is {off}")
         return
     capabilities.add("fields", "patched")
     for (module, name, method), patch in _patches():

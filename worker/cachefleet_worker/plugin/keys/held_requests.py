@@ -50,15 +50,12 @@ Service = Callable[[], KeyService | None]
 
 def install(app: Any, process: Process, service: Service) -> None:
     """Hold requests before the routes of vLLM's application; ``service`` gives their keys once there is one."""
-    key = process.worker_key()
-    if FEATURE in process.settings.plugin_off:
-        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
-    elif not key:
-        process.faults.off(FEATURE, "CACHEFLEET_WORKER_KEY_FILE names no key")
+    if missing := process.settings.switched_off(FEATURE) or process.keyless():
+        process.faults.off(FEATURE, missing)
     elif process.capabilities.mode("prompts") == OFF:
         process.faults.off(FEATURE, "prompts is off, whose hook in the renderer it needs")
     else:
-        app.add_middleware(HeldRequests, process=process, worker_key=key, service=service)
+        app.add_middleware(HeldRequests, process=process, worker_key=process.worker_key(), service=service)
         process.capabilities.add(FEATURE, LATE_MEMBERS if late_members.install(process) else "on")
 
 

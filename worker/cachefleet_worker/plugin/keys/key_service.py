@@ -198,8 +198,8 @@ class KeyService:
         )
 
     def _start(self, process: Process, state: Any) -> None:
-        if FEATURE in process.settings.plugin_off:
-            self._faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+        if off := process.settings.switched_off(FEATURE):
+            self._faults.off(FEATURE, off)
             return
         with self._faults.guard(FEATURE):
             try:

@@ -21,8 +21,8 @@ _STOCK: Final = "cachefleet_unhooked"
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> None:
     """Hook vLLM's renderers in this process, unless that is switched off. Raises where they are otherwise."""
-    if FEATURE in settings.plugin_off:
-        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off(FEATURE):
+        faults.off(FEATURE, off)
         return
     from vllm.renderers.base import BaseRenderer  # noqa: PLC0415 - only where vLLM runs
 

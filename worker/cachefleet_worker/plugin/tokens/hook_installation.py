@@ -13,8 +13,8 @@ from cachefleet_worker.plugin.tokens.renderer import HookError, patch
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> CachedEncoder | None:
     """Patch vLLM's renderers in this process; None where that fails or is switched off. Never raises."""
-    if FEATURE in settings.plugin_off:
-        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
+    if off := settings.switched_off(FEATURE):
+        faults.off(FEATURE, off)
         return None
     cache = None
     with faults.guard(FEATURE):

@@ -18,7 +18,7 @@ from cachefleet_worker.plugin.asgi import App, Receive, Scope, Send
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.plugin_process import Process, engineless
 
 KEPT: Final = 4096
 """Requests whose counts are kept, the latest ones."""
@@ -55,12 +55,8 @@ def attach(app: Any, process: Process) -> None:
 
 def install(process: Process, *, has_engine: bool) -> None:
     """Hook vLLM's output processor in this API server, unless that is switched off."""
-    if FEATURE in process.settings.plugin_off:
-        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
-        return
-    missing = "" if process.worker_key() else "CACHEFLEET_WORKER_KEY_FILE names no key"
-    missing = missing or ("this server has no engine" if not has_engine else unmet(FEATURE))
-    if missing:
+    closed = process.settings.switched_off(FEATURE) or process.keyless()
+    if missing := closed or engineless(has_engine) or unmet(FEATURE):
         process.faults.off(FEATURE, missing)
         return
     from vllm.v1.engine.output_processor import OutputProcessor  # noqa: PLC0415 - only where vLLM serves

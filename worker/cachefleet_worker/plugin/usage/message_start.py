@@ -16,7 +16,7 @@ import msgspec
 from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
-from cachefleet_worker.plugin.plugin_process import Process
+from cachefleet_worker.plugin.plugin_process import Process, engineless
 
 FEATURE: Final = "message_start"
 _STOCK: Final = "cachefleet_unhooked"
@@ -29,10 +29,7 @@ Next = Callable[[], Awaitable[Any]]
 
 def install(process: Process, *, has_engine: bool) -> None:
     """Hook vLLM's messages API in this API server, unless that is switched off."""
-    if FEATURE in process.settings.plugin_off:
-        process.faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
-        return
-    if missing := "this server has no engine" if not has_engine else unmet(FEATURE):
+    if missing := process.settings.switched_off(FEATURE) or engineless(has_engine) or unmet(FEATURE):
         process.faults.off(FEATURE, missing)
         return
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages  # noqa: PLC0415 - only where vLLM serves
