@@ -400,7 +400,8 @@ class WorkerCall:
         *,
         first: bool,
         notes: bool,
-        recorded: bool = False,
+        kept: KeptBytes | None = None,
+        max_record_bytes: int = 0,
         max_event_bytes: int,
         send_seconds: float,
         end_seconds: float,
@@ -437,6 +438,14 @@ class StreamFilter:
     def counted(self) -> tuple[int, int, int]: ...
     @property
     def sequence(self) -> int: ...
+
+@final
+class KeptBytes:
+    def __new__(cls, limit: int) -> KeptBytes: ...
+    def take(self, size: int) -> bool: ...
+    def give_back(self, size: int) -> None: ...
+    @property
+    def held(self) -> int: ...
 
 @final
 class Server:

@@ -138,7 +138,8 @@ impl ClientRequest {
     }
 
     fn finish_now(&self) {
-        if let Progress::Begun(_) = std::mem::replace(&mut *self.reply(), Progress::Ended) {
+        let before = std::mem::replace(&mut *self.reply(), Progress::Ended);
+        if matches!(before, Progress::Begun(sender) if !sender.is_full()) {
             self.cut.cut();
         }
     }

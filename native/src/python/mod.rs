@@ -13,6 +13,7 @@ mod headers;
 mod index;
 pub mod ints;
 mod json_bounds;
+mod kept_bytes;
 mod keyer;
 mod picker;
 mod plane;
@@ -30,7 +31,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 14;
+const API: u32 = 15;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -64,6 +65,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<picker::Pick>()?;
     module.add_class::<client_request::ClientRequest>()?;
     module.add_class::<stream_filter::StreamFilter>()?;
+    module.add_class::<kept_bytes::KeptBytes>()?;
     module.add_function(wrap_pyfunction!(headers::permitted_headers, module)?)?;
     module.add_function(wrap_pyfunction!(headers::upstream_headers, module)?)?;
     module.add_function(wrap_pyfunction!(stream_filter::answer_usage, module)?)?;

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::client_request::ClientRequest;
+use super::kept_bytes::KeptBytes;
 use super::stream_filter::StreamFilter;
 use super::transport::{Payload, Told, Transport};
 use crate::headers::to_client;
@@ -22,7 +23,9 @@ use crate::transport::client::{
     Verified, Waiting, hold as hold_request, open,
 };
 use crate::transport::panics::Panics;
-use crate::transport::relay::{Beginning, Heard, Passes, Passing, Pause, Relay, Relayed, Stop, begins as relay_begins};
+use crate::transport::relay::{
+    Beginning, Heard, Passes, Passing, Pause, RecordRoom, Relay, Relayed, Stop, Unkept, begins as relay_begins,
+};
 
 /// By which a worker says what it keeps of a conversation (`cachefleet_core.continuation`).
 const CONVERSATION_HEADER: &str = "x-cachefleet-conversation";
@@ -191,19 +194,20 @@ impl WorkerCall {
 
     /// Relays the stream to `client` `through` its filter, until there is something for Python, which is told (events, the
     /// bytes after them, whether that is all, a failure or "", whether the client is gone, token ids, text, finish reason
-    /// or "", whether the client's answer is whole, beginning, (record, events, digest)).
+    /// or "", whether the client's answer is whole, beginning, (record, events, digest, why there is no record or "")).
     ///
     /// First `piece` is sent, with the `opening` (status, headers) of an answer that has not begun. `begun` are the first
     /// bytes of an event, or the `first` events, an ordinary beginning. With `notes` only ordinary events are passed on, of
     /// which token ids, text, finish reason and what the beginning told (id, object, created, model, the prompt's ids as
     /// JSON; or None) are noted, and where none has come for some seconds there is nothing for Python but that; without, all
-    /// but errors, the end, and what an engine gives up. With `recorded` it is as without, but a stream's record is noted in
-    /// place of being passed on, and the number and digest of the events that are. Where the end is near it is waited for `end_seconds`, and told with
-    /// it; where that is an ordinary end, the client's answer is ended. `RuntimeError` as `more`, and where no answer has
-    /// begun.
+    /// but errors, the end, and what an engine gives up. With `kept` it is as without, but a stream's record is noted in
+    /// place of being passed on, where `kept` has room for it and it is no longer than `max_record_bytes`, and the number
+    /// and digest of the events that are. Where the end is near it is waited for `end_seconds`, and told with it; where
+    /// that is an ordinary end, the client's answer is ended. `RuntimeError` as `more`, and where no answer has begun.
     #[expect(clippy::too_many_arguments, reason = "named, as Python gives them")]
     #[pyo3(signature = (
-        client, through, opening, piece, begun, *, first, notes, recorded = false, max_event_bytes, send_seconds, end_seconds
+        client, through, opening, piece, begun, *, first, notes, kept = None, max_record_bytes = 0, max_event_bytes,
+        send_seconds, end_seconds
     ))]
     fn relay(
         &self,
@@ -214,7 +218,8 @@ impl WorkerCall {
         begun: &[u8],
         first: bool,
         notes: bool,
-        recorded: bool,
+        kept: Option<&Bound<'_, KeptBytes>>,
+        max_record_bytes: usize,
         max_event_bytes: usize,
         send_seconds: f64,
         end_seconds: f64,
@@ -223,12 +228,13 @@ impl WorkerCall {
         let given = opening.map(|(status, headers)| client.open(status, &headers)).transpose()?;
         let reply = client.reply_sender().ok_or_else(|| PyRuntimeError::new_err("no answer has begun"))?;
         let make = if first { Passing::first } else { Passing::new };
-        let passes = match (notes, recorded) {
-            (true, _) => Passes::Ordinary,
-            (false, true) => Passes::Recorded,
-            (false, false) => Passes::Most,
-        };
+        let passes = if notes { Passes::Ordinary } else { Passes::Most };
         let passing = make(begun.to_vec(), max_event_bytes, through.0.clone(), passes);
+        let room = kept.map(|kept| RecordRoom::new(Arc::clone(&kept.get().0), max_record_bytes));
+        let passing = match room {
+            Some(room) => passing.recording(room),
+            None => passing,
+        };
         let (piece, relay_end) = (Bytes::copy_from_slice(piece), client.relay_end());
         let (heard, pause) = (self.call.heard.clone(), self.call.pause.clone());
         heard.note();
@@ -403,7 +409,7 @@ fn relayed(left: Relayed) -> Step {
             (id, object, created, model, PyBytes::new(py, &prompt))
         });
         let (record, passed) = (PyBytes::new(py, &notes.trail.record), notes.trail.passed);
-        let trail = (record, passed.events, passed.digest);
+        let trail = (record, passed.events, passed.digest, notes.trail.unkept.map_or("", Unkept::code));
         (events, rest, ended, failure, gone, notes.ids, notes.text, notes.finish, whole, beginning, trail)
             .into_bound_py_any(py)
     });

@@ -52,13 +52,31 @@ struct Pieces {
     bytes: usize,
     whole: bool,
     written: bool,
-    gone: bool,
+    client: Client,
     reader: Option<Waker>,
+}
+
+/// What becomes of what is written.
+#[derive(Default, PartialEq, Eq)]
+enum Client {
+    /// It is sent.
+    #[default]
+    Takes,
+    /// It is dropped: all that the client is to get has been taken.
+    HasAll,
+    /// The client is gone.
+    Gone,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pieces> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pieces {
+    fn is_gone(&self) -> bool {
+        self.client == Client::Gone
     }
 }
 
@@ -80,8 +98,10 @@ impl ReplySender {
     /// The client is gone.
     pub fn push(&self, piece: Bytes) -> Result<bool, Gone> {
         let mut pieces = self.shared().lock();
-        if pieces.gone {
-            return Err(Gone);
+        match pieces.client {
+            Client::Takes => (),
+            Client::HasAll => return Ok(true),
+            Client::Gone => return Err(Gone),
         }
         pieces.bytes += piece.len();
         pieces.waiting.push_back(piece);
@@ -96,24 +116,32 @@ impl ReplySender {
         self.shared().lock().whole = true;
     }
 
+    /// Whether its client has been sent all that it is to get, whatever is still written.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.shared().lock().client == Client::HasAll
+    }
+
     /// Returns once less waits than `HIGH_WATER`.
     ///
     /// # Errors
     /// The client is gone.
     pub async fn room(&self) -> Result<(), Gone> {
-        self.until(|pieces| if pieces.gone { Some(Err(Gone)) } else { (pieces.bytes < HIGH_WATER).then_some(Ok(())) })
-            .await
+        self.until(
+            |pieces| if pieces.is_gone() { Some(Err(Gone)) } else { (pieces.bytes < HIGH_WATER).then_some(Ok(())) },
+        )
+        .await
     }
 
     /// Whether the client is gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.shared().lock().gone
+        self.shared().lock().is_gone()
     }
 
     /// Returns once the client is gone.
     pub async fn gone(&self) {
-        self.until(|pieces| pieces.gone.then_some(())).await;
+        self.until(|pieces| pieces.is_gone().then_some(())).await;
     }
 
     /// What is found once something is.
@@ -128,6 +156,19 @@ impl ReplySender {
             }
             less.await;
         }
+    }
+}
+
+impl ReplyBody {
+    /// Nothing more is to be taken of it: it is as long as its head said. Its client is not gone, whatever becomes of it.
+    pub fn fill(&self) {
+        let unsent = {
+            let mut pieces = self.0.lock();
+            (pieces.client, pieces.bytes) = (Client::HasAll, 0);
+            std::mem::take(&mut pieces.waiting)
+        };
+        drop(unsent);
+        self.0.less.notify_waiters();
     }
 }
 
@@ -146,7 +187,9 @@ impl Drop for ReplyBody {
     fn drop(&mut self) {
         let unsent = {
             let mut pieces = self.0.lock();
-            pieces.gone = true;
+            if pieces.client == Client::Takes {
+                pieces.client = Client::Gone;
+            }
             std::mem::take(&mut pieces.waiting)
         };
         drop(unsent);
@@ -202,6 +245,19 @@ mod tests {
         assert!(!waiting.is_finished());
         body.frame().await.unwrap().unwrap();
         assert_eq!(waiting.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_full_one_takes_and_drops_what_is_written() {
+        let (sender, mut body) = reply_body();
+        sender.push(Bytes::from(vec![0; HIGH_WATER])).unwrap();
+        sender.push(Bytes::from(vec![0; HIGH_WATER])).unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert!(!sender.is_full());
+        body.fill();
+        drop(body);
+        let told = (sender.is_full(), sender.is_gone(), sender.room().await, sender.push(Bytes::from_static(b"x")));
+        assert_eq!(told, (true, false, Ok(()), Ok(true)));
     }
 
     #[tokio::test]

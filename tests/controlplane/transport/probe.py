@@ -22,6 +22,7 @@ from cachefleet_controlplane.wire.http_exchange import (
 )
 
 PIECE = b"event\n" * 5000
+SIZED = b"of this length"
 
 
 class Probe:
@@ -48,12 +49,15 @@ class Probe:
         self.scopes: list[Scope] = []
         self.release = asyncio.Event()
         self.under_way = 0
+        self.short = False
+        """``/sized`` sends its first piece alone."""
         self._paths: Mapping[str, Callable[[Scope, Receive, Reply], Any]] = {
             "/echo": self._echo,
             "/held": self._held,
             "/unread": self._unread,
             "/refused": self._refused,
             "/streamed": self._streamed,
+            "/sized": self._sized,
             "/flood": self._flood,
             "/empty": self._empty,
             "/dropped": self._dropped,
@@ -121,6 +125,17 @@ class Probe:
         await self.release.wait()
         await reply.write(b"data: 2\n\n")
         await reply.end(b"data: [DONE]\n\n")
+
+    async def _sized(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+        """Two pieces of the length that its head tells; has more to do once they are sent, until the test says so."""
+        await self._body(scope, receive)
+        await reply.start(200, [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(SIZED))])
+        await reply.write(SIZED[:3])
+        if not self.short:
+            await reply.write(SIZED[3:])
+        await self.release.wait()
+        await reply.write(b"")
+        await reply.end()
 
     async def _flood(self, _: Scope, __: Receive, reply: Reply) -> None:
         """Pieces without end."""

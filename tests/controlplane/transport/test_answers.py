@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.transport.probe import Probe
+from tests.controlplane.transport.probe import SIZED, Probe
 from tests.controlplane.transport.raw_client import Response, chunk, chunked, posted, request
 from tests.controlplane.transport.transports import Served, served
 from tests.controlplane.waiting import until
@@ -88,6 +88,50 @@ async def test_a_stream_has_no_length_and_keeps_its_connection(side: Served, pro
             response = await connection.response()
             assert set(response.fields) == {STREAM, FIRST, (b"transfer-encoding", b"chunked")}
             assert response.body == b"data: 1\n\ndata: 2\n\ndata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_stream_of_a_known_length_is_whole_with_its_last_byte_and_keeps_its_connection(
+    method: str, *, plain: bool
+) -> None:
+    """Its client has all of it while the application is not done yet, which is no client that left."""
+    probe = Probe(plain=plain)
+    async with served(probe) as side, await side.connect() as connection:
+        for number in range(3):
+            probe.release.clear()
+            await connection.send(request(b"/sized", method=method.encode()))
+            response = await connection.response(method)
+            assert response.fields == (PLAIN, (b"content-length", b"%d" % len(SIZED)))
+            assert response.body == (b"" if method == "HEAD" else SIZED)
+            await connection.send(posted(b"next"))
+            assert (await connection.response()).body == b"next"
+            assert probe.under_way == 1
+            probe.release.set()
+            await until(lambda: probe.under_way == 0)
+            await connection.send(posted(b"and then"))
+            assert (await connection.response()).body == b"and then"
+            assert probe.noted.count("answered /sized") == number + 1
+        assert [line for line in probe.noted if line.startswith(("left", "gone"))] == []
+
+
+async def test_a_stream_that_ends_before_its_length_ends_its_connection(side: Served, probe: Probe) -> None:
+    """Else its client would take what comes next for the rest of it."""
+    probe.short = True
+    async with await side.connect() as connection:
+        await connection.send(request(b"/sized"))
+        await connection.reader.readuntil(b"\r\n\r\n" + SIZED[:3])
+        probe.release.set()
+        assert await connection.ended()
+
+
+async def test_a_client_that_leaves_before_the_whole_length_is_told(side: Served, probe: Probe) -> None:
+    probe.short = True
+    async with await side.connect() as connection:
+        await connection.send(request(b"/sized"))
+        await connection.reader.readuntil(SIZED[:3])
+        connection.reset()
+        await until(lambda: "left /sized" in probe.noted)
 
 
 async def test_an_answer_without_a_body(side: Served) -> None:

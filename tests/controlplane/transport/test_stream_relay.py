@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from cachefleet_native import KeptBytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from cachefleet_controlplane.gateway.request.resume_eligibility import ResumeLim
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
 from cachefleet_controlplane.gateway.retry.stream_relay import StreamRelay
-from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies
 from cachefleet_controlplane.gateway.send import worker_call
 from cachefleet_controlplane.gateway.send.answers.stream_filter import StreamFilter
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
@@ -107,7 +107,7 @@ def _asgi_reply(scope: Any, send: Any, *, seconds: float) -> Reply:
 def _resumption(*, resumable: bool) -> Resumption:
     limits = ResumeLimits(0, None, (), stop_included=False) if resumable else None
     asked = Request(None, None, None, limits=limits)  # type: ignore[arg-type] # it resumes nothing
-    return Resumption(None, asked, KeptBodies())  # type: ignore[arg-type]
+    return Resumption(None, asked, KeptBytes(1 << 20))  # type: ignore[arg-type]
 
 
 def app_of(sides: list[Side], upstream: Upstream) -> Any:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cachefleet_native import KeptBytes
+
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.answers_under_way import AnswersUnderWay
 from cachefleet_controlplane.gateway.engine_deaths.engine_deaths import EngineDeaths, Subject
@@ -14,7 +16,7 @@ from cachefleet_controlplane.gateway.place.key_affinity import KeyAffinity
 from cachefleet_controlplane.gateway.place.request_queue import Queue
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.stalled_attempts import StalledAttempts
-from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies
+from cachefleet_controlplane.gateway.retry.stream_replay import MAX_KEPT_BYTES
 from cachefleet_controlplane.gateway.send.answers.system_fingerprints import Fingerprints
 from cachefleet_controlplane.gateway.send.client import Upstream
 from cachefleet_controlplane.gateway.send.credentials import Credentials
@@ -43,8 +45,8 @@ class GatewayContext:
     affinity: KeyAffinity
     max_attempts: int
     fallbacks: int
-    kept: KeptBodies = field(default_factory=KeptBodies)
-    """Bodies of recorded streams."""
+    kept: KeptBytes = field(default_factory=lambda: KeptBytes(MAX_KEPT_BYTES))
+    """Of bodies and records of recorded streams."""
     tracer: Tracer | None = None
     """None where traces are off."""
     clock: Callable[[], float] = time.monotonic

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from cachefleet_native import KeptBytes
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
@@ -15,7 +16,7 @@ from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.request.resume_eligibility import carried, marked, rest_body, unmarked
 from cachefleet_controlplane.gateway.retry.detokenizer import Text, kept_ids
 from cachefleet_controlplane.gateway.retry.stream_join import Stopping, StreamJoiner
-from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies, StreamReplay
+from cachefleet_controlplane.gateway.retry.stream_replay import StreamReplay
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name, aborts, may_give_up
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
@@ -31,7 +32,7 @@ MAX_ABORTS: Final = 3
 class Resumption:
     """Follows one answer from worker to worker. ``request`` is what to decide on and send next."""
 
-    def __init__(self, fleet: Fleet, request: Request, kept: KeptBodies) -> None:
+    def __init__(self, fleet: Fleet, request: Request, kept: KeptBytes) -> None:
         self._fleet = fleet
         self._replay = StreamReplay(request.replay, kept) if request.replay is not None else None
         self._limits = request.limits
@@ -81,6 +82,11 @@ class Resumption:
     def replay(self) -> StreamReplay | None:
         """What has another worker make the stream again; None where it can at most be resumed from its tokens."""
         return self._replay
+
+    @property
+    def kept(self) -> KeptBytes | None:
+        """What counts the bytes that are kept of recorded streams; None where this is none."""
+        return None if self._replay is None else self._replay.kept
 
     @property
     def diverged(self) -> bool:

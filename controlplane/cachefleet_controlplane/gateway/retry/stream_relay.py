@@ -11,6 +11,7 @@ import cachefleet_native
 from cachefleet_controlplane.gateway.request.request import AnswerStage
 from cachefleet_controlplane.gateway.retry.resume import Resumption
 from cachefleet_controlplane.gateway.retry.stalled_attempts import Relaying, StalledAttempts
+from cachefleet_controlplane.gateway.retry.stream_replay import MAX_RECORD_BYTES
 from cachefleet_controlplane.gateway.send.answers.answer import error_code
 from cachefleet_controlplane.gateway.send.answers.produced_tokens import Name
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes, StreamFilter
@@ -108,7 +109,8 @@ class StreamRelay:
             *(reply.native, through, reply.take_head(), data, response.take() if first else stream.begun()),
             first=first,
             notes=passes is Passes.ORDINARY,
-            recorded=passes is Passes.RECORDED,
+            kept=self.resuming.kept if passes is Passes.RECORDED else None,
+            max_record_bytes=MAX_RECORD_BYTES,
             send_seconds=reply.seconds,
         )
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import cachefleet_native
 import msgspec
+from cachefleet_native import KeptBytes
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
@@ -20,11 +21,11 @@ from cachefleet_core.engine.answer_replay import HEADER, ReplayAsk, part_of
 from cachefleet_runtime.sse import is_end
 
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
-"""Of one stream's record that are kept: some hundred thousand tokens."""
+"""Of one stream's record that are kept, here and by native code: some hundred thousand tokens."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Of one request's body that are kept while its stream lasts."""
 MAX_KEPT_BYTES: Final = 512 * 1024 * 1024
-"""Of all bodies that are kept for streams that last."""
+"""Of all bodies and records that are kept for streams that last."""
 _DIGESTS: Final = 2**64
 _OFF: Final = b'"off"'
 
@@ -36,32 +37,14 @@ class _Refusal(Struct, frozen=True):
 _refusal = msgspec.json.Decoder(_Refusal)
 
 
-class KeptBodies:
-    """Counts the bytes of bodies that are kept for streams that last, against a bound."""
-
-    def __init__(self, limit: int = MAX_KEPT_BYTES) -> None:
-        self._limit = limit
-        self.held = 0
-
-    def take(self, size: int) -> bool:
-        """Count so many bytes more, unless there is no room for them."""
-        if self.held + size > self._limit:
-            return False
-        self.held += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Count so many bytes less."""
-        self.held -= size
-
-
 class StreamReplay:
     """Follows one recorded stream from worker to worker; fed each worker's events, with ``again`` between them."""
 
-    def __init__(self, ask: ReplayAsk, kept: KeptBodies) -> None:
+    def __init__(self, ask: ReplayAsk, kept: KeptBytes) -> None:
         self._ask = ask
         self._kept = kept
         self._kept_bytes = 0
+        """Of them, those of the body."""
         self._lines = bytearray()
         self._count = 0
         """Parts of the record that are known; a later worker tells them again."""
@@ -103,6 +86,11 @@ class StreamReplay:
         return not self.dropping and self._at >= self._count and not self.aborted
 
     @property
+    def kept(self) -> KeptBytes:
+        """What counts the bytes that are kept of all streams."""
+        return self._kept
+
+    @property
     def parts(self) -> int:
         """Parts of the record: about as many as tokens that were produced."""
         return self._count
@@ -138,7 +126,7 @@ class StreamReplay:
         """Keep nothing any more."""
         self._kept.give_back(self._kept_bytes)
         self._kept_bytes = 0
-        self._lines.clear()
+        self._forget()
 
     def again(self) -> None:
         """Another worker makes the stream, from its beginning."""
@@ -164,8 +152,12 @@ class StreamReplay:
 
     def trail(self, trail: Trail) -> None:
         """Note what others have relayed, and the parts of the record that came with it."""
-        for line in trail.record.splitlines():
-            self._note(line)
+        self._why = self._why or trail.unkept
+        if self.steady and _OFF not in trail.record:
+            self._keep(trail.record, trail.record.count(b"\n"))
+        else:
+            for line in trail.record.splitlines():
+                self._note(line)
         self._passed(trail.events, trail.digest)
 
     def _passed(self, events: int, digest: int) -> None:
@@ -186,18 +178,31 @@ class StreamReplay:
         self._why = self._why or why
 
     def _note(self, line: bytes) -> None:
-        self._at += 1
         if _OFF in line and (off := _off(line)):
             self._why = self._why or off
             self.lost = self.dropping
-        if self._why or self._at <= self._count:
-            return
-        if len(self._lines) + len(line) >= MAX_RECORD_BYTES:
+        if self._at < self._count:
+            self._at += 1
+        else:
+            self._keep(line + b"\n", 1)
+
+    def _keep(self, lines: bytes, parts: int) -> None:
+        """Put parts behind the record, where nothing says yet that nobody can go on, and there is room for them."""
+        self._at += parts
+        if not self._why and len(self._lines) + len(lines) > MAX_RECORD_BYTES:
             self._why = Unresumed.TOO_LONG
-            self._lines.clear()
+        elif not self._why and not self._kept.take(len(lines)):
+            self._why = Unresumed.NO_ROOM
+        if self._why:
+            self._forget()
             return
-        self._lines += line + b"\n"
-        self._count += 1
+        self._lines += lines
+        self._count += parts
+
+    def _forget(self) -> None:
+        """Keep no record any more."""
+        self._kept.give_back(len(self._lines))
+        self._lines.clear()
 
 
 def _off(line: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from cachefleet_native import ClientRequest, StreamFilter, WorkerCall
+from cachefleet_native import ClientRequest, KeptBytes, StreamFilter, WorkerCall
 
 from cachefleet_controlplane.gateway.send.outcome import Outcome
 from cachefleet_controlplane.transport.completions import Completions
@@ -126,6 +126,8 @@ class Trail(NamedTuple):
     record: bytes = b""
     events: int = 0
     digest: int = 0
+    unkept: str = ""
+    """Why there is no record, as a code; "" where it is kept."""
 
 
 class Relayed(NamedTuple):
@@ -151,7 +153,7 @@ class Relayed(NamedTuple):
     """The client's answer is whole, and was ended."""
     beginning: Beginning | None = None
     """What the stream's first events told, where they were relayed and notes were asked for."""
-    trail: tuple[bytes, int, int] = Trail()
+    trail: tuple[bytes, int, int, str] = Trail()
     """As ``Trail``, of a recorded stream."""
 
 
@@ -215,7 +217,8 @@ class NativeResponse:
         *,
         first: bool,
         notes: bool,
-        recorded: bool = False,
+        kept: KeptBytes | None = None,
+        max_record_bytes: int = 0,
         send_seconds: float,
     ) -> None:
         """Have native code relay events to a client through a filter, until there are others: ``relayed`` tells.
@@ -223,7 +226,7 @@ class NativeResponse:
         First it sends ``piece``, with the ``opening`` of an answer that has not begun. ``begun``: the first bytes of
         an event, or the ``first`` events, where the answer ``begins``. With ``notes`` it relays ordinary events and
         notes what they add, until none has come for some seconds, else all but errors and what an engine gives up;
-        of a stream that is ``recorded`` it notes the record and what it relays.
+        with ``kept`` it notes the record of a stream, as far as there is room for it, and what it relays.
         What follows the end of the choice comes with that, where it comes within END_SECONDS; an ordinary end is
         relayed, too. Not to be called where the answer has ended.
         """
@@ -237,7 +240,8 @@ class NativeResponse:
             begun,
             first=first,
             notes=notes,
-            recorded=recorded,
+            kept=kept,
+            max_record_bytes=max_record_bytes,
             max_event_bytes=MAX_EVENT_BYTES,
             send_seconds=send_seconds,
             end_seconds=END_SECONDS,

@@ -11,6 +11,7 @@ mod passing;
 mod splitter;
 mod token_count;
 mod token_ids;
+mod trail;
 mod usage;
 mod zero_counts;
 
@@ -24,9 +25,10 @@ use tokio::time::{timeout, timeout_at};
 pub use chunk::Beginning;
 pub use filter::{Rules, SharedFilter, StreamFilter};
 pub use model_name::with_model;
-pub use passing::{Notes, Passed, Passes, Passing, Taken, begins};
+pub use passing::{Notes, Passes, Passing, Taken, begins};
 pub use splitter::{Splitter, TooLarge};
 pub use token_ids::without_ids;
+pub use trail::{KeptBytes, Passed, RecordRoom, Unkept};
 pub use usage::{Usage, usage_of};
 pub use zero_counts::without_zeros;
 

@@ -1,6 +1,5 @@
 //! Decides what of a worker's stream is passed on through its filter, and what is Python's to read. Pure.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
 use super::chunk::{Beginning, Chunk};
@@ -8,13 +7,12 @@ use super::ending;
 use super::event::{Part, is_last, may_be_error};
 use super::filter::SharedFilter;
 use super::splitter::{Splitter, TooLarge};
+use super::trail::{RecordRoom, Trail, is_part};
 
 /// How the end of a choice shows itself.
 static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 /// How an engine gives an answer up.
 static ABORTED: Part = Part::new(b"\"finish_reason\":\"abort\"");
-/// How an event begins that is a part of a record (`cachefleet_core.engine.answer_replay`).
-const RECORD: &[u8] = b": cachefleet.replay ";
 
 /// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
 #[must_use]
@@ -50,44 +48,6 @@ pub struct Notes {
     pub trail: Trail,
 }
 
-/// What of a recorded stream has been passed on.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Passed {
-    pub events: u64,
-    /// Of all of them, whatever their order.
-    pub digest: u64,
-}
-
-/// The record of a stream, and what has been passed on of it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Trail {
-    /// The parts of the record, one a line.
-    pub record: Vec<u8>,
-    pub passed: Passed,
-}
-
-impl Trail {
-    fn note(&mut self, event: &[u8]) {
-        match event.strip_prefix(RECORD) {
-            Some(part) => {
-                self.record.extend_from_slice(part.trim_ascii());
-                self.record.push(b'\n');
-            }
-            None => self.passed.add(event),
-        }
-    }
-}
-
-impl Passed {
-    /// Adds an event.
-    pub fn add(&mut self, event: &[u8]) {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(event);
-        self.events += 1;
-        self.digest = self.digest.wrapping_add(hasher.finish());
-    }
-}
-
 /// What comes of the bytes of one read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -105,6 +65,8 @@ pub struct Passing {
     /// Its first events are yet to be taken, and are there.
     first: bool,
     notes: Notes,
+    /// What its record may take; None where none is noted.
+    room: Option<RecordRoom>,
     chunk: Chunk,
     events: Vec<Range<usize>>,
 }
@@ -113,8 +75,14 @@ impl Passing {
     /// Begins with the first bytes of an event.
     #[must_use]
     pub fn new(begun: Vec<u8>, limit: usize, filter: SharedFilter, passes: Passes) -> Self {
-        let (notes, chunk) = (Notes::default(), Chunk::default());
-        Self { splitter: Splitter::new(limit, begun), filter, passes, first: false, notes, chunk, events: Vec::new() }
+        let (splitter, notes, chunk) = (Splitter::new(limit, begun), Notes::default(), Chunk::default());
+        Self { splitter, filter, passes, first: false, notes, room: None, chunk, events: Vec::new() }
+    }
+
+    /// With a record that takes no more than there is `room` for.
+    #[must_use]
+    pub fn recording(self, room: RecordRoom) -> Self {
+        Self { passes: Passes::Recorded, room: Some(room), ..self }
     }
 
     /// Begins with a stream's first events (see `begins`), which are to be taken at once.
@@ -155,7 +123,7 @@ impl Passing {
         self.splitter.split(&mut self.events)?;
         let Some(end) = self.events.last().map(|event| event.end) else { return Ok(Taken::default()) };
         let before = (self.notes.ids.len(), self.notes.text.len());
-        let trail = (self.notes.trail.record.len(), self.notes.trail.passed);
+        let trail = self.notes.trail.mark();
         let mut passed = (0..self.events.len()).find(|number| !self.read(*number)).unwrap_or(self.events.len());
         if std::mem::take(&mut self.first) && self.passes == Passes::Ordinary {
             self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
@@ -165,14 +133,16 @@ impl Passing {
             passed = 0;
             self.notes.ids.truncate(before.0);
             self.notes.text.truncate(before.1);
-            self.notes.trail.record.truncate(trail.0);
-            self.notes.trail.passed = trail.1;
+            self.notes.trail.go_back(trail);
+        }
+        if let Some(room) = &mut self.room {
+            self.notes.trail.keep_within(room);
         }
         let (passed, handed) = self.events.split_at(passed);
         let recorded = self.passes == Passes::Recorded;
         let events = passed.iter().map(|event| &all[event.clone()]);
         let taken = Taken {
-            passed: self.filter.feed(events.filter(|event| !(recorded && event.starts_with(RECORD)))),
+            passed: self.filter.feed(events.filter(|event| !(recorded && is_part(event)))),
             handed: handed.iter().map(|event| all[event.clone()].to_vec()).collect(),
         };
         self.splitter.forget(end);
@@ -256,7 +226,10 @@ impl Passing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::filter::{Rules, StreamFilter};
+    use super::super::trail::{KeptBytes, Passed, Unkept};
     use super::*;
 
     fn filter() -> SharedFilter {
@@ -403,7 +376,11 @@ mod tests {
     #[test]
     fn a_record_is_noted_and_not_passed_on() {
         let part = |line: &str| format!(": cachefleet.replay {line}\n\n");
-        let recorded = || Passing::new(Vec::new(), 500, filter(), Passes::Recorded);
+        let kept = Arc::new(KeptBytes::new(18));
+        let recorded = || {
+            let room = RecordRoom::new(Arc::clone(&kept), 18);
+            Passing::new(Vec::new(), 500, filter(), Passes::Most).recording(room)
+        };
         let mut passing = recorded();
         let stream = part("{\"ids\":[1]}") + &said("a", 1) + ": ping\n\n" + &part("[2,3]") + "data: [DONE]\n\n";
         passing.bytes().extend_from_slice(stream.as_bytes());
@@ -415,7 +392,12 @@ mod tests {
         for event in [said("a", 1), ": ping\n\n".into()] {
             passed.add(event.as_bytes());
         }
-        assert_eq!(trail, Trail { record: b"{\"ids\":[1]}\n[2,3]\n".to_vec(), passed });
+        assert_eq!(trail, Trail { record: b"{\"ids\":[1]}\n[2,3]\n".to_vec(), passed, unkept: None });
+        let mut passing = recorded();
+        passing.bytes().extend_from_slice((part("\"0123456789abcdef\"") + &said("a", 1)).as_bytes());
+        assert_eq!(String::from_utf8(passing.take().unwrap().passed).unwrap(), cut("a"));
+        let told = passing.into_rest().1.trail;
+        assert_eq!((told.record.len(), told.unkept, kept.held()), (0, Some(Unkept::TooLong), 0));
         let mut passing = recorded();
         passing.bytes().extend_from_slice((part("[4]") + &said("b", 4) + "data: {\"error\":{}}\n\n").as_bytes());
         assert_eq!(passing.take().unwrap().handed.len(), 3);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use super::Presence;
@@ -36,9 +36,12 @@ pub struct AnswerBody {
 
 enum Kind {
     Whole(Option<Bytes>),
-    Stream(ReplyBody, Option<Presence>),
+    Stream(ReplyBody, Option<Presence>, Left),
     Passed(Incoming),
 }
+
+/// Bytes of a stream that its client is yet to be sent; None where its head does not tell.
+type Left = Option<u64>;
 
 /// A request under way; notes at its end that it was answered.
 pub struct Over(Arc<Connection>);
@@ -71,14 +74,33 @@ impl Answer {
         Self { status, headers, body: AnswerKind::Whole(Bytes::from_static(text.as_bytes())) }
     }
 
+    /// The response to HEAD: the client is sent nothing of a stream.
+    pub fn head_alone(self, over: Over, presence: Option<Presence>, last: bool) -> Response<AnswerBody> {
+        self.responds(over, presence, last, |_| Some(0))
+    }
+
     /// The response to send; `last` where the connection ends with it.
     pub fn response(self, over: Over, presence: Option<Presence>, last: bool) -> Response<AnswerBody> {
+        self.responds(over, presence, last, Self::length)
+    }
+
+    fn responds(
+        self,
+        over: Over,
+        mut presence: Option<Presence>,
+        last: bool,
+        length: impl Fn(&Self) -> Left,
+    ) -> Response<AnswerBody> {
+        let left = length(&self);
         let kind = match self.body {
             AnswerKind::Whole(body) => {
                 presence.inspect(Presence::settle);
                 Kind::Whole(Some(body).filter(|body| !body.is_empty()))
             }
-            AnswerKind::Stream(body) => Kind::Stream(body, presence),
+            AnswerKind::Stream(body) => {
+                settle_whole(&body, &mut presence, left);
+                Kind::Stream(body, presence, left)
+            }
         };
         let mut response = Response::new(AnswerBody { kind, _over: over });
         *response.status_mut() = self.status;
@@ -90,6 +112,22 @@ impl Answer {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+
+    /// How long its head says that it is.
+    fn length(&self) -> Left {
+        if self.status == StatusCode::NO_CONTENT {
+            return Some(0);
+        }
+        self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    }
+}
+
+/// Settles a stream of which its client is sent no more.
+fn settle_whole(body: &ReplyBody, presence: &mut Option<Presence>, left: Left) {
+    if left == Some(0) {
+        body.fill();
+        presence.take().inspect(Presence::settle);
     }
 }
 
@@ -108,10 +146,17 @@ impl Body for AnswerBody {
         match &mut self.kind {
             Kind::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
             Kind::Passed(body) => Pin::new(body).poll_frame(context).map_err(Broken::from),
-            Kind::Stream(body, presence) => {
-                let polled = Pin::new(body).poll_frame(context);
-                if matches!(polled, Poll::Ready(None)) {
-                    presence.take().inspect(Presence::settle);
+            Kind::Stream(.., Some(0)) => Poll::Ready(None),
+            Kind::Stream(body, presence, left) => {
+                let polled = Pin::new(&mut *body).poll_frame(context);
+                match &polled {
+                    Poll::Ready(None) => drop(presence.take().inspect(Presence::settle)),
+                    Poll::Ready(Some(Ok(frame))) => {
+                        let sent = frame.data_ref().map_or(0, |data| data.len() as u64);
+                        *left = left.map(|left| left.saturating_sub(sent));
+                        settle_whole(body, presence, *left);
+                    }
+                    _ => (),
                 }
                 polled.map_err(Broken::from)
             }
@@ -121,7 +166,7 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole(body) => body.is_none(),
-            Kind::Stream(..) => false,
+            Kind::Stream(_, _, left) => *left == Some(0),
             Kind::Passed(body) => body.is_end_stream(),
         }
     }
@@ -129,7 +174,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
-            Kind::Stream(body, _) => body.size_hint(),
+            Kind::Stream(body, ..) => body.size_hint(),
             Kind::Passed(body) => body.size_hint(),
         }
     }

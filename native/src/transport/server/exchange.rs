@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -128,6 +128,7 @@ async fn answered(
     }
     let (head, body) = request.into_parts();
     let (body, mut rest) = begin(&head.headers, body).await?;
+    let respond = if head.method == Method::HEAD { Answer::head_alone } else { Answer::response };
     let may_be_long = alone && rest.is_none() && long_answer::may_be_asked(&head);
     let presence = Presence::new(Arc::clone(shared));
     let (answer, mut answering) = oneshot::channel();
@@ -148,7 +149,7 @@ async fn answered(
         () = feed(&mut rest, &*shared.app) => unreachable!("feeding goes on for ever"),
     };
     let last = alone && (answer.is_err() || rest.is_some() || shared.stage() != Stage::Open);
-    let response = answer.unwrap_or_else(|_| failed()).response(over, Some(presence), last);
+    let response = respond(answer.unwrap_or_else(|_| failed()), over, Some(presence), last);
     if may_be_long && long_answer::is_plain(&response) {
         *connection.handed() = Some(response);
         pending::<()>().await; // this ends with all that hyper holds for the connection

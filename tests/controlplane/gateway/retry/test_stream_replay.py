@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import pytest
+from cachefleet_native import KeptBytes, event_digest
 
 from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
-from cachefleet_controlplane.gateway.retry import stalled_attempts, stream_replay
-from cachefleet_controlplane.gateway.retry.stream_replay import KeptBodies, StreamReplay
-from cachefleet_core.engine.answer_replay import COMMENT, HEADER, Part, ReplayAsk, Unrecorded, comment
+from cachefleet_controlplane.gateway.retry import gateway_context, stalled_attempts, stream_replay
+from cachefleet_controlplane.gateway.retry.stream_replay import StreamReplay
+from cachefleet_controlplane.gateway.send.worker_call import Trail
+from cachefleet_core.engine.answer_replay import COMMENT, HEADER, Part, ReplayAsk, Unrecorded, comment, part_of
 from cachefleet_core.index_contract import RenderProfile
 from cachefleet_core.report_frames import Capability, Phase
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front
@@ -183,6 +185,21 @@ async def test_another_worker_that_cannot_make_it_again_is_passed_by(gate: Front
     assert outcomes(gate) == [("cut_off", ""), ("unfit", Unresumed.NOT_REPLAYED)]
 
 
+@pytest.mark.parametrize("limit", [10, 400], ids=["body", "record"])
+async def test_where_too_much_is_kept_of_streams_nobody_goes_on_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, cut: Cut, limit: int
+) -> None:
+    monkeypatch.setattr(gateway_context, "MAX_KEPT_BYTES", limit)
+    path, body = "/v1/messages", MESSAGE | {"stream": True, "max_tokens": 60}
+    async with slow_engine() as one, slow_engine() as two, front([one, two]) as gate:
+        for number in range(2):
+            gate.report(number, said=PARSED)
+        cut(40)
+        _, _, stream = await gate.settled(path, body)
+        assert b"error" in stream
+        assert outcomes(gate) == [("lost", Unresumed.NO_ROOM)]
+
+
 def part(ids: list[int], **told: Any) -> bytes:
     return comment(Part(ids=ids, **told))
 
@@ -191,8 +208,8 @@ def event(text: str) -> bytes:
     return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
 
 
-def followed(kept: KeptBodies | None = None) -> StreamReplay:
-    return StreamReplay(ReplayAsk("d1", 12), kept or KeptBodies())
+def followed(kept: KeptBytes | None = None) -> StreamReplay:
+    return StreamReplay(ReplayAsk("d1", 12), kept or KeptBytes(1 << 20))
 
 
 class TestFollowing:
@@ -254,9 +271,51 @@ class TestFollowing:
         for number in range(10):
             replay.feed(part([number], prompt="p" if not number else ""))
         assert (replay.why, replay.survives) == (Unresumed.TOO_LONG, False)
-        kept = KeptBodies(limit=10)
+        assert replay.kept.held == 0
+        kept = KeptBytes(10)
         one, other = followed(kept), followed(kept)
         assert one.keep(b"12345678") == b"12345678"
         assert (other.keep(b"123"), other.why) == (b"", Unresumed.NO_ROOM)
         one.close()
         assert followed(kept).keep(b"123") == b"123"
+
+    def test_all_records_share_a_bound_with_bodies(self) -> None:
+        kept = KeptBytes(20)
+        one, other = followed(kept), followed(kept)
+        assert one.keep(b"12345678")
+        for number in range(2):
+            one.feed(part([number]))
+        other.feed(part([1]))
+        assert (kept.held, one.why, other.why) == (20, "", "")
+        other.feed(part([2]))
+        assert (kept.held, other.why, other.survives) == (16, Unresumed.NO_ROOM, False)
+        assert other.feed(event("a")) == [event("a")]
+        one.feed(part([3]))
+        assert (kept.held, one.why) == (20, "")
+        one.close()
+        assert kept.held == 0
+
+    @pytest.mark.parametrize("why", ["", Unresumed.NO_ROOM])
+    def test_what_native_code_has_noted_goes_behind_it(self, why: str) -> None:
+        replay = followed()
+        replay.feed(part([1], prompt="p"))
+        replay.feed(event("a"))
+        told = Trail(b"" if why else b"[2]\n[3]\n", 2, sum(event_digest(event(each)) for each in "bc"), why)
+        replay.trail(told)
+        assert (replay.why, replay.parts, replay.survives) == (why, 1 if why else 3, not why)
+        replay.again()
+        if not why:
+            assert replay.record.splitlines()[1:] == [b"[2]", b"[3]"]
+            assert [replay.feed(event(each)) for each in "abcd"] == [[], [], [], [event("d")]]
+            assert not replay.lost
+        replay.close()
+        assert replay.kept.held == 0
+
+    def test_what_it_notes_after_a_stream_was_made_again_is_counted_once(self) -> None:
+        replay = followed()
+        replay.feed(part([1], prompt="p"))
+        replay.again()
+        replay.trail(Trail(part_of(part([1], prompt="p")) + b"\n[2]\n"))
+        assert (replay.parts, replay.record.count(b"\n")) == (2, 2)
+        replay.trail(Trail(b'{"off":"rounds"}\n'))
+        assert replay.why == Unrecorded.ROUNDS
