@@ -1,4 +1,4 @@
-"""The gateway's OpenAPI document: ``GET /openapi.json``.
+"""The gateway's OpenAPI document: ``GET /openapi.json``; what is served by choice is added to it.
 
 ``tests/controlplane/admin/test_schema_cases.py`` checks the gateway against it.
 """
@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
-from cachefleet_controlplane.gateway.health import HEALTH_PATHS, VERSION_PATH
+from cachefleet_controlplane.gateway.health import HEALTH_PATHS, VERSION_PATH, Handler
 from cachefleet_controlplane.gateway.openapi_schemas import ANSWERS, ERRORS, REQUESTS, TEXT, Schema, listed, ref
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
@@ -26,6 +25,9 @@ _ABOUT: Final = (
 _EVENTS: Final = "text/event-stream"
 _JSON: Final = "application/json"
 _FORM: Final = "multipart/form-data"
+_BYTES: Final = "application/octet-stream"
+BYTES: Final = "bytes"
+"""An answer that is the content of a file."""
 _EVENT: Final = listed(data=TEXT) | {"description": "Where `stream` is true: one of the API's own events."}
 
 UPGRADE_REQUIRED: Final = 426
@@ -36,6 +38,7 @@ _STATUSES: Final[Mapping[int, str]] = {
     404: "No such model, or nothing of that name.",
     405: "The path takes other methods: see `Allow`.",
     408: "The body did not arrive in time.",
+    409: "It is in use.",
     412: "`Prefer: if-available`, and nothing of the prompt is cached.",
     413: "The body is too large.",
     415: "The body is compressed in a way that is not understood.",
@@ -49,7 +52,7 @@ _STATUSES: Final[Mapping[int, str]] = {
 }
 _UPGRADED: Final = (401, 403, 404, 405, UPGRADE_REQUIRED, 503)
 """Statuses in place of the upgrade to a WebSocket."""
-_LOCAL: Final = (400, 401, 403, 404, 405, 503)
+LOCAL: Final = (400, 401, 403, 404, 405, 503)
 """Statuses of operations that ask no worker."""
 _OPEN: Final = (405, 503)
 """Statuses of operations that need no API key."""
@@ -63,13 +66,13 @@ _LATER: Final = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Operation:
+class Operation:
     """One method of one path."""
 
     path: str
     summary: str
     answer: str
-    """"" where the answer is the upgrade to a WebSocket."""
+    """"" where the answer is the upgrade to a WebSocket, BYTES where it is what a file holds."""
     method: str = "post"
     takes: str = ""
     form: bool = False
@@ -79,24 +82,34 @@ class _Operation:
     """Its answers have the headers of a decision."""
     parameters: tuple[str, ...] = ()
     """Names in the path."""
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    """What may be asked in the query, by name."""
     open: bool = False
     """It needs no API key."""
-    statuses: tuple[int, ...] = tuple(status for status in _STATUSES if status != UPGRADE_REQUIRED)
+    statuses: tuple[int, ...] = tuple(status for status in _STATUSES if status not in {409, UPGRADE_REQUIRED})
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Operations that are served by choice, and the schemas of their bodies and answers."""
+
+    operations: tuple[Operation, ...]
+    schemas: Mapping[str, Schema]
 
 
 _OPERATIONS: Final = (
-    _Operation(path=Endpoint.CHAT, summary="Answer a chat", takes="ChatRequest", answer="Chat", streams=True),
-    _Operation(
+    Operation(path=Endpoint.CHAT, summary="Answer a chat", takes="ChatRequest", answer="Chat", streams=True),
+    Operation(
         path=Endpoint.COMPLETIONS,
         summary="Continue a prompt",
         takes="CompletionRequest",
         answer="Completion",
         streams=True,
     ),
-    _Operation(
+    Operation(
         path=Endpoint.RESPONSES, summary="Make a response", takes="ResponseRequest", answer="Response", streams=True
     ),
-    _Operation(
+    Operation(
         path=Endpoint.RESPONSES,
         method="get",
         summary="Connect by WebSocket, and make responses with `response.create`",
@@ -104,46 +117,46 @@ _OPERATIONS: Final = (
         decided=False,
         statuses=_UPGRADED,
     ),
-    _Operation(
+    Operation(
         path=Endpoint.MESSAGES, summary="Answer a message", takes="MessageRequest", answer="Message", streams=True
     ),
-    _Operation(
+    Operation(
         path=Endpoint.COUNT_TOKENS, summary="Count a message's tokens", takes="CountRequest", answer="TokenCount"
     ),
-    _Operation(path=Endpoint.EMBEDDINGS, summary="Embed texts", takes="EmbeddingRequest", answer="Embeddings"),
-    _Operation(path=Endpoint.RERANK, summary="Order documents for a query", takes="RerankRequest", answer="Ranks"),
-    _Operation(path=Endpoint.SCORE, summary="Score pairs of texts", takes="ScoreRequest", answer="Embeddings"),
-    _Operation(path=Endpoint.CLASSIFY, summary="Classify texts", takes="PoolingRequest", answer="Embeddings"),
-    _Operation(path=Endpoint.POOLING, summary="States of texts", takes="PoolingRequest", answer="Embeddings"),
-    _Operation(path=Endpoint.TOKENIZE, summary="Token ids of a text", takes="TokenizeRequest", answer="Tokens"),
-    _Operation(path=Endpoint.DETOKENIZE, summary="The text of token ids", takes="DetokenizeRequest", answer="Text"),
+    Operation(path=Endpoint.EMBEDDINGS, summary="Embed texts", takes="EmbeddingRequest", answer="Embeddings"),
+    Operation(path=Endpoint.RERANK, summary="Order documents for a query", takes="RerankRequest", answer="Ranks"),
+    Operation(path=Endpoint.SCORE, summary="Score pairs of texts", takes="ScoreRequest", answer="Embeddings"),
+    Operation(path=Endpoint.CLASSIFY, summary="Classify texts", takes="PoolingRequest", answer="Embeddings"),
+    Operation(path=Endpoint.POOLING, summary="States of texts", takes="PoolingRequest", answer="Embeddings"),
+    Operation(path=Endpoint.TOKENIZE, summary="Token ids of a text", takes="TokenizeRequest", answer="Tokens"),
+    Operation(path=Endpoint.DETOKENIZE, summary="The text of token ids", takes="DetokenizeRequest", answer="Text"),
     *(
-        _Operation(path=path, summary=summary, takes="SpeechRequest", form=True, answer="Heard", streams=True)
+        Operation(path=path, summary=summary, takes="SpeechRequest", form=True, answer="Heard", streams=True)
         for path, summary in (
             (Endpoint.TRANSCRIPTIONS, "Write down what is said"),
             (Endpoint.TRANSLATIONS, "Write down in English what is said"),
         )
     ),
-    _Operation(path="/v1/route", summary="Decide, and send nothing", takes="RouteRequest", answer="Decision"),
-    _Operation(path="/v1/models", method="get", summary="All models", answer="Models", decided=False, statuses=_LOCAL),
-    _Operation(
+    Operation(path="/v1/route", summary="Decide, and send nothing", takes="RouteRequest", answer="Decision"),
+    Operation(path="/v1/models", method="get", summary="All models", answer="Models", decided=False, statuses=LOCAL),
+    Operation(
         path="/v1/models/{model}",
         method="get",
         summary="One model",
         answer="Model",
         decided=False,
         parameters=("model",),
-        statuses=_LOCAL,
+        statuses=LOCAL,
     ),
     *(
-        _Operation(
+        Operation(
             path=f"/v1/responses/{{response_id}}{below}",
             method=method,
             summary=summary,
             answer=answer,
             decided=False,
             parameters=("response_id",),
-            statuses=_LOCAL,
+            statuses=LOCAL,
         )
         for below, method, summary, answer in (
             ("", "get", "A stored response", "Response"),
@@ -152,22 +165,22 @@ _OPERATIONS: Final = (
             ("/cancel", "post", "Refused: there are no background responses to cancel", "Response"),
         )
     ),
-    _Operation(
+    Operation(
         path="/v1/responses/input_tokens",
         summary="Count the tokens of a response's input",
         takes="ResponseRequest",
         answer="InputTokens",
         decided=False,
     ),
-    _Operation(
+    Operation(
         path="/v1/responses/compact",
         summary="Refused: conversations are not compacted",
         answer="Response",
         decided=False,
-        statuses=_LOCAL,
+        statuses=LOCAL,
     ),
     *(
-        _Operation(path=path, method="get", summary=summary, answer=answer, decided=False, statuses=_OPEN, open=True)
+        Operation(path=path, method="get", summary=summary, answer=answer, decided=False, statuses=_OPEN, open=True)
         for path, summary, answer in (
             *((path, "Whether to send requests here", "Health") for path in HEALTH_PATHS),
             (VERSION_PATH, "Cachefleet's version", "Version"),
@@ -176,27 +189,36 @@ _OPERATIONS: Final = (
 )
 
 
-@cache
-def document() -> bytes:
-    """Return the whole document as JSON; built once."""
+def document(*chapters: Chapter) -> bytes:
+    """Return the whole document as JSON, with what is served by choice."""
     paths: dict[str, dict[str, Any]] = {}
-    for operation in _OPERATIONS:
+    schemas: dict[str, Schema] = {**REQUESTS, **ANSWERS, **ERRORS}
+    for chapter in chapters:
+        schemas |= chapter.schemas
+    for operation in (*_OPERATIONS, *(one for chapter in chapters for one in chapter.operations)):
         paths.setdefault(str(operation.path), {})[operation.method] = _told(operation)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
             "info": {"title": "Cachefleet gateway", "version": "v1", "description": _ABOUT},
             "paths": paths,
-            "components": {"schemas": {**REQUESTS, **ANSWERS, **ERRORS}, "securitySchemes": _SCHEMES},
+            "components": {"schemas": schemas, "securitySchemes": _SCHEMES},
             # With no keys configured nobody needs one.
             "security": [{}, *({name: []} for name in _SCHEMES)],
         }
     )
 
 
-async def serve_document(_: Scope, __: Receive, reply: Reply) -> None:
-    """Answer with the document; an ASGI handler."""
-    await reply.whole(200, [JSON], document())
+def serves_document(*chapters: Chapter) -> Handler:
+    """Return the ASGI handler that answers with the document; it is built for the first who asks."""
+    built = list[bytes]()
+
+    async def serve(_: Scope, __: Receive, reply: Reply) -> None:
+        if not built:
+            built.append(document(*chapters))
+        await reply.whole(200, [JSON], built[0])
+
+    return serve
 
 
 _SCHEMES: Final[Mapping[str, Schema]] = {
@@ -205,37 +227,39 @@ _SCHEMES: Final[Mapping[str, Schema]] = {
 }
 
 
-def _told(operation: _Operation) -> dict[str, Any]:
+def _told(operation: Operation) -> dict[str, Any]:
     told: dict[str, Any] = {"summary": operation.summary, "responses": _responses(operation)}
     if operation.open:
         told["security"] = []
     if operation.takes:
         kind = _FORM if operation.form else _JSON
         told["requestBody"] = {"required": True, "content": {kind: {"schema": ref(operation.takes)}}}
-    if operation.parameters:
-        told["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
-            for name in operation.parameters
-        ]
+    named = [
+        {"name": name, "in": "path", "required": True, "schema": TEXT | {"minLength": 1}}
+        for name in operation.parameters
+    ]
+    asked = [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
+    if named or asked:
+        told["parameters"] = [*named, *asked]
     return told
 
 
-def _responses(operation: _Operation) -> dict[str, Any]:
+def _responses(operation: Operation) -> dict[str, Any]:
     errors = {str(status): _error(operation, status) for status in operation.statuses}
     return _answers(operation) | errors
 
 
-def _answers(operation: _Operation) -> dict[str, Any]:
+def _answers(operation: Operation) -> dict[str, Any]:
     if not operation.answer:
         return {"101": {"description": "A WebSocket: a JSON text for each event."}}
-    content = _json(ref(operation.answer))
+    content = {_BYTES: {"schema": {}}} if operation.answer == BYTES else _json(ref(operation.answer))
     if operation.streams:
         content[_EVENTS] = {"schema": _EVENT}
     headers = _headers(_HEADERS) if operation.decided else {}
     return {"200": {"description": "The answer.", "content": content, "headers": headers}}
 
 
-def _error(operation: _Operation, status: int) -> dict[str, Any]:
+def _error(operation: Operation, status: int) -> dict[str, Any]:
     anthropic = operation.path.startswith(ANTHROPIC_PATH)
     headers = _headers(["retry-after"]) if status in _LATER else {}
     shape = ref("AnthropicError" if anthropic else "Error")

@@ -9,12 +9,13 @@ from typing import Final
 from cachefleet_controlplane.gateway.admit.model_lookup import listed_model
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request, allowed_models
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
+from cachefleet_controlplane.gateway.batches.batch_openapi import BATCHES_CHAPTER
 from cachefleet_controlplane.gateway.batches.batch_routes import batch_handlers
 from cachefleet_controlplane.gateway.converse.retention import allowance
 from cachefleet_controlplane.gateway.health import Handler, Health
 from cachefleet_controlplane.gateway.layers import GatewayParts, Layers
 from cachefleet_controlplane.gateway.model_cards import MODELS_PATH, ModelListing
-from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serve_document
+from cachefleet_controlplane.gateway.openapi import OPENAPI_PATH, serves_document
 from cachefleet_controlplane.gateway.request.decision_trace import TRACE, DecisionTrace
 from cachefleet_controlplane.gateway.request.request import NO_MODEL, UNREAD, Arrival, Layer, Request
 from cachefleet_controlplane.gateway.response_resources import (
@@ -52,7 +53,7 @@ class Routes:
             ),
             INPUT_TOKENS_PATH: {"POST": partial(self._answer, stack.count)},
             COMPACT_PATH: {"POST": refuse_compaction},
-            OPENAPI_PATH: {"GET": serve_document},
+            OPENAPI_PATH: {"GET": serves_document(*(() if parts.batches is None else (BATCHES_CHAPTER,)))},
             **Health(ready).routes(),
         }
         self._kept = () if parts.batches is None else batch_handlers(parts.batches(stack.bodies))

@@ -15,7 +15,7 @@ import msgspec
 import requests
 import schemathesis
 from aiohttp import web
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
@@ -102,14 +102,14 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Served]:
-    """A control plane over SQLite in front of one engine, in a loop of its own."""
+def served(folder: Path, **changes: Any) -> Iterator[Served]:
+    """A control plane over SQLite in front of one engine, in a loop of its own; ``changes`` are of its settings."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     stack = AsyncExitStack()
     try:
-        yield asyncio.run_coroutine_threadsafe(_serve(folder, stack), loop).result(_SECONDS)
+        yield asyncio.run_coroutine_threadsafe(_serve(folder, stack, changes), loop).result(_SECONDS)
     finally:
         try:
             asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(_SECONDS)
@@ -119,10 +119,10 @@ def served(folder: Path) -> Iterator[Served]:
             loop.close()
 
 
-async def _serve(folder: Path, stack: AsyncExitStack) -> Served:
+async def _serve(folder: Path, stack: AsyncExitStack, changes: dict[str, Any]) -> Served:
     engine = Validating(model=MODEL, api_key=WORKER_KEY, block_size=16, natural_tokens=6, plugin=True, **SERVING)
     worker = await stack.enter_async_context(engine)
-    told = plane_settings(folder, worker, {"gateway": 0, "internal": 0})
+    told = plane_settings(folder, worker, {"gateway": 0, "internal": 0}, **changes)
     plane = await stack.enter_async_context(ControlPlane(told, BOUNDS))
     addresses = []
     for server in servers(plane, told):
@@ -157,9 +157,17 @@ class Run:
 
 
 def run_cases(
-    document: Mapping[str, Any], base_url: str, *, count: int, hints: Mapping[str, list[str]], token: str = ""
+    document: Mapping[str, Any],
+    base_url: str,
+    *,
+    count: int,
+    hints: Mapping[str, list[str]],
+    token: str = "",
+    chosen_by: int | None = None,
 ) -> Run:
-    """Send ``count`` cases, the same in every run. ``hints`` are values that exist, by name of parameter or member."""
+    """Send ``count`` cases, the same in every run, unless another number has chosen them. ``hints`` are values that
+    exist, by name of parameter or member.
+    """
     schema = schemathesis.openapi.from_dict(_hinted(document, hints))
     operations = [_sound(found) for found in schema.get_all_operations()]
     strategies = [operation.as_strategy(generation_mode=mode) for operation in operations for mode in _MODES]
@@ -168,7 +176,7 @@ def run_cases(
 
     @settings(
         max_examples=count,
-        derandomize=True,
+        derandomize=chosen_by is None,
         database=None,
         deadline=None,
         phases=[Phase.generate],
@@ -187,7 +195,7 @@ def run_cases(
         run.judge(case, session.request(**request, timeout=_SECONDS))
 
     with session:
-        send()
+        (send if chosen_by is None else seed(chosen_by)(send))()
     return run
 
 

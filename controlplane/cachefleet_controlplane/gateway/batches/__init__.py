@@ -4,6 +4,7 @@ batch_status      the states of a batch, as a table
 batch_metrics     how many batches there are, and what became of their lines
 batch_object      the record of a batch, as clients see it; bounds
 batch_lines       lines of an input file: what is wrong with one, which are alike; lines of output files
+batch_openapi     both in the OpenAPI document
 batch_repository  batches and their lines in SQL; the lease of who runs one
 batch_routes      handlers of /v1/batches and what is below it
 batch_store       calls of the repository from the event loop

@@ -15,6 +15,8 @@ from cachefleet_controlplane.wire.json_bounds import JsonBounds
 
 MAX_CUSTOM_ID: Final = 512
 """Characters."""
+MAX_MODEL: Final = 512
+"""Characters, as the database has room for."""
 _LEVELS: Final = (64, 256, 1024, 4096, 16_384, 65_536)
 """Bytes of prompts by which lines are ordered: alike to the first, then to the second, and so on."""
 _DIGEST_BYTES: Final = 8
@@ -96,6 +98,8 @@ def check_line(raw: bytes, endpoint: str, secret: bytes) -> CheckedLine:
     if body.stream or body.background:
         wrong = "stream" if body.stream else "background"
         raise LineError("invalid_request", f"`{wrong}` must not be true in a batch.", f"body.{wrong}")
+    if len(body.model) > MAX_MODEL or "\0" in body.model:
+        raise LineError("invalid_request", f"`model` has {MAX_MODEL} characters at most, and no NUL.", "body.model")
     return CheckedLine(line.custom_id, body.model, prompt_order(body.begin(), secret))
 
 

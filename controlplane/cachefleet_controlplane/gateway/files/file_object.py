@@ -14,6 +14,8 @@ MIB: Final = 1024 * 1024
 DAY: Final = 86_400
 PART_BYTES: Final = 256 * 1024
 """Of a file's content in each part but the last."""
+MAX_ID: Final = 64
+"""Characters of an id."""
 MAX_NAME: Final = 255
 """Characters of a file's name that are kept."""
 
@@ -80,6 +82,16 @@ class KeptFile(Struct, frozen=True, kw_only=True):
             "status": self.status,
             "status_details": None,
         }
+
+
+def is_object_id(given: str) -> bool:
+    """Whether it can be the id of a file or batch; PostgreSQL takes no text with a NUL."""
+    return given.isascii() and given.isprintable() and len(given) <= MAX_ID
+
+
+def kept_name(given: str) -> str:
+    """Return the name that a file is kept by: without NULs, which PostgreSQL does not take."""
+    return given.replace("\0", "")[:MAX_NAME]
 
 
 def new_file_id() -> str:

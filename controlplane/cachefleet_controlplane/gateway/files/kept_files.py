@@ -11,6 +11,8 @@ from cachefleet_controlplane.gateway.files.file_object import (
     FileBounds,
     FileStatus,
     KeptFile,
+    Purpose,
+    is_object_id,
     new_file_id,
 )
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
@@ -70,13 +72,16 @@ class KeptFiles:
     async def file(self, tenant: TenantId, file: str) -> KeptFile:
         """Return a tenant's file. ApiError 404, 503."""
         now = self._wall_clock()
-        found = await self._ask("file", lambda store: store.file(tenant, file, now=now))
+        known = is_object_id(file)
+        found = await self._ask("file", lambda store: store.file(tenant, file, now=now)) if known else None
         if found is None:
             raise no_such_file(file)
         return found
 
     async def page(self, tenant: TenantId, asked: ListQuery, *, purpose: str) -> dict[str, Any]:
         """Return a page of OpenAI's list of a tenant's files. ApiError 400, 503."""
+        if purpose and purpose not in set(Purpose):
+            return listed([], more=False)
         now = self._wall_clock()
         found = await self._ask("list", lambda store: store.page(tenant, asked, purpose=purpose, now=now))
         if found is None:

@@ -8,12 +8,13 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct
 
+from cachefleet_controlplane.gateway.files.file_object import is_object_id
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import Scope
 
 MAX_QUERY: Final = 1024
 """Bytes of a query that are read."""
-_ORDERS: Final = ("asc", "desc")
+ORDERS: Final = ("asc", "desc")
 
 
 class ListQuery(Struct, frozen=True):
@@ -32,9 +33,12 @@ def list_query(scope: Scope, *, page: int, most: int) -> ListQuery:
     found = parse_qs(scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
     given = {name: values[-1] for name, values in found.items()}
     order = given.get("order", "desc")
-    if order not in _ORDERS:
+    if order not in ORDERS:
         raise ApiError(400, "`order` must be `asc` or `desc`.", param="order")
-    return ListQuery(given.get("after", ""), _limit(given.get("limit", str(page)), most), order == "asc", given)
+    after = given.get("after", "")
+    if after and not is_object_id(after):
+        raise ApiError(400, "`after` must be the id of an item of the list.", param="after")
+    return ListQuery(after, _limit(given.get("limit", str(page)), most), order == "asc", given)
 
 
 def _limit(given: str, most: int) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
+from cachefleet_controlplane.gateway.files.file_object import is_object_id
+from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Reply, Scope
 from cachefleet_core.tenancy import TenantId
 
@@ -18,9 +20,12 @@ def tenant_of(scope: Scope) -> TenantId:
 
 
 def named_id(scope: Scope, path: str) -> str:
-    """Return the id of the object that a request names below ``path``."""
+    """Return the id of the object that a request names below ``path``. ApiError 404 for what is no id."""
     asked: str = scope["path"]
-    return asked.removeprefix(f"{path}/").partition("/")[0]
+    named = asked.removeprefix(f"{path}/").partition("/")[0]
+    if not is_object_id(named):
+        raise ApiError(404, f"Nothing found with id '{named}'.", param="id")
+    return named
 
 
 async def tell(reply: Reply, told: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from cachefleet_controlplane.gateway.files.file_object import MAX_NAME, KeptFile, Purpose
+from cachefleet_controlplane.gateway.files.file_object import MAX_NAME, KeptFile, Purpose, kept_name
 from cachefleet_controlplane.gateway.files.kept_files import FileWriter, KeptFiles
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import BodyRefusedError, ClientGoneError, Receive, Scope
@@ -24,6 +24,7 @@ FILE: Final = "file"
 PURPOSE: Final = "purpose"
 ANCHOR: Final = "expires_after[anchor]"
 SECONDS: Final = "expires_after[seconds]"
+CREATED: Final = "created_at"
 LEAST_SECONDS: Final = 3600
 MOST_SECONDS: Final = 2_592_000
 """As OpenAI has them."""
@@ -79,7 +80,7 @@ class Upload:
         elif self._writer is not None:
             raise FormError("The form has more than one `file`.")
         else:
-            name = (head.filename or FILE)[:MAX_NAME]
+            name = kept_name(head.filename or FILE)
             self._writer = await self._files.begin(self._tenant, name, Purpose.BATCH)
 
     async def _write(self, content: bytes) -> None:
@@ -115,8 +116,8 @@ class Upload:
         """How long the client has the file kept."""
         if SECONDS not in self._fields and ANCHOR not in self._fields:
             return self._files.bounds.seconds
-        if self._fields.get(ANCHOR, "created_at") != "created_at":
-            raise ApiError(400, f"`{ANCHOR}` must be `created_at`.", param=ANCHOR)
+        if self._fields.get(ANCHOR, CREATED) != CREATED:
+            raise ApiError(400, f"`{ANCHOR}` must be `{CREATED}`.", param=ANCHOR)
         given = self._fields.get(SECONDS, "")
         seconds = int(given) if given.isascii() and given.isdigit() and len(given) <= len(str(MOST_SECONDS)) else 0
         if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
