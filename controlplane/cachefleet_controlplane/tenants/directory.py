@@ -103,6 +103,10 @@ class Directory:
         """Whether every request is the default tenant's."""
         return not self.keys and not self.required and self.closed is ClosedReason.NO
 
+    def budget_of(self, key: str) -> KeyRecord | None:
+        """The key of that id where it has limits of its own, ended or not; None where it has none, or is forgotten."""
+        return next((record for record in self.budgets.values() if record.id == key), None)
+
     @property
     def unread(self) -> bool:
         """Whether nobody is served because the store was never read."""

@@ -135,9 +135,9 @@ def batch_runner(
 
 
 def entering(admission: AdmissionMiddleware, batch: Batch) -> Enter:
-    """Return what admits the requests of a batch: as its tenant's, at the lowest priority."""
+    """Return what admits the requests of a batch: as its tenant's and its key's, at the lowest priority."""
     models = None if batch.models is None else AllowedModels(batch.models)
-    return lambda: admission.enter_as(batch.tenant, models=models)
+    return lambda: admission.enter_as(batch.tenant, models=models, key=batch.key)
 
 
 def most_lines(admission: AdmissionMiddleware, bounds: BatchBounds, batch: Batch) -> int:

@@ -259,11 +259,17 @@ class AdmissionMiddleware:
             load.asked.add(-1, self._clock())
 
     def enter_as(
-        self, name: TenantId, *, models: AllowedModels | None, priority: int = LOWEST_PRIORITY
+        self,
+        name: TenantId,
+        *,
+        models: AllowedModels | None,
+        key: str | None = None,
+        priority: int = LOWEST_PRIORITY,
     ) -> AdmittedRequest:
         """Admit a request that the gateway itself makes for a tenant, at a priority, within its limits.
 
-        ApiError 403, 404, 429, or 503 where tenants could not be read or were lost.
+        ``key`` is the id of an API key for which it is made: it counts against that one's budget, too. ApiError 403,
+        404, 429, or 503 where tenants could not be read or were lost.
         """
         directory = self._known.directory
         if directory.unread or directory.lost:
@@ -273,9 +279,10 @@ class AdmissionMiddleware:
             self._tenant_metrics.refused(tenant.name, DISABLED)
             raise ApiError(403, f"Tenant `{tenant.name}` is disabled.", code=DISABLED)
         load = self._loads.setdefault(tenant.name, TenantLoad())
-        self._check(tenant, load, None)
+        held_to = None if key is None else directory.budget_of(key)
+        self._check(tenant, load, held_to)
         load.requests += 1
-        return AdmittedRequest(self, replace(tenant, priority=priority), load, models, None, limited=True)
+        return AdmittedRequest(self, replace(tenant, priority=priority), load, models, held_to, limited=True)
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept."""

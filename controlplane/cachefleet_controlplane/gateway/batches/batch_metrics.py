@@ -21,6 +21,8 @@ class LineOutcome(StrEnum):
     """There was no room, or workers failed: it is asked again."""
     EXPIRED = "expired"
     CANCELLED = "cancelled"
+    OVER_BUDGET = "over_budget"
+    """A budget that it counts against is spent for longer than its window."""
 
 
 class BatchMetrics:

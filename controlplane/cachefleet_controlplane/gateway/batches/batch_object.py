@@ -68,6 +68,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Its metadata."""
     models: list[str] | None
     """What the key by which it was made may use; None for all models."""
+    key: str | None = None
+    """Id of that key, where it has a budget of its own."""
     model: str
     """The one that its lines ask for, once they are checked."""
     status: BatchStatus

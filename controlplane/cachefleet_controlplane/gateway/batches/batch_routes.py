@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
-from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
+from cachefleet_controlplane.gateway.admit.tenant_admission import AdmittedRequest, admitted_request
 from cachefleet_controlplane.gateway.batches.batch_object import (
     ENDPOINTS,
     MAX_METADATA,
@@ -35,7 +35,6 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope
 from cachefleet_controlplane.wire.json_members import parse_fields
-from cachefleet_core.tenancy import TenantId
 
 T = TypeVar("T")
 Find = Callable[[str], Mapping[str, Handler] | None]
@@ -45,9 +44,6 @@ BATCHES_PATH: Final = "/v1/batches"
 CANCEL: Final = "cancel"
 PAGE, MAX_PAGE = 20, 100
 """As OpenAI has them."""
-_KEY_WITH_BUDGET: Final = (
-    "This API key has a budget of its own, and batches count in that of the tenant alone: use another key."
-)
 
 
 class BatchRoutes:
@@ -87,15 +83,12 @@ class BatchRoutes:
     async def _create(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         admitted = admitted_request(scope)
         tenant = admitted.tenant.name
-        if admitted.key is not None:
-            raise ApiError(403, _KEY_WITH_BUDGET, code="key_has_budget")
         with self._bodies.share(tenant) as share:
             asked = await self._bodies.read(scope, receive, share, read_batch)
         file = await self.files.file(tenant, asked.input_file_id)
         if file.purpose != Purpose.BATCH:
             raise ApiError(400, "The input file must have the purpose `batch`.", param="input_file_id")
-        models = None if admitted.models is None else list(admitted.models.given)
-        batch = made_batch(asked, tenant, models, self._wall_clock(), self._bounds)
+        batch = made_batch(asked, admitted, self._wall_clock(), self._bounds)
         if not await self._ask("create", lambda store: store.create(batch, unfinished=self._bounds.unfinished)):
             message = f"A tenant has at most {self._bounds.unfinished} batches that are not over."
             raise ApiError(429, message, code="too_many_batches", headers={"retry-after": "60"})
@@ -172,17 +165,18 @@ def _check_metadata(given: Mapping[str, str]) -> None:
         raise ApiError(400, f"`metadata` may have {bounds}.", param="metadata")
 
 
-def made_batch(asked: AskedBatch, tenant: TenantId, models: list[str] | None, now: float, bounds: BatchBounds) -> Batch:
-    """Return the batch that a client asks for."""
+def made_batch(asked: AskedBatch, admitted: AdmittedRequest, now: float, bounds: BatchBounds) -> Batch:
+    """Return the batch that an admitted client asks for."""
     expires = now + (window_seconds(asked.completion_window) or 0.0)
     return Batch(
         id=new_batch_id(),
-        tenant=tenant,
+        tenant=admitted.tenant.name,
         endpoint=asked.endpoint,
         input_file=asked.input_file_id,
         window=asked.completion_window,
         given=asked.metadata,
-        models=models,
+        models=None if admitted.models is None else list(admitted.models.given),
+        key=None if admitted.key is None else admitted.key.id,
         model="",
         status=BatchStatus.VALIDATING,
         created=now,

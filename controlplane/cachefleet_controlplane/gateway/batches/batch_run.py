@@ -23,7 +23,13 @@ from cachefleet_controlplane.gateway.batches.batch_repository import BatchLease,
 from cachefleet_controlplane.gateway.batches.batch_status import OVER, BatchEvent, BatchStatus, StatusError
 from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
 from cachefleet_controlplane.gateway.batches.input_file import InputFile
-from cachefleet_controlplane.gateway.batches.line_request import Enter, LineAnswer, Serve, answer_line
+from cachefleet_controlplane.gateway.batches.line_request import (
+    MAX_RETRY_SECONDS,
+    Enter,
+    LineAnswer,
+    Serve,
+    answer_line,
+)
 from cachefleet_controlplane.gateway.batches.line_results import LineResults
 from cachefleet_controlplane.gateway.batches.result_files import ResultFiles
 from cachefleet_controlplane.gateway.batches.spare_room import SpareRoom
@@ -78,6 +84,8 @@ class BatchRun:
         self._fetched: deque[WaitingLine] = deque()
         self._turn = -1
         self._tries: dict[int, int] = {}
+        self._spent = False
+        """A budget is spent until after the batch's window."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -162,16 +170,20 @@ class BatchRun:
         await self._renew()
         if self.batch.status is BatchStatus.IN_PROGRESS and self._late:
             await self._leave_rest(LineOutcome.EXPIRED)
-            await self._write(BatchEvent.WRITTEN_LATE, expired=True)
+            await self._write(BatchEvent.WRITTEN_LATE)
         elif self.batch.status is BatchStatus.IN_PROGRESS and not self._parts.leaving.is_set():
+            if self._spent:
+                await self._leave_rest(LineOutcome.OVER_BUDGET)
             await self._move(BatchEvent.ANSWERED)
 
     async def _answer_lines(self) -> None:
-        """Have lines answered; those under way at the end are dropped, unless the replica stops and has time."""
+        """Have lines answered; those under way at the end are dropped, unless the replica stops and has time, or a
+        budget is spent: they were admitted before.
+        """
         finish = False
         try:
             await self._run_lines()
-            finish = self._parts.leaving.is_set()
+            finish = self._parts.leaving.is_set() or self._spent
         finally:
             await self._end_lines(finish=finish)
 
@@ -180,10 +192,10 @@ class BatchRun:
         return self._parts.wall_clock() >= self.batch.expires
 
     async def _run_lines(self) -> None:
-        """Return when no line waits, the window is over, the batch is cancelled or the replica stops."""
+        """Return when no line waits, the window or a budget is over, the batch is cancelled or the replica stops."""
         self._turn = -1
         self._fetched.clear()
-        while self.batch.status is BatchStatus.IN_PROGRESS and not self._late and not self._parts.leaving.is_set():
+        while self._goes_on():
             if not self._fetched:
                 await self._fetch()
             if not self._fetched and not self._under_way:
@@ -192,6 +204,10 @@ class BatchRun:
                 self._begin(self._fetched.popleft())
             else:
                 await self._pause()
+
+    def _goes_on(self) -> bool:
+        over = self._late or self._spent or self._parts.leaving.is_set()
+        return self.batch.status is BatchStatus.IN_PROGRESS and not over
 
     async def _fetch(self) -> None:
         turn = self._turn
@@ -256,7 +272,9 @@ class BatchRun:
     def _again(self, line: WaitingLine, answer: LineAnswer) -> bool:
         if answer.again:
             seconds = answer.retry_seconds or self._parts.bounds.poll_seconds
-            self._room.refused(time.monotonic(), seconds=seconds)
+            self._room.refused(time.monotonic(), seconds=min(seconds, MAX_RETRY_SECONDS))
+            spent = answer.spent_seconds
+            self._spent |= spent > 0 and self._parts.wall_clock() + spent >= self.batch.expires
             return True
         tries = self._tries.pop(line.at.number, 0) + 1
         if answer.status < _SERVER_ERROR or tries >= TRIES:
@@ -283,23 +301,23 @@ class BatchRun:
         if not self.batch.total:
             await self._parts.store.ask("drop", lambda store: store.drop_lines(self._lease()))
         await self._leave_rest(LineOutcome.CANCELLED)
-        await self._write(BatchEvent.WRITTEN, expired=False)
+        await self._write(BatchEvent.WRITTEN)
 
     async def _finish(self) -> None:
-        await self._write(BatchEvent.WRITTEN, expired=False)
+        await self._write(BatchEvent.WRITTEN)
 
     async def _leave_rest(self, outcome: LineOutcome) -> None:
         left = await self._parts.store.ask("leave", lambda store: store.leave_rest(self._lease()))
         self._parts.metrics.line(outcome, left)
 
-    async def _write(self, event: BatchEvent, *, expired: bool) -> None:
+    async def _write(self, event: BatchEvent) -> None:
         try:
             source: InputFile | None = await self._opened()
         except ApiError as error:
             if error.status != 404:
                 raise
             source = None
-        written = ResultFiles(self.batch, source, self._parts.results, expired=expired)
+        written = ResultFiles(self.batch, source, self._parts.results)
         output, errors = await written.write(self._parts.store, self._parts.files)
         now = self._parts.wall_clock()
         deleted = now + self._parts.bounds.kept_seconds

@@ -8,6 +8,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmittedRequest
+from cachefleet_controlplane.store.tenant_records import BUDGET
+from cachefleet_controlplane.wire.errors import error_of
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, JSON, Departure, Message, Receive, Scope, Send
 
@@ -18,9 +20,11 @@ Serve = Callable[[Scope, Receive, Send, Enter], Awaitable[None]]
 
 SPARE_ONLY: Final[Header] = (b"prefer", b"wait=0")
 """It does not wait in the queue: there is spare room, or there is none."""
-AGAIN: Final = frozenset({408, 429, 503})
+OVER_LIMIT: Final = 429
+AGAIN: Final = frozenset({408, OVER_LIMIT, 503})
 """Statuses after which a line is asked again, for as long as its window lasts."""
 MAX_RETRY_SECONDS: Final = 300.0
+"""Longest wait before that: limits may be raised meanwhile."""
 
 
 class LineAnswer(Struct, frozen=True):
@@ -29,12 +33,19 @@ class LineAnswer(Struct, frozen=True):
     status: int
     request_id: str
     retry_seconds: float | None
+    """What it says of when to ask again."""
     body: bytes
 
     @property
     def again(self) -> bool:
         """Whether it is to be asked again: nobody has refused what it asks."""
         return self.status in AGAIN
+
+    @property
+    def spent_seconds(self) -> float:
+        """For how long a budget by the calendar is spent that this line was held to; 0 where none is."""
+        spent = self.status == OVER_LIMIT and error_of(self.status, self.body).code in BUDGET
+        return (self.retry_seconds or 0.0) if spent else 0.0
 
 
 class _Answer:
@@ -53,7 +64,7 @@ class _Answer:
 
     def whole(self) -> LineAnswer:
         asked = self.headers.get(b"retry-after", b"").decode("latin-1")
-        seconds = min(float(asked), MAX_RETRY_SECONDS) if asked.isascii() and asked.isdigit() else None
+        seconds = float(asked) if asked.isascii() and asked.isdigit() else None
         return LineAnswer(self.status, self.headers.get(b"x-request-id", b"").decode(), seconds, bytes(self.body))
 
 

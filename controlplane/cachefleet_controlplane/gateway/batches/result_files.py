@@ -7,6 +7,7 @@ from typing import Final
 from cachefleet_controlplane.gateway.batches.batch_lines import read_line, unanswered_line
 from cachefleet_controlplane.gateway.batches.batch_object import Batch
 from cachefleet_controlplane.gateway.batches.batch_repository import LineState, StoredLine
+from cachefleet_controlplane.gateway.batches.batch_status import BatchStatus
 from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
 from cachefleet_controlplane.gateway.batches.input_file import InputFile
 from cachefleet_controlplane.gateway.batches.line_results import LineResults
@@ -18,20 +19,27 @@ from cachefleet_controlplane.wire.errors import ApiError
 PAGE: Final = 16
 """Lines that are read at once: an answer may have megabytes."""
 _LEFT: Final = {
-    True: ("batch_expired", "This request could not be executed before the completion window expired."),
-    False: ("batch_cancelled", "This request was not executed: its batch was cancelled."),
+    BatchStatus.IN_PROGRESS: (
+        "batch_expired",
+        "This request could not be executed before the completion window expired.",
+    ),
+    BatchStatus.CANCELLING: ("batch_cancelled", "This request was not executed: its batch was cancelled."),
+    BatchStatus.FINALIZING: (
+        "insufficient_quota",
+        "This request was not executed: a budget of its API key or tenant is spent until after the completion window.",
+    ),
 }
+"""Code and message of lines that were not run, by what their batch is when its files are written."""
 _UNREADABLE: Final = ("answer_unreadable", "The answer of this request was stored under another fleet key.")
 
 
 class ResultFiles:
-    """The files of one batch; ``expired`` tells why its rest was not run."""
+    """The files of one batch; its status tells why its rest was not run."""
 
-    def __init__(self, batch: Batch, input_file: InputFile | None, results: LineResults, *, expired: bool) -> None:
+    def __init__(self, batch: Batch, input_file: InputFile | None, results: LineResults) -> None:
         self._batch = batch
         self._input_file = input_file
         self._results = results
-        self._expired = expired
 
     async def write(self, store: BatchStore, files: KeptFiles) -> tuple[str | None, str | None]:
         """Return the ids of both files, which nobody sees yet; None for one without lines. ApiError, StoreError."""
@@ -54,7 +62,7 @@ class ResultFiles:
         return await store.ask("lines", lambda known: known.lines(self._batch.id, after=after, limit=PAGE))
 
     async def _line(self, line: StoredLine) -> bytes:
-        code, message = _LEFT[self._expired]
+        code, message = _LEFT[self._batch.status]
         if line.result is not None:
             try:
                 return self._results.open(self._batch, line.at.number, line.result)

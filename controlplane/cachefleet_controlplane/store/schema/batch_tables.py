@@ -48,6 +48,8 @@ class BatchRow(SQLModel, table=True):
     given: dict[str, str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """Its metadata."""
     models: list[str] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    key: str | None = Field(default=None, max_length=64)
+    """Id of the API key whose budget its requests count against, too."""
     model: str = Field(max_length=512)
     status: str = Field(sa_column=Column(String(16), nullable=False, index=True))
     created: float = Field(sa_column=Column(Float(53), nullable=False))

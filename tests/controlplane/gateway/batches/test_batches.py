@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -18,6 +18,8 @@ import pytest
 from cachefleet_controlplane.gateway.batches.batch_object import BatchBounds
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants
+from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory
 from tests.controlplane.gateway.batches.running import QUICK, Batches, Gate, line
 from tests.controlplane.gateway.harness import Known, engine
@@ -189,12 +191,55 @@ async def test_a_batch_may_ask_what_its_key_may(batches: Batches) -> None:
         assert list(worker.requests) == []
 
 
-async def test_a_key_with_a_budget_of_its_own_makes_no_batch(batches: Batches) -> None:
-    """It would be spent beside that budget."""
-    known = Known(directory(ACME, keys=[record(ACME, tokens_per_day=10), record(UMBRELLA)]))
-    async with batches.served([], known=known) as gate:
-        with pytest.raises(openai.PermissionDeniedError, match="budget of its own"):
-            await gate.begun([line("a")])
+def of_key(**budget: int) -> tuple[Known, Budgets]:
+    """Acme's key with a budget of its own, of which it is kept what is used."""
+    known, budgets = Known(directory(ACME, keys=[record(ACME, **budget), record(UMBRELLA)])), Budgets()
+    budgets.watch(known.directory.budgets.values())
+    return known, budgets
+
+
+@asynccontextmanager
+async def spent(batches: Batches, limit: str, window: str) -> AsyncIterator[tuple[Gate, Known, Any]]:
+    """A batch of three lines whose key's budget the first one has spent."""
+    (known, budgets), used = of_key(**{limit: 5}), list[UsageRecord]()
+    own: dict[str, Any] = {"known": known, "budgets": budgets, "used": used.append}
+    batches.may_begin = 1
+    async with engine() as worker, batches.served([worker], **own) as gate:
+        begun = await gate.begun(map(line, "abc"), completion_window=window)
+        async with gate.running():
+            await gate.answered(1)
+        await until(lambda: bool(gate.front.records))
+        gate.front.metrics.registry.settle()
+        assert {(one.tenant, one.key) for one in used} == {(ACME.name, "acme/acme")}
+        batches.may_begin = inf
+        yield gate, known, begun
+
+
+async def test_a_batch_ends_with_the_budget_of_its_key(batches: Batches) -> None:
+    """Where that is spent until after the window: no line of the rest could be answered."""
+    async with spent(batches, "tokens_per_month", "1h") as (gate, _, begun):
+        batches.clock.now = begun.expires_at - 1  # the month may be nearly over
+        async with gate.running():
+            batch = await gate.ended(begun)
+        output, errors = await every_line(gate, batch)
+        assert (batch.status, [one["custom_id"] for one in output]) == ("completed", ["a"])
+        assert [(one["custom_id"], one["response"], one["error"]["code"]) for one in errors] == [
+            ("b", None, "insufficient_quota"),
+            ("c", None, "insufficient_quota"),
+        ]
+        assert "budget" in errors[0]["error"]["message"]
+        assert value(batches.metrics, "batch_lines_total", outcome="over_budget") == 2
+
+
+async def test_a_batch_waits_for_a_budget_that_is_there_again_within_its_window(batches: Batches) -> None:
+    async with spent(batches, "tokens_per_day", "168h") as (gate, known, begun):
+        async with gate.running():
+            await until(lambda: value(batches.metrics, "batch_lines_total", outcome="retried") > 0)
+        assert (await gate.acme.batches.retrieve(begun.id)).status == "in_progress"
+        known.directory = of_key(tokens_per_day=10**6)[0].directory
+        async with gate.running():
+            output, _ = await every_line(gate, await gate.ended(begun))
+        assert len(output) == 3
 
 
 async def test_runners_that_end_at_any_time_lose_and_repeat_nothing(batches: Batches) -> None:
