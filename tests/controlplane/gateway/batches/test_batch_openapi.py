@@ -48,8 +48,9 @@ async def what_no_database_takes(gate: Gate) -> None:
     made, _, told = await gate.front.post("/v1/files", form + b"--b--\r\n", content_type=kind, **AS_ACME)
     assert made == 200, told
     assert b'"filename":"ab"' in told
+    asked: dict[str, Any] = {"endpoint": CHAT, "completion_window": "24h"}
     with pytest.raises(openai.NotFoundError):
-        await gate.acme.batches.create(input_file_id="\0", endpoint=CHAT, completion_window="24h")
+        await gate.acme.batches.create(input_file_id="\0", **asked)
     for model in ("\0", "m" * (MAX_MODEL + 1)):
         batch = await gate.ended(await gate.begun([line("a", model=model)]))
         assert (batch.status, batch.errors.data[0].param) == ("failed", "body.model")
