@@ -15,6 +15,9 @@ from cachefleet_controlplane.wire.request_paths import MAX_SHOWN
 
 LOGGER: Final = "cachefleet.access"
 
+ALWAYS: Final = ("method", "path", "status", "seconds")
+"""Fields of every line; the path of a CONNECT, or of a target that is none, is empty."""
+
 Fields = dict[str, object]
 
 
@@ -53,7 +56,7 @@ def access_fields(scope: Scope, reply: Reply, seconds: float) -> Fields:
     }
     if trace is not None:
         found |= _of_decision(trace)
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    return {name: value for name, value in found.items() if name in ALWAYS or value not in (None, "")}
 
 
 def _printable(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -51,6 +52,17 @@ async def test_refusals_and_paths_that_are_not_here_have_a_line_each(caplog: pyt
         refused, lost = map(vars, of_access(caplog))
         assert (refused["status"], "tenant" in refused, "model" in refused) == (401, False, False)
         assert (lost["status"], lost["path"]) == (404, "/v1/no\\nsuch")
+
+
+async def test_a_target_that_is_no_path_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with engine() as worker, front([worker], access_log=True) as gate:
+        reader, writer = await asyncio.open_connection(*gate.url.removeprefix("http://").split(":"))
+        writer.write(b"CONNECT elsewhere:443 HTTP/1.1\r\nHost: elsewhere\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"404"
+        await until(lambda: bool(of_access(caplog)))
+        (line,) = of_access(caplog)
+        assert line.getMessage().startswith("CONNECT  404 ")
+        writer.close()
 
 
 async def test_there_is_none_by_default(caplog: pytest.LogCaptureFixture) -> None:
