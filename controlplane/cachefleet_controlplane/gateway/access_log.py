@@ -9,9 +9,9 @@ from typing import Final
 from cachefleet_controlplane.gateway.admit.tenant_admission import ADMITTED
 from cachefleet_controlplane.gateway.health import OPEN_PATHS
 from cachefleet_controlplane.gateway.request.decision_trace import TRACE, DecisionTrace
+from cachefleet_controlplane.wire.errors import MAX_SHOWN
 from cachefleet_controlplane.wire.headers import NAMES
 from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS, Reply, Scope
-from cachefleet_controlplane.wire.request_paths import MAX_SHOWN
 
 LOGGER: Final = "cachefleet.access"
 

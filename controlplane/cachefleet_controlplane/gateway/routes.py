@@ -25,7 +25,7 @@ from cachefleet_controlplane.gateway.response_resources import (
     refuse_compaction,
 )
 from cachefleet_controlplane.gateway.responses_socket.responses_socket import upgrade_required
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.headers import request_id
 from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope
 from cachefleet_controlplane.wire.request_paths import meant_path, no_such_path
@@ -74,7 +74,7 @@ class Routes:
             reply.path = meant or path
             raise no_such_path(path, meant)
         if method not in methods:
-            raise ApiError(405, f"{path} takes no {method}.", headers={"allow": ", ".join(methods)})
+            raise ApiError(405, f"{shown(path)} takes no {shown(method)}.", headers={"allow": ", ".join(methods)})
         return methods[method]
 
     async def _answer(self, layer: Layer, scope: Scope, receive: Receive, reply: Reply) -> None:

@@ -32,6 +32,9 @@ _ANTHROPIC_TYPES: Final = {
 MAX_WORDS: Final = 500
 """Bytes of an error in no API's shape that are repeated."""
 
+MAX_SHOWN: Final = 200
+"""Characters of a client's own name (a model, a response, a path) that an error repeats."""
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _encode = msgspec.json.encode
@@ -58,6 +61,11 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers: Headers = tuple((k.encode("latin-1"), v.encode("latin-1")) for k, v in (headers or {}).items())
+
+
+def shown(name: str) -> str:
+    """Return as much of a client's own name as an error repeats."""
+    return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
 
 
 def error_body(path: str, error: ApiError) -> bytes:

@@ -36,9 +36,13 @@ def check_text(body: bytes) -> None:
 
 def unreadable(body: bytes, error: Exception) -> ApiError:
     """Return the ApiError 400 for a body that a decoder could not read, which said ``error``."""
+    if not body.strip():
+        return ApiError(400, "The body is empty: it must be a JSON object.")
     try:
         text = body.decode()
-        json.loads(text)
+        json.loads(text, parse_constant=_no_number)
+    except ApiError as found:
+        return found
     except json.JSONDecodeError as found:
         at = len(text[: found.pos].encode())
         cut = at >= len(body.rstrip()) or found.msg.startswith("Unterminated")
@@ -48,6 +52,11 @@ def unreadable(body: bytes, error: Exception) -> ApiError:
     except (ValueError, RecursionError):  # the decoder's own words have to do
         pass
     return ApiError(400, f"The body is not valid JSON: {error}")
+
+
+def _no_number(name: str) -> None:
+    """ApiError 400 for NaN and infinities, which Python's decoder takes and JSON has not."""
+    raise ApiError(400, f"The body is not valid JSON: {name} is no number there. Leave the member out, or send null.")
 
 
 def _check_utf8(body: bytes) -> None:

@@ -7,11 +7,9 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
+from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, MAX_SHOWN, ApiError, shown
 
 VERSION: Final = "/v1"
-MAX_SHOWN: Final = 200
-"""Characters of a path that an error repeats, and that are compared."""
 ALIKE: Final = 0.85
 """How much of two paths is the same, from 0 to 1, where one counts as the other misspelt."""
 UNKNOWN_URL: Final = "unknown_url"
@@ -79,7 +77,7 @@ def _unserved(path: str) -> str:
 
 def no_such_path(path: str, meant: str) -> ApiError:
     """Return the ApiError 404 for a path; ``meant`` is the one to use, "" where none is like it."""
-    message = f"There is no {path[:MAX_SHOWN]} here." if path else "The request names no path."
+    message = f"There is no {shown(path)} here." if path else "The request names no path."
     if unserved := _unserved(path):
         message += f" {unserved}."
     elif meant and not path.endswith(meant.removeprefix(VERSION)):

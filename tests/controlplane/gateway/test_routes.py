@@ -11,6 +11,7 @@ from cachefleet_controlplane.gateway.admit.model_lookup import MODELS_NAMED
 from cachefleet_controlplane.gateway.admit.request_bodies import GatewayBounds
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.pools.source import PoolView
+from cachefleet_controlplane.wire.errors import MAX_SHOWN
 from cachefleet_core.pool.spec import PrefixCachePool
 from tests.controlplane.gateway.harness import MODEL, Front, chat, engine, front, pool
 from tests.controlplane.waiting import until, value
@@ -148,6 +149,8 @@ async def test_an_unknown_model_is_answered_with_some_of_those_there_are() -> No
         assert told.endswith("m15 and 3 more (GET /v1/models).")
         _, _, body = await gate.post("/v1/completions", {"prompt": "y"})
         assert error(body)["message"].startswith("`model` is required. Valid names: m00, ")
+        _, _, body = await gate.post("/v1/completions", {"model": "x" * 10_000, "prompt": "y"})
+        assert error(body)["message"].startswith(f"The model `{'x' * MAX_SHOWN}...` does not exist.")
         gate.fleet.update_pools([])
         _, _, body = await gate.post("/v1/completions", {"model": "x", "prompt": "y"})
         assert error(body)["message"] == "The model `x` does not exist. There are no models yet."

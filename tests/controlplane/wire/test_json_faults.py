@@ -82,8 +82,10 @@ def test_bytes_that_are_no_utf_8_are_named() -> None:
         ('{"é":"abc', "Unterminated string at byte 6 of 10; the body ends within it: it was cut"),
         ('{"é":', "Expecting value at byte 6 of 6; the body ends within it"),
         ('{"é":tru}', "Expecting value at byte 6 of 10."),
-        ("", "Expecting value at byte 0 of 0; the body ends"),
-        ('{"a":NaN}', "The body is not valid JSON: the decoder's words"),
+        ("", "The body is empty: it must be a JSON object."),
+        (" \n", "The body is empty"),
+        ('{"a":NaN}', "The body is not valid JSON: NaN is no number there."),
+        ('{"a":[-Infinity]}', "-Infinity is no number there."),
         ("[" * 100_000, "The body is not valid JSON: "),
     ],
 )

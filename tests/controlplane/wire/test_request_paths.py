@@ -2,7 +2,8 @@
 
 import pytest
 
-from cachefleet_controlplane.wire.request_paths import MAX_SHOWN, meant_path, no_such_path, plain_path
+from cachefleet_controlplane.wire.errors import MAX_SHOWN
+from cachefleet_controlplane.wire.request_paths import meant_path, no_such_path, plain_path
 
 KNOWN = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/models")
 

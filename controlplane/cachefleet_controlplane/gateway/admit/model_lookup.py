@@ -15,7 +15,7 @@ from cachefleet_controlplane.gateway.converse.rehydration import PREVIOUS, previ
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
-from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
+from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, shown
 from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_controlplane.wire.json_members import encode
@@ -173,4 +173,4 @@ def no_such_model(asked: str, valid_names: Sequence[str]) -> ApiError:
     valid = f"Valid names: {', '.join(names)}{rest}." if names else "There are no models yet."
     if not asked:
         return ApiError(400, f"`model` is required. {valid}", param="model", code="missing_required_parameter")
-    return ApiError(404, f"The model `{asked}` does not exist. {valid}", param="model", code=MODEL_NOT_FOUND)
+    return ApiError(404, f"The model `{shown(asked)}` does not exist. {valid}", param="model", code=MODEL_NOT_FOUND)

@@ -27,7 +27,7 @@ from cachefleet_controlplane.tenants.leases import OtherReplicas
 from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
 from cachefleet_controlplane.tenants.rate_limit_headers import Rooms
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
@@ -225,7 +225,7 @@ class AdmissionMiddleware:
             return directory.default()
         known = directory.tenants.get(TenantId(tenant))
         if known is None:
-            raise ApiError(404, f"There is no tenant `{tenant}`.", param="tenant")
+            raise ApiError(404, f"There is no tenant `{shown(tenant)}`.", param="tenant")
         return known
 
     async def informed(self) -> None:

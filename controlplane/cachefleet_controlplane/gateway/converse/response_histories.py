@@ -26,7 +26,7 @@ from cachefleet_controlplane.gateway.converse.rehydration import (
 from cachefleet_controlplane.gateway.converse.retention import Allowance, allowance
 from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.workers.views import ServedModel
 from cachefleet_core.tenancy import TenantId
 
@@ -68,7 +68,7 @@ class Histories:
             raise ApiError(400, message, param=PREVIOUS)
         history = await self._read(tenant, previous)
         if history is None:
-            raise ApiError(404, f"Previous response with id '{previous}' not found.", param=PREVIOUS)
+            raise ApiError(404, f"Previous response with id '{shown(previous)}' not found.", param=PREVIOUS)
         whole = continued(info, split(history.items))
         if wants_storing(info):
             self._check(len(bytes(whole.fields["input"])))
@@ -151,7 +151,7 @@ class Histories:
 
 
 def _not_found(response: str) -> ApiError:
-    return ApiError(404, f"Response with id '{response}' not found.", param="response_id")
+    return ApiError(404, f"Response with id '{shown(response)}' not found.", param="response_id")
 
 
 def _unavailable() -> ApiError:
