@@ -31,7 +31,9 @@ class Column:
     value: Callable[[Any], object]
     right: bool = False
     wide: bool = False
-    """In wide tables alone."""
+    """In wide tables alone, but for ``usual``."""
+    usual: tuple[object, ...] = ()
+    """Of a wide column: values that need no telling; an item with another one shows it in every table."""
     moving: bool = False
     """It changes by itself, as an age does: no news for who watches."""
     name: bool = False
@@ -55,7 +57,20 @@ def listing(items: Sequence[Any], columns: Sequence[Column], output: Output) -> 
         case Output.NAME:
             return "\n".join(name_of(item, columns) for item in items)
         case Output.TABLE | Output.WIDE:
-            return "\n".join(Rows(columns, output).lines(items))
+            return "\n".join(Rows(_telling(items, columns, output), Output.WIDE).lines(items))
+
+
+def _telling(items: Sequence[Any], columns: Sequence[Column], output: Output) -> list[Column]:
+    """The columns of a table with these items."""
+    return [
+        column
+        for column in columns
+        if output is Output.WIDE or not column.wide or any(_tells(item, column) for item in items)
+    ]
+
+
+def _tells(item: Any, column: Column) -> bool:
+    return bool(column.usual) and column.value(column.decode(item) if column.decode else item) not in column.usual
 
 
 def single(item: Item, columns: Sequence[Column], output: Output) -> str:

@@ -52,6 +52,9 @@ PoolName = Annotated[
 ]
 TenantName = Annotated[str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]
+GroupFormat = Annotated[
+    Output | None, typer.Option("--output", "-o", help="How to print the list. Default: table.", show_default=False)
+]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show what changes, until Ctrl-C.")]
 Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often to look.")]
 
@@ -89,17 +92,28 @@ def watching(command: Command) -> Command:
 def group(listed: Callable[[Show], None] | None = None, version: Callable[[bool], None] | None = None) -> Command:
     """Callback of a command group: options given before the command's name apply to the command.
 
-    Without a command's name ``listed`` is called, and with --version ``version``.
+    Without a command's name ``listed`` is called, in the form of --output, and with --version ``version``.
     """
 
     def run(ctx: typer.Context, **given: Any) -> None:
         given.pop("version", None)
+        output = listing_output(ctx, given.pop("output", None))
         ctx.obj = where(ctx, **given)
-        if listed is not None and ctx.invoked_subcommand is None:
-            listed(Show(ctx.obj))
+        if listed is not None and output is not None:
+            listed(Show(ctx.obj, output))
 
     own = [] if version is None else [_version(version)]
-    return _signed(run, [_TYPER, *_WHERE, *own], run)
+    listing = [] if listed is None else [_option("output", GroupFormat)]
+    return _signed(run, [_TYPER, *listing, *_WHERE, *own], run)
+
+
+def listing_output(ctx: typer.Context, given: Output | None) -> Output | None:
+    """How a group called without a command's name prints; None with one. BadParameter for an --output before a name."""
+    if ctx.invoked_subcommand is None:
+        return given or Output.TABLE
+    if given is not None:
+        raise typer.BadParameter("must stand after the name of the command", ctx, param_hint="'--output'")
+    return None
 
 
 def _version(callback: Callable[[bool], None]) -> Parameter:

@@ -22,7 +22,7 @@ from cachefleet_local.cli.contexts.context_file import (
     write_contexts,
 )
 from cachefleet_local.cli.listing import Column, Item, Output
-from cachefleet_local.cli.options import Format
+from cachefleet_local.cli.options import Format, GroupFormat, listing_output
 from cachefleet_local.cli_errors import Exit, FailureError
 
 _NONE: Final = "no contexts: the fleet of ./.cachefleet is meant; make one with: cachefleet contexts set NAME --help"
@@ -45,10 +45,11 @@ _CONTEXTS: Final = (
 
 
 @app.callback()
-def contexts(ctx: typer.Context) -> None:
+def contexts(ctx: typer.Context, *, output: GroupFormat = None) -> None:
     """Control planes by name, for --context. Without a command: the list."""
-    if ctx.invoked_subcommand is None:
-        _list(Output.TABLE)
+    form = listing_output(ctx, output)
+    if form is not None:
+        _list(form)
 
 
 @app.command("list", epilog=EPILOG)

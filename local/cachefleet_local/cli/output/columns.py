@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from cachefleet_core.fleet_status.worker_facts import Load, WorkerFacts
 
 
+NONE: Final = (None,)
+DEFAULT_WEIGHT: Final = 100
+"""Of a tenant for which none was set."""
+
+
 def worker_load(read: Callable[[Load], object]) -> Callable[[WorkerFacts], object]:
     """One figure of a worker's load; None before its first report."""
     return lambda worker: worker.load and read(worker.load)
@@ -113,16 +118,16 @@ DECISIONS: Final = (
 TENANTS: Final = (
     Column("TENANT", lambda item: item["name"]),
     Column("PRIORITY", lambda item: item["priority"], right=True),
-    Column("WEIGHT", lambda item: item["weight"], right=True, wide=True),
+    Column("WEIGHT", lambda item: item["weight"], right=True, wide=True, usual=(DEFAULT_WEIGHT,)),
     Column("AT ONCE", lambda item: item["requestsAtOnce"], right=True),
-    Column("REQUESTS/MIN", lambda item: item.get("requestsPerMinute"), right=True, wide=True),
+    Column("REQUESTS/MIN", lambda item: item.get("requestsPerMinute"), right=True, wide=True, usual=NONE),
     Column("TOKENS/MIN", lambda item: item["tokensPerMinute"], right=True),
-    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True),
-    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True),
-    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True),
-    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True),
+    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True, usual=NONE),
+    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True, usual=NONE),
+    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True, usual=NONE),
+    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True, usual=NONE),
     Column("SALT", lambda item: item["saltVersion"], right=True),
-    Column("TRUSTED", lambda item: "yes" if item["trusted"] else "no", wide=True),
+    Column("TRUSTED", lambda item: "yes" if item["trusted"] else "no", wide=True, usual=("no",)),
     Column("STATE", lambda item: "disabled" if item["disabled"] else "enabled"),
     Column("CREATED", lambda item: _second(item["created"])),
 )
@@ -137,11 +142,11 @@ KEYS: Final = (
     Column("CREATED", lambda item: _second(item["created"])),
     Column("EXPIRES", lambda item: _second(item["expires"])),
     Column("REVOKED", lambda item: _second(item["revoked"])),
-    Column("MODELS", lambda item: ", ".join(item.get("models", ())) or "all", wide=True),
-    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True),
-    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True),
-    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True),
-    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True),
+    Column("MODELS", lambda item: ", ".join(item.get("models", ())) or "all", wide=True, usual=("all",)),
+    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True, usual=NONE),
+    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True, usual=NONE),
+    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True, usual=NONE),
+    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True, usual=NONE),
 )
 NEW_KEYS: Final = (
     Column("KEY", lambda item: item["key"]),

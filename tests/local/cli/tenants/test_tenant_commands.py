@@ -94,6 +94,25 @@ def row(table: str, number: int = 1) -> list[str]:
     return table.splitlines()[number].split()
 
 
+def test_a_table_tells_what_is_set_of_limits_weight_and_trust(command: Command) -> None:
+    command("create", "acme", "--limit", "tokens-per-day=7", "--weight", "300", "--trusted")
+    titles, cells = map(str.split, command("show", "acme")[1].splitlines()[:2])
+    assert ("TOKENS/DAY" in titles, "SPEND/DAY" in titles) == (True, False)
+    told = dict(zip(titles[:-4], cells, strict=False))
+    assert (told["WEIGHT"], told["PRIORITY"]) == ("300", "50")
+    assert {"7", "yes"} < set(cells)
+    command("keys", "create", "acme", "--model", "m-*")
+    assert command("keys", "list", "acme")[1].split()[-1] == "m-*"
+
+
+def test_without_a_commands_name_the_list_has_the_form_asked_for(command: Command) -> None:
+    command("create", "acme")
+    assert command("-o", "name") == (0, "acme\n", "")
+    status, out, err = command("-o", "json", "list")
+    assert (status, out) == (2, "")
+    assert "'--output': must stand after the name of the command" in err
+
+
 def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
     status, out, _ = command("create", "acme", "--priority", "10", "--requests-at-once", "3")
     assert status == 0
