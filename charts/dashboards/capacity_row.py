@@ -38,5 +38,15 @@ CAPACITY: Final = Row(
             Query(highest(series("cachefleet_pool_desired_workers", JOB, POOL), by="pool"), "{{pool}} desired"),
             Query(highest(series("cachefleet_pool_ready_workers", JOB, POOL), by="pool"), "{{pool}} ready"),
         ),
+        graph(
+            "Error of curve and advice",
+            (
+                "Hit ratio that the curve says is served now, and that it said of the pool's size before its last "
+                "judged change, each less what was served."
+            ),
+            "percentunit",
+            Query(highest(series("cachefleet_pool_hit_ratio_error", JOB, POOL), by="pool"), "{{pool}} now"),
+            Query(highest(series("cachefleet_pool_advice_hit_ratio_error", JOB, POOL), by="pool"), "{{pool}} change"),
+        ),
     ),
 )

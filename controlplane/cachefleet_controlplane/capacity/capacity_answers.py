@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from cachefleet_controlplane.capacity.advice import Advised, advise, size_of, unknown
+from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_report import REQUESTS_NEEDED, CapacityReports, PoolCapacity
 from cachefleet_controlplane.capacity.scale_in import scale_in
 from cachefleet_controlplane.workers.views import FleetView
@@ -13,11 +16,14 @@ from cachefleet_core.fleet_status.pool_facts import PoolFacts
 
 
 class CapacityAnswers:
-    """Answers by the latest reports, made once for each of them; call it for all pools."""
+    """Answers by the latest reports, made once for each of them; call it for all pools. ``records`` are of what came
+    of earlier advice.
+    """
 
-    def __init__(self, reports: CapacityReports, view: Callable[[], FleetView]) -> None:
+    def __init__(self, reports: CapacityReports, view: Callable[[], FleetView], records: AdviceRecords) -> None:
         self._reports = reports
         self._view = view
+        self._records = records
         self._of: Sequence[PoolCapacity] | None = None
         self._made: tuple[CapacityFacts, ...] = ()
 
@@ -36,14 +42,22 @@ class CapacityAnswers:
         requests = self._reports.requests(pool.key)
         members = [worker for worker in view.workers if worker.pool == pool.key]
         block_size = pool.contract.block_size if pool.contract else 0
-        goes = scale_in(members, block_size, one.curve if one else None)
+        goes, record = scale_in(members, block_size, one.curve if one else None), self._records.of(pool.key)
+        changes = record.shown_changes() if record else ()
         if one is None:
             advised = unknown(_why(pool, requests))
             return CapacityFacts(
-                pool=pool.key, verdict=advised.verdict, words=advised.words, requests=requests, scale_in=goes
+                pool=pool.key,
+                verdict=advised.verdict,
+                words=advised.words,
+                requests=requests,
+                changes=changes,
+                scale_in=goes,
             )
-        told = advise(one.measures, one.curve, one.desired)
-        return _known(one, told, goes)
+        fit = record.shown_fit() if record and one.desired else None
+        return replace(
+            _known(one, advise(one.measures, one.curve, one.desired), goes), changes=changes, desired_fit=fit
+        )
 
 
 def _why(pool: PoolFacts, requests: float) -> str:

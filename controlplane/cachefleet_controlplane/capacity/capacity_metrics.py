@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_report import PoolCapacity
+from cachefleet_controlplane.capacity.desired_fit import REASONS
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint
 
 _POINT: Final = ("pool", "workers", "budget")
@@ -21,6 +23,13 @@ _COMPUTED: Final = "Prompt tokens that would be computed then"
 _ERROR: Final = "Hit ratio that is predicted for what there is, less the one served"
 _DESIRED: Final = "Workers that the pool should have, with what asks for so many"
 _SAMPLED: Final = "Share of blocks that the curve is made of"
+
+
+_OF: Final = ("pool",)
+_CHANGE: Final = "Hit ratio that was foretold for the pool's size at its last judged change, less the one that came"
+_LOAD: Final = "Computed tokens a second foretold for the pool's size at its last judged change, less those that came"
+_JUDGED: Final = "Minutes in which the pool had as many workers as were desired, and was judged"
+_MISSED: Final = "Minutes of these in which the load did not fit, by reason; one may have several"
 
 
 class CapacityCollector(Collector):
@@ -58,3 +67,29 @@ def _points(one: PoolCapacity) -> Iterator[tuple[tuple[str, str, str], CurvePoin
     for point in one.by_budget:
         if point.budget_factor != 1.0:
             yield (pool, "+0", f"{point.budget_factor:g}"), point
+
+
+class AdviceCollector(Collector):
+    """What came of advice; reads ``records`` once per scrape."""
+
+    def __init__(self, records: AdviceRecords) -> None:
+        self._records = records
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering does not read the fleet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of one time."""
+        change = GaugeMetricFamily("cachefleet_pool_advice_hit_ratio_error", _CHANGE, labels=_OF)
+        load = GaugeMetricFamily("cachefleet_pool_advice_computed_tokens_per_second_error", _LOAD, labels=_OF)
+        judged = CounterMetricFamily("cachefleet_pool_desired_workers_minutes", _JUDGED, labels=_OF)
+        missed = CounterMetricFamily("cachefleet_pool_desired_workers_missed_minutes", _MISSED, labels=(*_OF, "reason"))
+        for pool, record in self._records.all():
+            if (last := record.judged) is not None:
+                change.add_metric((pool,), last.error or 0.0)
+                load.add_metric((pool,), last.computed_error or 0.0)
+            judged.add_metric((pool,), record.fit.total.minutes)
+            for reason in REASONS:
+                missed.add_metric((pool, reason.value), record.fit.total.misses[reason])
+        yield from (change, load, judged, missed)

@@ -11,7 +11,7 @@ from typing import Final
 from cachefleet_controlplane.capacity.desired_workers import Desired, DesiredWorkers, PoolDemand
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
-from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseCurve, Window
+from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseCurve, ReuseSums, Window
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
 from cachefleet_core.tenancy import TenantId
 
@@ -56,7 +56,7 @@ class PoolCapacity:
 
 
 class CapacityReports:
-    """Makes and keeps the reports; ``clock`` is that of what is noted in ``reuses``."""
+    """Makes reports and keeps them ``kept_seconds``; ``clock`` is that of what is noted in ``reuses``."""
 
     def __init__(
         self,
@@ -65,19 +65,21 @@ class CapacityReports:
         models: Callable[[], Sequence[ServedModel]],
         *,
         clock: Callable[[], float] = time.monotonic,
+        kept_seconds: float = KEPT_SECONDS,
     ) -> None:
         self._reuses = reuses
         self._view = view
         self._models = models
         self._clock = clock
+        self._kept_seconds = kept_seconds
         self._made_at = float("-inf")
         self._reports: list[PoolCapacity] = []
         self._desired: dict[str, DesiredWorkers] = {}
 
     def all(self) -> list[PoolCapacity]:
-        """Of the pools of which enough is known, at most KEPT_SECONDS old."""
+        """Of the pools of which enough is known, made lately."""
         now = self._clock()
-        if now - self._made_at >= KEPT_SECONDS:
+        if now - self._made_at >= self._kept_seconds:
             self._made_at = now
             self._reports = [self._with_desired(one, now) for one in self._made(now)]
             told = {one.measures.key for one in self._reports}
@@ -93,6 +95,11 @@ class CapacityReports:
         """Of the recent window, faded: how many of a pool's requests are known."""
         reuse = self._reuses.of(pool)
         return reuse.curve(Window.RECENT, [1.0], self._clock()).requests if reuse else 0.0
+
+    def sums(self, pool: str) -> ReuseSums:
+        """All of a pool's requests since this process began."""
+        reuse = self._reuses.of(pool)
+        return reuse.sums if reuse else ReuseSums()
 
     def _made(self, now: float) -> list[PoolCapacity]:
         made = (self._of(one, Window.RECENT, now) for one in self._measures())

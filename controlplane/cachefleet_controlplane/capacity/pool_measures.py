@@ -54,6 +54,8 @@ class PoolMeasures:
     """Prompt tokens a second that its engines looked up, whoever sent them; 0 where none tells."""
     objective: float | None = None
     """The hit ratio asked for."""
+    objective_missed: bool = False
+    """Whether enough was looked up, and less was served than that."""
 
     @property
     def own(self) -> float:
@@ -121,6 +123,7 @@ def _of_pool(
         if pool.hit_ratio.queried_tokens
         else 0.0,
         objective=pool.hit_ratio.objective,
+        objective_missed=pool.hit_ratio.missed,
     )
 
 

@@ -58,6 +58,41 @@ class ReusedPrompt(Struct, frozen=True, kw_only=True):
         return max(0, full - len(self.keys) // 8)
 
 
+class ReuseSums(Struct, frozen=True):
+    """Of all requests since some time, none faded."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    served_tokens: int = 0
+    computed_blocks: float = 0.0
+    """What was not served, in blocks."""
+
+    @property
+    def served_ratio(self) -> float:
+        """Of the prompt tokens, those that came from cache; 0 where there were none."""
+        return min(1.0, self.served_tokens / self.prompt_tokens) if self.prompt_tokens else 0.0
+
+    def plus(self, more: ReuseSums) -> ReuseSums:
+        """With these, too."""
+        return ReuseSums(
+            self.requests + more.requests,
+            self.prompt_tokens + more.prompt_tokens,
+            self.served_tokens + more.served_tokens,
+            self.computed_blocks + more.computed_blocks,
+        )
+
+    def less(self, before: ReuseSums) -> ReuseSums:
+        """What came after these; all of it where counting has begun anew since."""
+        if self.requests < before.requests:
+            return self
+        return ReuseSums(
+            self.requests - before.requests,
+            self.prompt_tokens - before.prompt_tokens,
+            self.served_tokens - before.served_tokens,
+            self.computed_blocks - before.computed_blocks,
+        )
+
+
 class ReuseCurve(Struct, frozen=True):
     """A window's sums, faded, and what caches of several sizes would have served of them."""
 
@@ -97,6 +132,13 @@ class PoolReuse:
         self._distances = ReuseDistances(entries, list(HALF_LIVES.values()), MAX_TENANTS)
         self._tenants: OrderedDict[TenantId, int] = OrderedDict()
         self._reach = 0.0
+        self._requests = self._prompt_tokens = self._served_tokens = 0
+        self._computed_blocks = 0.0
+
+    @property
+    def sums(self) -> ReuseSums:
+        """Of all requests, since this began."""
+        return ReuseSums(self._requests, self._prompt_tokens, self._served_tokens, self._computed_blocks)
 
     @property
     def tenants(self) -> list[TenantId]:
@@ -115,6 +157,10 @@ class PoolReuse:
 
     def note(self, prompt: ReusedPrompt, now: float) -> None:
         """Add an answered request; ``now`` is monotonic."""
+        self._requests += 1
+        self._prompt_tokens += prompt.prompt_tokens
+        self._served_tokens += prompt.served_tokens
+        self._computed_blocks += max(0, prompt.prompt_tokens - prompt.served_tokens) / prompt.block_size
         self._distances.note(
             prompt.keys,
             prompt.servable_blocks,

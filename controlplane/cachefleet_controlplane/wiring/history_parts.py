@@ -10,8 +10,9 @@ from prometheus_client import Gauge
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
 from cachefleet_controlplane.cache_contracts.contract_metrics import ContractCollector
 from cachefleet_controlplane.cache_contracts.contract_records import ContractRecords
+from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
-from cachefleet_controlplane.capacity.capacity_metrics import CapacityCollector
+from cachefleet_controlplane.capacity.capacity_metrics import AdviceCollector, CapacityCollector
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet import Fleet
@@ -22,6 +23,7 @@ from cachefleet_controlplane.history.sampler import Sampler
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.simulation.simulator import Simulator
+from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
 
 
@@ -35,6 +37,7 @@ class HistoryParts:
     simulator: Simulator
     reuses: PoolReuses
     capacities: CapacityAnswers
+    advice: AdviceRecords
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
         """What fills ``cache``; run it as a task."""
@@ -45,15 +48,18 @@ class HistoryParts:
         return HistorySource(self.cache, prefixes, self.prompts.ledger)
 
 
-def history_parts(settings: Settings, fleet: Fleet, metrics: Metrics) -> HistoryParts:
+def history_parts(settings: Settings, bounds: ReplicaBounds, fleet: Fleet, metrics: Metrics) -> HistoryParts:
     """Build all within the settings' memory; the curves are shown by ``metrics``."""
     recorded, reuses = RecordedRequests(settings.recorded_request_bytes), PoolReuses()
     simulator = Simulator(fleet, recorded, memory=settings.simulation_memory_bytes)
-    capacity = CapacityReports(reuses, fleet.view, fleet.models, clock=fleet.losses.now)
+    kept = bounds.capacity_seconds
+    capacity = CapacityReports(reuses, fleet.view, fleet.models, clock=fleet.losses.now, kept_seconds=kept)
     metrics.collect_from(CapacityCollector(capacity.all))
     prompts = _prompt_losses(settings, metrics)
-    capacities = CapacityAnswers(capacity, fleet.view)
-    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities)
+    advice = AdviceRecords(capacity, bounds=bounds.settling)
+    metrics.collect_from(AdviceCollector(advice))
+    capacities = CapacityAnswers(capacity, fleet.view, advice)
+    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities, advice)
 
 
 def contract_records(fleet: Fleet, metrics: Metrics) -> ContractRecords:

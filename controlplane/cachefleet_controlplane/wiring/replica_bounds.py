@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cachefleet_controlplane.admin.admin_app import MAX_BYTES
+from cachefleet_controlplane.capacity.capacity_report import KEPT_SECONDS
+from cachefleet_controlplane.capacity.size_changes import SETTLING, SettlingBounds
 from cachefleet_controlplane.gateway.send.client import CONNECT_SECONDS
 from cachefleet_controlplane.pools import source
 from cachefleet_controlplane.store.content.store_thread import ANSWER_SECONDS
@@ -27,3 +29,7 @@ class ReplicaBounds:
     stall_seconds: float = STALL_SECONDS
     admin_bytes: int = MAX_BYTES
     """The longest body on the internal port."""
+    capacity_seconds: float = KEPT_SECONDS
+    """After so long the hit curves are made anew."""
+    settling: SettlingBounds = SETTLING
+    """When a pool's new size has settled, so that advice is compared with what came."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -15,11 +16,17 @@ MORE_WORKERS: Final = "moreWorkers"
 MORE_BUDGET: Final = "moreBudget"
 LESS_BUDGET: Final = "lessBudget"
 FEWER_WORKERS: Final = "fewerWorkers"
+FILLING: Final = "filling"
+MEASURING: Final = "measuring"
+JUDGED: Final = "judged"
 VERDICTS: Final = (WORTH, NOTHING, UNKNOWN)
 ACTIONS: Final = (MORE_WORKERS, MORE_BUDGET, LESS_BUDGET, FEWER_WORKERS)
 
+PHASES: Final = (FILLING, MEASURING, JUDGED)
+
 Verdict = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": [*VERDICTS]})]
 Action = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": [*ACTIONS]})]
+Phase = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": [*PHASES]})]
 
 
 class SizeFacts(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -71,6 +78,43 @@ class ScaleInFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     computed_tokens_per_second: float | None = None
 
 
+class SizeChangeFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A change of the pool's size: what was foretold for the new one, and what came."""
+
+    at: Annotated[datetime, Meta(tz=True)]
+    words: str = ""
+    """All of it in a sentence."""
+    before: SizeFacts
+    """The old size, and what was served at it."""
+    foretold: SizeFacts
+    """The new size, and what the curve of before said of it."""
+    advised: Word = ""
+    """The action of the advice that named this size; empty where the curve alone told of it."""
+    phase: Phase = FILLING
+    """While caches fill, or what came is measured, nothing has come of it yet."""
+    requests: Count = 0
+    """Of this phase."""
+    hit_ratio: Ratio | None = None
+    """That came; null before it is judged, as in what follows."""
+    computed_tokens_per_second: float | None = None
+    """Prompt tokens that were computed."""
+    error: float | None = None
+    """Hit ratio that was foretold, less the one that came."""
+    computed_error: float | None = None
+    """Computed tokens a second that were foretold, less those that came."""
+
+
+class DesiredFitFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Minutes in which the pool had as many workers as were desired when they began, and whether the load fitted."""
+
+    minutes: Count = 0
+    fitted_minutes: Count = 0
+    fitted: Ratio | None = None
+    """Their share; null where no minute was judged."""
+    missed_minutes: dict[str, Count] = {}
+    """The others by reason: queue, tokens, cache; one minute may have several."""
+
+
 class CapacityFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """One pool: its hit curve, what to do by it, and why nothing is known where it is not."""
 
@@ -94,6 +138,10 @@ class CapacityFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     desired_workers: Count | None = None
     """How many workers it should have; null where none has measured its rate."""
     desired_reason: Word = ""
+    changes: tuple[SizeChangeFacts, ...] = ()
+    """The last changes of its size, the latest first."""
+    desired_fit: DesiredFitFacts | None = None
+    """Of the last 24 hours; null where none has measured its rate."""
     scale_in: ScaleInFacts | None = None
     """Null where it has no worker."""
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
 from cachefleet_controlplane.capacity.capacity_report import BUDGETS, KEPT_SECONDS, MORE_WORKERS, CapacityReports
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
@@ -16,7 +17,8 @@ from tests.controlplane.fleet_views import fleet_view, unknown_worker, worker_st
 def answer(shown: FleetView, requests: int) -> CapacityFacts:
     reuses = PoolReuses()
     asked(reuses, requests)
-    [one] = CapacityAnswers(CapacityReports(reuses, lambda: shown, models, clock=lambda: 1.0), lambda: shown)()
+    reports = CapacityReports(reuses, lambda: shown, models, clock=lambda: 1.0)
+    [one] = CapacityAnswers(reports, lambda: shown, AdviceRecords(reports))()
     assert one.pool == KEY
     return one
 
@@ -50,7 +52,8 @@ def test_why_nothing_is_known(shown: FleetView, requests: int, why: str) -> None
 def test_an_answer_is_made_once_for_each_report() -> None:
     reuses, now, shown = PoolReuses(), [0.0], [view()]
     asked(reuses, 200)
-    answers = CapacityAnswers(CapacityReports(reuses, lambda: shown[0], models, clock=lambda: now[0]), lambda: shown[0])
+    reports = CapacityReports(reuses, lambda: shown[0], models, clock=lambda: now[0])
+    answers = CapacityAnswers(reports, lambda: shown[0], AdviceRecords(reports))
     first = answers()
     shown[0] = replace(fleet_view(worker_status("demo-7")))
     assert answers() is first

@@ -136,6 +136,16 @@ async def test_causes_in_prompts_and_what_their_mends_are_worth(browser: httpx.A
 
 SIZE = {"workers": 2, "budgetFactor": 1.0, "budgetMiB": 8192, "hitRatio": 0.61, "computedTokensPerSecond": 3900.0}
 ADVICE = {"action": "moreWorkers", "worth": True, "words": "a third worker: 61 -> 74 % hits", "points": 13.0}
+CHANGE = {
+    "at": "2027-01-15T08:00:00Z",
+    "words": "1 -> 2 workers: 61 % hits foretold, 58 % came (+3.0 points off)",
+    "advised": "moreWorkers",
+    "phase": "judged",
+    "foretold": SIZE,
+    "hitRatio": 0.58,
+    "error": 0.03,
+    "computedError": -120.4,
+}
 CAPACITY = {
     "pool": "default/demo",
     "verdict": "worth",
@@ -150,6 +160,17 @@ CAPACITY = {
     "advice": [ADVICE | {"savedTokensPerSecond": 1300.0, "savedWorkers": 1.1, "worthPerHour": None}],
     "desiredWorkers": 3,
     "desiredReason": "cache",
+    "desiredFit": {
+        "minutes": 1440,
+        "fittedMinutes": 1404,
+        "fitted": 0.975,
+        "missedMinutes": {"tokens": 30, "queue": 6},
+    },
+    "changes": [
+        CHANGE
+        | {"phase": "filling", "words": "2 -> 3 workers", "hitRatio": None, "error": None, "computedError": None},
+        CHANGE,
+    ],
     "scaleIn": {"worker": "demo-1", "words": "demo-1 goes first: its cache is worth least"},
 }
 
@@ -169,6 +190,12 @@ async def test_hit_curves_with_their_error_and_what_is_worth_doing(browser: http
         'data-advice="moreWorkers"',
         "+1.1",
         "not known yet",
+        "fitted it in <b>97.5 %</b> of <b>1,440</b> minutes, not for its queue in 6, tokens in 30",
+        'data-change="filling"',
+        "1 -&gt; 2 workers: 61 % hits foretold, 58 % came",
+        "2027-01-15 08:00:00 UTC",
+        '<td data-label="Points off" class="number">+3.0</td>',
+        '<td data-label="Computed off" class="number">-120/s</td>',
     ):
         assert words in text, words
     assert text.count("<small>today</small>") == 2

@@ -40,7 +40,8 @@ def _fewer(one: CapacityFacts, less: AdviceFacts) -> Finding:
 
 
 def _finding(one: CapacityFacts, reason: str, message: str, action: str) -> Finding:
-    error = f" (the curve's error: {100 * (one.error or 0):+.1f} points)"
+    last = f"; last change, {one.changes[0].words}" if one.changes else ""
+    error = f" (the curve's error: {100 * (one.error or 0):+.1f} points{last})"
     return Finding(
         severity=Severity.INFO,
         subject=f"pool {one.pool}",

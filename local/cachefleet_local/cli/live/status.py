@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -19,6 +19,9 @@ from cachefleet_local.cli.options import showing
 from cachefleet_local.cli.output.columns import POOLS
 from cachefleet_local.cli.typed_answers import capacity_of, pool_of
 from cachefleet_local.cli_errors import Exit
+
+if TYPE_CHECKING:
+    from cachefleet_core.fleet_status.capacity_facts import CapacityFacts
 
 WIDTH: Final = 100
 _OLDER: Final = "unknown: the control plane is older than this command and tells no findings; see its workers yourself"
@@ -81,15 +84,26 @@ def lines(found: Sequence[Item] | None, pools: Sequence[Item], *, width: int, co
 
 
 def advice(capacities: Sequence[Item], *, width: int) -> Iterator[str]:
-    """What is worth doing to each pool, with the curve's error, and which worker would go first."""
+    """What is worth doing to each pool, how far off advice was, and which worker would go first."""
     if capacities:
         yield ""
     for one in map(capacity_of, capacities):
         error = f" (the curve's error: {100 * one.error:+.1f} points)" if one.error is not None else ""
         goes = f". Scaled in, {one.scale_in.words}" if one.scale_in and one.scale_in.words else ""
         yield from textwrap.wrap(
-            f"{'ADVICE':<10}pool {one.pool}: {one.words}{error}{goes}", max(50, width), subsequent_indent=_INDENT
+            f"{'ADVICE':<10}pool {one.pool}: {one.words}{error}{goes}{_came(one)}",
+            max(50, width),
+            subsequent_indent=_INDENT,
         )
+
+
+def _came(one: CapacityFacts) -> str:
+    """What came of the last change of size, and how often the load fitted the desired workers."""
+    change = f". Last change, {one.changes[0].words}" if one.changes else ""
+    fit = one.desired_fit
+    if fit is None or fit.fitted is None:
+        return change
+    return f"{change}. The load fitted the desired workers in {fit.fitted:.0%} of {fit.minutes} min"
 
 
 def _summary(serious: Sequence[Item], counts: str, colour: bool) -> str:  # noqa: FBT001 - of this module alone

@@ -70,6 +70,16 @@ KNOWN = {
     "words": "a third worker: 61 -> 74 % hits",
     "error": 0.012,
     "scaleIn": {"worker": "demo-1", "words": "demo-1 goes first: its cache is worth least"},
+    "changes": [
+        {
+            "at": "2027-01-15T08:00:00Z",
+            "words": "1 -> 2 workers: 61 % hits foretold, 58 % came (+3.0 points off)",
+            "before": {"workers": 1},
+            "foretold": {"workers": 2},
+            "phase": "judged",
+        }
+    ],
+    "desiredFit": {"minutes": 1440, "fittedMinutes": 1404, "fitted": 0.975},
 }
 
 
@@ -80,10 +90,12 @@ def test_what_is_worth_doing_to_a_pool_and_which_worker_goes_first_are_told(api:
         status, out, _ = ran("status", env=env)
         _, as_json, _ = ran("status", "-o", "json", env=env)
     assert status == 0, "advice is no fault"
-    assert out.splitlines()[-4:] == [
+    assert out.splitlines()[-6:] == [
         "",
         "ADVICE    pool default/demo: a third worker: 61 -> 74 % hits (the curve's error: +1.2 points).",
-        "          Scaled in, demo-1 goes first: its cache is worth least",
+        "          Scaled in, demo-1 goes first: its cache is worth least. Last change, 1 -> 2 workers: 61 %",
+        "          hits foretold, 58 % came (+3.0 points off). The load fitted the desired workers in 98% of",
+        "          1440 min",
         "ADVICE    pool default/other: not known yet: no worker",
     ]
     assert json.loads(as_json)["capacity"][0] == KNOWN
