@@ -15,6 +15,7 @@ from cachefleet_controlplane.exposition import SettledRegistry, observe, remembe
 
 MAX_NAMES: Final = 256
 TASKS: Final = (
+    "advice",
     "audit",
     "batch_runner",
     "batches",
