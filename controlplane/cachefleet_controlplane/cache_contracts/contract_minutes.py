@@ -20,10 +20,10 @@ from typing import Final
 from msgspec import Struct, field
 
 from cachefleet_controlplane.history.cache_history import Answered
+from cachefleet_controlplane.judgements.judged_minutes import HOUR_MINUTES, Tally
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_core.pool.policy import CacheContract, HitObjective
 
-HOUR_MINUTES: Final = 60
 DAY_HOURS: Final = 24
 MONTH_HOURS: Final = 31 * DAY_HOURS
 DEFAULT_WINDOW_SECONDS: Final = 600
@@ -55,24 +55,6 @@ class Tokens(Struct):
     def ratio(self) -> float | None:
         """Share from cache; None where there were none."""
         return self.served / self.prompt if self.prompt else None
-
-
-class Tally(Struct):
-    """Minutes that were judged."""
-
-    minutes: int = 0
-    met: int = 0
-    misses: Counter[Miss] = field(default_factory=Counter)
-    """Minutes by reason; one may have several."""
-    evicted: int = 0
-    """Blocks evicted against the contract."""
-
-    def add(self, more: Tally) -> None:
-        """Count these, too."""
-        self.minutes += more.minutes
-        self.met += more.met
-        self.misses.update(more.misses)
-        self.evicted += more.evicted
 
 
 def judge(contract: CacheContract, window: Tokens, *, evicted: int, enforced: bool) -> tuple[Miss, ...]:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cachefleet_controlplane.cache_contracts.contract_minutes import ContractMinutes, Miss, Tally, Tokens
+from cachefleet_controlplane.cache_contracts.contract_minutes import ContractMinutes, Miss, Tokens
+from cachefleet_controlplane.judgements.judged_minutes import Tally
 from cachefleet_core.fleet_status.fields import Count, Ratio
 from cachefleet_core.pool.policy import CacheContract
 
@@ -87,7 +88,7 @@ def contract_window(tally: Tally) -> ContractWindow:
         minutes=tally.minutes,
         met_minutes=tally.met,
         met=tally.met / tally.minutes if tally.minutes else None,
-        missed_minutes={miss.value: count for miss, count in tally.misses.items()},
+        missed_minutes={str(miss): count for miss, count in tally.misses.items()},
         evicted_blocks=tally.evicted,
     )
 

@@ -34,7 +34,7 @@ SAME: Final = 0.01
 """Of a budget: no change, but a worker whose engine found a little more or less memory."""
 
 
-class Phase(StrEnum):
+class SettlingPhase(StrEnum):
     """How far a change is."""
 
     FILLING = FILLING
@@ -67,7 +67,7 @@ class SizeChange(Struct, frozen=True, kw_only=True):
     """At the new one, by the curve of before."""
     advised: str = ""
     """The advice of before that names this size, as its action; "" where it was the curve alone."""
-    phase: Phase = Phase.FILLING
+    phase: SettlingPhase = SettlingPhase.FILLING
     seconds: float = 0.0
     """Of this phase."""
     sums: ReuseSums = ReuseSums()
@@ -78,7 +78,7 @@ class SizeChange(Struct, frozen=True, kw_only=True):
     @property
     def came_ratio(self) -> float | None:
         """The hit ratio that came; None before it is judged."""
-        return self.sums.served_ratio if self.phase is Phase.JUDGED else None
+        return self.sums.served_ratio if self.phase is SettlingPhase.JUDGED else None
 
     @property
     def came_computed(self) -> float | None:
@@ -146,7 +146,7 @@ class SizeChanges:
         self._pend(report, now)
         if self.pending is not None:
             self._go_on(self.pending, report, new, seconds, now)
-        if self.pending is None or self.pending.phase is Phase.MEASURING:
+        if self.pending is None or self.pending.phase is SettlingPhase.MEASURING:
             self._settled = report
 
     def _pend(self, report: PoolCapacity, now: float) -> None:
@@ -172,10 +172,10 @@ class SizeChanges:
         self.pending = self._next(pending, report, now)
 
     def _next(self, pending: SizeChange, report: PoolCapacity, now: float) -> SizeChange | None:
-        if pending.phase is Phase.FILLING and self._filled(pending, report):
-            return replace(pending, phase=Phase.MEASURING, seconds=0.0, sums=ReuseSums(), asked_tokens=0.0)
-        if pending.phase is Phase.MEASURING and self._measured(pending):
-            self.judged.append(replace(pending, phase=Phase.JUDGED))
+        if pending.phase is SettlingPhase.FILLING and self._filled(pending, report):
+            return replace(pending, phase=SettlingPhase.MEASURING, seconds=0.0, sums=ReuseSums(), asked_tokens=0.0)
+        if pending.phase is SettlingPhase.MEASURING and self._measured(pending):
+            self.judged.append(replace(pending, phase=SettlingPhase.JUDGED))
             return None
         return None if now - pending.at > self._bounds.most_seconds else pending
 

@@ -9,7 +9,13 @@ from cachefleet_controlplane.capacity.capacity_report import PoolCapacity
 from cachefleet_controlplane.capacity.desired_workers import Desired, ScalingReason
 from cachefleet_controlplane.capacity.hit_curve import HitCurve
 from cachefleet_controlplane.capacity.pool_reuse import ReuseSums, Window
-from cachefleet_controlplane.capacity.size_changes import MOST_KEPT, Phase, SettlingBounds, SizeChange, SizeChanges
+from cachefleet_controlplane.capacity.size_changes import (
+    MOST_KEPT,
+    SettlingBounds,
+    SettlingPhase,
+    SizeChange,
+    SizeChanges,
+)
 from cachefleet_core.fleet_status.capacity_facts import MORE_BUDGET, MORE_WORKERS
 from tests.controlplane.capacity.test_advice import POOL, Requests
 
@@ -56,7 +62,7 @@ class Pool:
         assert self.changes.pending is not None
         return self.changes.pending
 
-    def phase(self) -> Phase:
+    def phase(self) -> SettlingPhase:
         return self.pending.phase
 
 
@@ -72,7 +78,7 @@ def test_what_was_advised_is_compared_with_what_came() -> None:
     assert pending.foretold.computed_tokens_per_second == pytest.approx(5500)
     assert (pending.came_ratio, pending.error) == (None, None)
     pool.looks(40, report(3), served=0.0)
-    assert pool.phase() is Phase.MEASURING, "what fills the caches does not count"
+    assert pool.phase() is SettlingPhase.MEASURING, "what fills the caches does not count"
     pool.looks(100, report(3), served=0.4)
     [judged] = pool.changes.judged
     assert pool.changes.pending is None
@@ -95,7 +101,7 @@ def test_a_budget_is_foretold_as_a_number_of_workers_is() -> None:
     assert pool.pending.advised == MORE_BUDGET
     assert pool.pending.shown().words.startswith("8 GiB -> 12 GiB budget: 45 % hits foretold")
     pool.looks(1, report(budget=12_290, budget_mib=12_288))
-    assert pool.phase() is Phase.FILLING, "a little more or less memory is the same budget"
+    assert pool.phase() is SettlingPhase.FILLING, "a little more or less memory is the same budget"
 
 
 def test_caches_are_filled_when_all_could_have_been_replaced_and_after_an_hour_at_the_latest() -> None:
@@ -105,16 +111,16 @@ def test_caches_are_filled_when_all_could_have_been_replaced_and_after_an_hour_a
     each = 0.7 * 10_000 / BLOCK
     needed = int(report(3).measures.own / each)
     pool.looks(needed, report(3))
-    assert pool.phase() is Phase.FILLING
+    assert pool.phase() is SettlingPhase.FILLING
     pool.looks(1, report(3))
-    assert pool.phase() is Phase.MEASURING
+    assert pool.phase() is SettlingPhase.MEASURING
     slow = Pool()
     slow.looks(1, report())
     slow.looks(1, report(3))
     slow.looks(359, report(3), served=1.0)
-    assert slow.phase() is Phase.FILLING
+    assert slow.phase() is SettlingPhase.FILLING
     slow.looks(1, report(3), served=1.0)
-    assert slow.phase() is Phase.MEASURING
+    assert slow.phase() is SettlingPhase.MEASURING
 
 
 def test_few_requests_are_waited_for_a_day() -> None:
@@ -122,7 +128,7 @@ def test_few_requests_are_waited_for_a_day() -> None:
     pool.looks(1, report())
     pool.looks(1, report(3))
     pool.looks(int(BOUNDS.most_seconds / 10), report(3), requests=0)
-    assert pool.phase() is Phase.FILLING
+    assert pool.phase() is SettlingPhase.FILLING
     pool.looks(1, report(3), requests=0)
     assert pool.changes.pending is None
     assert not pool.changes.judged
@@ -146,7 +152,7 @@ def test_another_size_while_it_is_measured_is_a_change_of_its_own() -> None:
     pool.looks(1, report())
     pool.looks(1, report(3))
     pool.looks(40, report(3), served=0.0)
-    assert pool.phase() is Phase.MEASURING
+    assert pool.phase() is SettlingPhase.MEASURING
     pool.looks(1, report(2))
     assert not pool.changes.judged
     assert (pool.pending.before.workers, pool.pending.foretold.workers) == (3, 2)
