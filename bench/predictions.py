@@ -10,8 +10,9 @@ requests in flight are answered by the other. Afterwards every request's record 
 Before anything is reported: every request was answered whole and has its record, blocks were evicted, an engine was
 killed. Points are percent of all prompt tokens. *Apart* counts a request that was served more than predicted and one
 that was served less as two errors; *together* they may make up for each other, as in a hit ratio. A
-prediction counts what a worker has reported alone; *expected* is what was served beyond it that requests in flight, or
-just answered, were to leave there.
+prediction counts what a worker has reported, and what requests ahead of this one leave there; the error *by reports
+alone* is that of the first part. What was served less is told by its cause, what was served beyond by whether a request
+that was over had computed it there lately (*under way*).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import random
 import sys
 import tempfile
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -137,7 +139,9 @@ def rows(model: str, found: Sequence[dict[str, Any]]) -> list[Row]:
     prompts = sum(one["promptTokens"] for one in found)
     less = sum(max(0, one["predictedTokens"] - one["cachedTokens"]) for one in found)
     more = sum(max(0, one["cachedTokens"] - one["predictedTokens"]) for one in found)
-    expected = sum(max(0, min(one["cachedTokens"], _expected(one)) - one["predictedTokens"]) for one in found)
+    alone = sum(abs(one["cachedTokens"] - _chosen(one, "predictedTokens")) for one in found)
+    lately = [max(one["predictedTokens"], _chosen(one, "expectedTokens")) for one in found]
+    late = sum(max(0, one["cachedTokens"] - known) for one, known in zip(found, lately, strict=True))
     shares = [100 * sum(one[name] for one in found) / prompts for name in ("predictedTokens", "cachedTokens")]
     title = f"{model}, {len(found):,} requests"
     apart = row(f"{title}: error, apart", 100 * (less + more) / prompts, unit="points")
@@ -146,19 +150,29 @@ def rows(model: str, found: Sequence[dict[str, Any]]) -> list[Row]:
         row(f"{title}: predicted, beside served", *shares, unit="% of prompt tokens"),
         apart | {"bar": str(bar), "kept": bar.holds(apart["ours"])},
         row(f"{title}: error, together", abs(shares[0] - shares[1]), unit="points"),
+        row(f"{title}: error by reports alone, apart", 100 * alone / prompts, unit="points"),
         row(f"{title}: served less than predicted", 100 * less / prompts, unit="points"),
-        row(
-            f"{title}: served more than predicted, beside expected",
-            100 * more / prompts,
-            100 * expected / prompts,
-            unit="points",
+        *(
+            row(f"{title}: served less, {cause}", 100 * tokens / prompts, unit="points")
+            for cause, tokens in sorted(_causes(found).items())
         ),
+        row(f"{title}: served more than predicted", 100 * more / prompts, unit="points"),
+        row(f"{title}: served more, under way", 100 * (more - late) / prompts, unit="points"),
     ]
 
 
-def _expected(record: dict[str, Any]) -> int:
-    """Tokens that the worker of the answer was to have, with what was under way then."""
-    return next((one["expectedTokens"] for one in record["candidates"] if one["worker"] == record["worker"]), 0)
+def _causes(found: Sequence[dict[str, Any]]) -> Counter[str]:
+    """Tokens served less, by cause; "untold" where a record names none."""
+    causes: Counter[str] = Counter()
+    for one in found:
+        if (less := one["predictedTokens"] - one["cachedTokens"]) > 0:
+            causes[one["shortfall"]["cause"] if one["shortfall"] else "untold"] += less
+    return causes
+
+
+def _chosen(record: dict[str, Any], name: str) -> int:
+    """A number of the candidate that answered; 0 where the record has no such candidate."""
+    return next((one[name] for one in record["candidates"] if one["worker"] == record["worker"]), 0)
 
 
 def checked(found: Sequence[dict[str, Any]], requests: int) -> Sequence[dict[str, Any]]:

@@ -151,6 +151,13 @@ impl View {
         u64::from(blocks) * u64::from(self.trust) / u64::from(WHOLE)
     }
 
+    /// Of so many blocks of a prompt that it has, those that a hit will have.
+    #[inline]
+    #[must_use]
+    pub fn usable(&self, blocks: u32, prompt: &Prompt) -> u64 {
+        if blocks == 0 { 0 } else { self.counted(blocks).min(prompt.usable_blocks) }
+    }
+
     /// Whether it has so many blocks at all, as far as is known.
     fn possible(&self, needed: u64) -> bool {
         self.blocks_total.is_none_or(|total| needed <= total)
@@ -254,8 +261,8 @@ pub struct Score {
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "tokens are far fewer than 2**52")]
 pub fn score(prompt: &Prompt, view: &View, throughput: &Throughput, queue: &Queue, cached: &Cached, now: f64) -> Score {
-    let (stale, most) = (view.stale(now), prompt.usable_blocks);
-    let usable = |blocks: u32| if blocks == 0 { 0 } else { view.counted(blocks).min(most) };
+    let stale = view.stale(now);
+    let usable = |blocks: u32| view.usable(blocks, prompt);
     let (matched, below) = if stale { (0, 0) } else { (cached.matched, cached.loadable) };
     let held = usable(matched);
     let predicted = usable(matched + below) * prompt.block_size;

@@ -9,21 +9,38 @@ import pytest
 from bench.predictions import LONGEST, PLAIN, Conversations, UnsoundError, checked, rows
 
 
-def record(predicted: int, cached: int, expected: int, *causes: str) -> dict[str, Any]:
-    candidates = [{"worker": "b", "expectedTokens": 900}, {"worker": "a", "expectedTokens": expected}]
+def record(predicted: int, cached: int, expected: int, *causes: str, reported: int | None = None) -> dict[str, Any]:
+    held = predicted if reported is None else reported
+    others = {"worker": "b", "predictedTokens": 800, "expectedTokens": 900}
+    candidates = [others, {"worker": "a", "predictedTokens": held, "expectedTokens": expected}]
+    short = {"cause": "evicted", "tokens": 1} if predicted > cached and predicted != 70 else None
     lost = [{"cause": cause, "tokens": 1} for cause in causes]
     told = {"worker": "a", "promptTokens": 1000, "predictedTokens": predicted, "cachedTokens": cached}
-    return told | {"candidates": candidates, "lost": lost}
+    return told | {"candidates": candidates, "lost": lost, "shortfall": short}
 
 
 def test_errors_make_up_for_each_other_together_and_not_apart() -> None:
     found = rows(PLAIN, [record(500, 400, 500), record(0, 60, 40), record(96, 96, 96), record(0, 0, 0)])
-    predicted, apart, together, less, more = found
+    predicted, apart, together, alone, less, evicted, more, under_way = found
+    assert evicted["name"].endswith("served less, evicted")
+    assert evicted["ours"] == less["ours"]
+    assert alone["ours"] == apart["ours"]
     assert (predicted["ours"], predicted["peer"]) == pytest.approx((14.9, 13.9))
     assert (apart["ours"], apart["kept"]) == (pytest.approx(4.0), False)
     assert together["ours"] == pytest.approx(1.0)
     assert less["ours"] == pytest.approx(2.5)
-    assert (more["ours"], more["peer"]) == pytest.approx((1.5, 1.0))
+    assert (more["ours"], under_way["ours"]) == pytest.approx((1.5, 1.0))
+
+
+def test_what_requests_ahead_left_is_no_error_but_by_reports_alone() -> None:
+    found = {one["name"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(96, 96, 96, reported=32)])}
+    assert found["error, apart"] == 0
+    assert found["error by reports alone, apart"] == pytest.approx(6.4)
+
+
+def test_a_shortfall_without_a_cause_is_told_as_such() -> None:
+    found = {one["name"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(70, 50, 70)])}
+    assert found["served less, untold"] == pytest.approx(2.0)
 
 
 def test_what_is_predicted_to_the_token_keeps_the_bar() -> None:

@@ -68,6 +68,7 @@ def decide(
         rank=chosen.view.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
+        forecast_tokens=chosen.score.expected_tokens,  # what was sent is in flight
         matched_blocks=chosen.score.matched_blocks,
         expected_tokens=chosen.score.expected_tokens,
         elsewhere_blocks=max((one.matched_blocks for one in leading if one.id != chosen.view.id), default=0),

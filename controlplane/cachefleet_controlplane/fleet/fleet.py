@@ -315,8 +315,11 @@ class Fleet:
         """
         now = self._clock()
         events = self._agents.receive(connection, frame, now, place)
-        if isinstance(frame, DeltaFrame) and (worker := connection.ranks[frame.rank]).row.open:
-            worker.history.note(frame.data, now)
+        if isinstance(frame, DeltaFrame):
+            worker = connection.ranks[frame.rank]
+            worker.row.changed()
+            if worker.row.open:
+                worker.history.note(frame.data, now)
         if isinstance(frame, State):
             self._changed()
         return events

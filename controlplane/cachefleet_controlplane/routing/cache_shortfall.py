@@ -9,9 +9,10 @@ moved                 another worker answered than the one predicted for
 rendered_differently  the engine counts another number of prompt tokens than the ids had by which blocks were known
 salted                the version of the tenant's salt changed between decision and answer
 restarted             the worker began a new epoch since the decision, or is gone
-evicted               by the index, blocks that were predicted were removed from the worker since the decision
+evicted               by the index, blocks that reports promised were removed from the worker since the decision
 window                all of the prefix is held, but at its end blocks of a sliding window or a state were removed
 not_loaded            what is missing was to be loaded from the host's memory or a disk
+in_flight             what is missing was to be left there by requests ahead of this one
 stale                 the worker's report was older than OLD_REPORT_SECONDS when it was decided
 unknown               none of these
 ====================  ==============================================================================================
@@ -39,6 +40,7 @@ class Cause(StrEnum):
     EVICTED = "evicted"
     WINDOW = "window"
     NOT_LOADED = "not_loaded"
+    IN_FLIGHT = "in_flight"
     STALE = "stale"
     UNKNOWN = "unknown"
 
@@ -47,13 +49,13 @@ class Surplus(StrEnum):
     """Why more was served from cache than predicted; the value is a metric's label."""
 
     UNDER_WAY = "under_way"
-    """Another request was computing it there when this one was decided."""
+    """Another request that was over when this one was decided had computed it there, as far as was known."""
     LATER = "later"
     """It came into the cache after the decision, or before, and had not been reported yet."""
 
 
 def surplus(*, predicted: int, expected: int, cached: int) -> dict[Surplus, int]:
-    """Tokens served beyond those ``predicted``, by cause; ``expected`` are these and what others were computing."""
+    """Tokens served beyond those ``predicted``, by cause; ``expected`` are these and what was sent there lately."""
     under_way = max(0, min(cached, expected) - predicted)
     later = max(0, cached - max(expected, predicted))
     return {cause: tokens for cause, tokens in ((Surplus.UNDER_WAY, under_way), (Surplus.LATER, later)) if tokens}
@@ -80,6 +82,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     left_window: bool = False
     loaded_tokens: int = 0
     """Of the predicted ones, those that were to be loaded from below the device."""
+    coming_tokens: int = 0
+    """Of the predicted ones, those that requests ahead were to leave there."""
     report_age: float | None = None
     """Seconds at the decision; 0 where the prediction did not rest on a report."""
 
@@ -92,6 +96,7 @@ RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (
     (Cause.EVICTED, lambda facts: facts.evicted),
     (Cause.WINDOW, lambda facts: facts.left_window),
     (Cause.NOT_LOADED, lambda facts: (facts.cached_tokens or 0) >= facts.predicted_tokens - facts.loaded_tokens),
+    (Cause.IN_FLIGHT, lambda facts: (facts.cached_tokens or 0) >= facts.predicted_tokens - facts.coming_tokens),
     (Cause.STALE, lambda facts: facts.report_age is None or facts.report_age > OLD_REPORT_SECONDS),
 )
 

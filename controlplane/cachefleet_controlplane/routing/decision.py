@@ -218,6 +218,9 @@ class Decision(Struct, frozen=True, kw_only=True):
     rank: int = 0
     prompt_tokens: int = 0
     predicted_tokens: int = 0
+    """Tokens of the prompt that the chosen worker's reports promise."""
+    forecast_tokens: int = 0
+    """Those that its engine will serve from its cache: the predicted ones, and what requests ahead leave there."""
     matched_blocks: int = 0
     """Blocks of the prompt that the index says the chosen worker holds."""
     expected_tokens: int = 0
@@ -294,6 +297,7 @@ def turned_away(decision: Decision, reason: Reason) -> Decision:
         url="",
         rank=0,
         predicted_tokens=0,
+        forecast_tokens=0,
         matched_blocks=0,
         expected_tokens=0,
         loaded_tokens=0,

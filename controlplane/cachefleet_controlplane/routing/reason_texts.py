@@ -42,6 +42,7 @@ CAUSES: Final[Mapping[str, str]] = {
     Cause.EVICTED: "The worker evicted some of it between decision and answer.",
     Cause.WINDOW: "The worker holds the prefix, but not the last blocks of a sliding window, or the state, at its end.",
     Cause.NOT_LOADED: "The worker did not load what its reports said is in its host's memory or on its disk.",
+    Cause.IN_FLIGHT: "A request sent there before was to leave it, and it was not there in time, or no more.",
     Cause.STALE: "The worker's report was old when it was decided.",
     Cause.UNKNOWN: "Nothing that is known explains it.",
 }

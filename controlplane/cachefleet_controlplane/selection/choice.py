@@ -94,6 +94,7 @@ def _routed(
         rank=worker.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=choice.predicted_tokens,
+        forecast_tokens=choice.forecast_tokens,
         matched_blocks=choice.matched_blocks,
         expected_tokens=choice.expected_tokens,
         elsewhere_blocks=choice.elsewhere_blocks,

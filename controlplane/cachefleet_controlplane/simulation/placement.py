@@ -93,5 +93,5 @@ class FleetPlacement:
             if 0 < self._ahead < decision.queue_seconds:
                 return Unplaced.BUSY
             in_flight = self._fleet.begin(decision, prompt)
-            return Placed(decision.worker, in_flight, decision.predicted_tokens, decision.queue_seconds)
+            return Placed(decision.worker, in_flight, decision.forecast_tokens, decision.queue_seconds)
         return Unplaced.WAITS if decision.verdict is Verdict.QUEUE else Unplaced.REFUSED

@@ -54,6 +54,8 @@ struct Recent {
     sent_at: f64,
     /// Neither prefilled nor over.
     working: bool,
+    /// How many Deltas had come when it was over; None where it is not.
+    over: Option<u64>,
     skip: usize,
     first: u64,
     keys: Arc<[u64]>,
@@ -73,6 +75,8 @@ pub struct Flights {
     reservations: Reservations,
     /// Blocks needed by requests that ended since the worker's last report.
     pub ended_blocks: u64,
+    /// Changes of its blocks that the worker has told.
+    pub deltas: u64,
 }
 
 impl Default for Flights {
@@ -85,6 +89,7 @@ impl Default for Flights {
             typical_tokens: TYPICAL_TOKENS,
             reservations: Reservations::default(),
             ended_blocks: 0,
+            deltas: 0,
         }
     }
 }
@@ -127,7 +132,7 @@ impl Flights {
                 self.recent.pop_front();
             }
             let (keys, common, skip) = (Arc::clone(&sent.keys), sent.common, sent.skip);
-            self.recent.push_back(Recent { number, sent_at: now, working: true, skip, first, keys, common });
+            self.recent.push_back(Recent { number, sent_at: now, working: true, over: None, skip, first, keys, common });
         }
         if sent.prompt_tokens > 0 {
             self.typical_tokens += SMOOTHING * (sent.prompt_tokens as f64 - self.typical_tokens);
@@ -159,7 +164,8 @@ impl Flights {
         self.ended_blocks += flight.sent.blocks;
         match self.settle(number) {
             Some(place) if failed && !flight.prefilled => drop(self.recent.remove(place)),
-            _ => (),
+            Some(place) => self.recent[place].over = Some(self.deltas),
+            None => (),
         }
         true
     }
@@ -218,6 +224,18 @@ impl Flights {
         while self.recent.front().is_some_and(|recent| !recent.expected(now)) {
             self.recent.pop_front();
         }
+        self.longest(skip, keys, whole, |recent| recent.expected(now))
+    }
+
+    /// The same of prompts whose blocks will be there before a request that is sent now, whatever is evicted: those of
+    /// requests that are not over, as an engine keeps what is in use and computes in the order of arrival, and of those
+    /// that are over while no Delta has come since, which would tell of their blocks or of their eviction.
+    #[must_use]
+    pub fn coming(&self, skip: usize, keys: &[u64], now: f64, whole: bool) -> u32 {
+        self.longest(skip, keys, whole, |recent| recent.expected(now) && recent.over.is_none_or(|at| at == self.deltas))
+    }
+
+    fn longest(&self, skip: usize, keys: &[u64], whole: bool, counts: impl Fn(&Recent) -> bool) -> u32 {
         let mut best = 0_usize;
         for recent in &self.recent {
             // A key commits to all before it: what is known of both from some block on tells of all.
@@ -231,7 +249,7 @@ impl Flights {
             };
             let from = best.saturating_sub(start);
             let longer = theirs.get(from).is_some_and(|key| asked.get(from) == Some(key));
-            if longer && (!whole || asked.starts_with(theirs)) && recent.expected(now) {
+            if longer && (!whole || asked.starts_with(theirs)) && counts(recent) {
                 best = start + if whole { theirs.len() } else { shared_blocks(asked, theirs, from) };
             }
         }

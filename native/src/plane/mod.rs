@@ -115,6 +115,13 @@ impl Plane {
         }
     }
 
+    /// A Delta of a worker's blocks was applied, which changes nothing of its load; whether it has no requests in flight.
+    pub fn changed(&mut self, slot: u32) -> bool {
+        let row = &mut self.rows[slot as usize];
+        row.changed();
+        row.flights.is_empty()
+    }
+
     /// A row that stays as it is.
     #[must_use]
     pub fn look(&self, slot: u32) -> &Row {

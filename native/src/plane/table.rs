@@ -94,6 +94,8 @@ pub struct Kept {
     pub score: Score,
     pub view: View,
     pub throughput: Throughput,
+    /// Tokens that are forecast to come from its cache: those predicted, and those of requests ahead of this one.
+    pub forecast_tokens: u64,
 }
 
 impl Table {
@@ -255,7 +257,12 @@ impl Table {
         let mut cached = cached(self, &self.candidates)?;
         cached.resize(self.slots.len(), Cached::default());
         self.expect(plane, request, keys, &mut cached);
-        Ok(self.best(plane, request, &cached, every))
+        let mut best = self.best(plane, request, &cached, every);
+        if let Some(chosen) = best.as_mut() {
+            let next = chosen.next.iter_mut().map(|(_, kept)| kept);
+            std::iter::once(&mut chosen.first).chain(next).for_each(|kept| self.forecast(plane, request, keys, kept));
+        }
+        Ok(best)
     }
 
     /// Adds to `cached` what was just sent to candidates, and what an adapter costs there.
@@ -273,12 +280,24 @@ impl Table {
         }
     }
 
+    /// Adds to what the index predicts what requests ahead of this one will have left there.
+    fn forecast(&self, plane: &Plane, request: &Request, keys: &[u64], kept: &mut Kept) {
+        if kept.score.expected_tokens == kept.score.predicted_tokens {
+            return;
+        }
+        let row = plane.look(self.slots[kept.member as usize]);
+        let whole = self.rules.get(kept.member as usize).is_some_and(Rule::windowed);
+        let coming = kept.view.usable(row.coming(keys, request.now, whole), &request.prompt);
+        kept.forecast_tokens = kept.forecast_tokens.max(coming * request.prompt.block_size);
+    }
+
     fn kept(&self, plane: &Plane, request: &Request, cached: &[Cached], number: u32) -> Kept {
         let member = number as usize;
         let (view, throughput) = (&plane.seen[self.slots[member] as usize].view, &self.throughputs[member]);
         let score = score(&request.prompt, view, throughput, &self.queues[member].1, &cached[member], request.now);
         let worth = request.prompt.worth(view);
-        Kept { member: number, score, view: View { worth, ..*view }, throughput: *throughput }
+        let forecast_tokens = score.predicted_tokens;
+        Kept { member: number, score, view: View { worth, ..*view }, throughput: *throughput, forecast_tokens }
     }
 
     fn best(&mut self, plane: &Plane, request: &Request, cached: &[Cached], every: bool) -> Option<Chosen> {

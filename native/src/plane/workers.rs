@@ -302,6 +302,19 @@ impl Row {
         self.all().any(Flights::expects)
     }
 
+    /// The longest prefix, in blocks, that `keys` share with a prompt whose blocks will be there before a request that
+    /// is sent now.
+    #[must_use]
+    pub fn coming(&self, keys: &[u64], now: f64, whole: bool) -> u32 {
+        self.all().map(|flights| flights.coming(0, keys, now, whole)).max().unwrap_or(0)
+    }
+
+    /// A Delta was applied: the index knows what the worker had told until then.
+    pub fn changed(&mut self) {
+        self.flights.deltas += 1;
+        self.peers.flights().for_each(|flights| flights.deltas += 1);
+    }
+
     /// A request has its first token.
     pub fn landed(&mut self, number: u64) {
         if self.flights.landed(number) {

@@ -87,6 +87,12 @@ impl Choice {
         self.chosen.first.score.predicted_tokens
     }
 
+    /// Tokens forecast from the chosen one's cache: those predicted, and those of requests there ahead of this one.
+    #[getter]
+    fn forecast_tokens(&self) -> u64 {
+        self.chosen.first.forecast_tokens
+    }
+
     /// Of the expected ones, those to be loaded from below the device.
     #[getter]
     fn loaded_tokens(&self) -> u64 {
@@ -195,7 +201,7 @@ impl Choice {
 
 impl Kept {
     fn numbers<'py>(&self, py: Python<'py>, now: f64) -> PyResult<(usize, Bound<'py, PyDict>)> {
-        let Self { member, score, view, throughput } = self;
+        let Self { member, score, view, throughput, .. } = self;
         let numbers = PyDict::new(py);
         numbers.set_item("matched_blocks", score.matched_blocks)?;
         numbers.set_item("predicted_tokens", score.predicted_tokens)?;

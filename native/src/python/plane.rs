@@ -27,8 +27,9 @@ pub struct Slot {
 
 impl Slot {
     /// Whether no request is in flight there.
-    pub fn is_idle(&self) -> bool {
-        self.plane.lock().look(self.number).flights.is_empty()
+    /// A Delta of its blocks was applied; whether it has no requests in flight.
+    pub fn changed(&self) -> bool {
+        self.plane.lock().changed(self.number)
     }
 }
 
@@ -115,6 +116,11 @@ impl WorkerRow {
     /// Takes a State over; its waiting work beyond our own requests in flight is counted as that of others.
     fn reported(&self, state: Report, suspended: bool, leaving: bool, now: f64) -> PyResult<()> {
         self.write(|row| row.reported(state, suspended, leaving, now))
+    }
+
+    /// A Delta of its blocks was applied.
+    fn changed(&self) {
+        self.0.changed();
     }
 
     /// Begins a new epoch: what was reported and sent before is gone.

@@ -14,6 +14,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pure.add_function(wrap_pyfunction!(room, &pure)?)?;
     pure.add_function(wrap_pyfunction!(hold, &pure)?)?;
     pure.add_function(wrap_pyfunction!(expected, &pure)?)?;
+    pure.add_function(wrap_pyfunction!(coming, &pure)?)?;
     pure.add("KEY_RETRY_SECONDS", KEY_RETRY_SECONDS)?;
     module.add_submodule(&pure)
 }
@@ -37,6 +38,13 @@ fn hold(row: &WorkerRow, view: View) {
 fn expected(row: &WorkerRow, keys: &[u8], now: f64) -> PyResult<u32> {
     let keys = read_keys(keys)?;
     row.write(|row| row.expected(&keys, now, false))
+}
+
+/// The longest prefix of packed keys, in blocks, that will be on a worker before a request that is sent now.
+#[pyfunction]
+fn coming(row: &WorkerRow, keys: &[u8], now: f64) -> PyResult<u32> {
+    let keys = read_keys(keys)?;
+    row.write(|row| row.coming(&keys, now, false))
 }
 
 /// All reservations on one worker.

@@ -279,7 +279,7 @@ impl Stream {
         position.exceeded = on_device > position.most.0 || below > position.most.1;
         position.sequence = sequence;
         let (began, since) = position.clock;
-        if !self.row.is_idle() {
+        if !self.row.changed() {
             lock(&self.history.0).note(message, began + since.elapsed().as_secs_f64());
         }
         true

@@ -28,6 +28,7 @@ BECAUSE: dict[Cause, dict[str, Any]] = {
     Cause.EVICTED: {"evicted": True},
     Cause.WINDOW: {"left_window": True},
     Cause.NOT_LOADED: {"loaded_tokens": 16},
+    Cause.IN_FLIGHT: {"coming_tokens": 16},
     Cause.STALE: {"report_age": OLD_REPORT_SECONDS + 0.1},
     Cause.UNKNOWN: {},
 }

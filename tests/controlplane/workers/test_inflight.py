@@ -1,6 +1,6 @@
 """What was just sent to a worker is expected there, whatever else was."""
 
-from cachefleet_native import Plane, pure, shared_blocks
+from cachefleet_native import Plane, WorkerRow, pure, shared_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,3 +34,36 @@ def test_the_longest_of_what_is_expected_counts(sent: list[tuple[list[int], floa
         now += pause
     expected = [keys for at, keys in sent_at if now - at < EXPECTED_SECONDS]
     assert pure.expected(row, pack_keys(asked), now) == max((common(asked, keys) for keys in expected), default=0)
+
+
+ENDS = {"open": True, "first token": True, "over": True, "over, then a Delta": False, "failed": False}
+
+
+def ended(row: WorkerRow, keys: list[int], how: str) -> None:
+    flight = row.begin(pack_keys(keys), 0, 1, 1, 1, 1, 0, 0.0, lambda: None)
+    if how != "open" and how != "failed":
+        flight.first_token()
+    if how.startswith("over"):
+        flight.finish(cached_tokens=0)
+    if how == "failed":
+        flight.finish()
+    if how.endswith("Delta"):
+        row.changed()
+
+
+@given(st.lists(st.tuples(prompts, st.sampled_from([*ENDS])), max_size=8), prompts)
+def test_what_is_in_use_or_was_not_told_yet_is_coming(sent: list[tuple[list[int], str]], asked: list[int]) -> None:
+    row = Plane().row()
+    for keys, how in sorted(sent, key=lambda one: not one[1].endswith("Delta")):
+        ended(row, keys, how)
+    coming = [keys for keys, how in sent if ENDS[how]]
+    assert pure.coming(row, pack_keys(asked), 0.0) == max((common(asked, keys) for keys in coming), default=0)
+
+
+def test_nothing_is_coming_that_was_sent_long_ago_or_to_an_engine_that_is_gone() -> None:
+    row = Plane().row()
+    ended(row, CHAINS[0], "first token")
+    assert pure.coming(row, pack_keys(CHAINS[0]), EXPECTED_SECONDS) == 0
+    assert pure.coming(row, pack_keys(CHAINS[0]), 0.0) == len(CHAINS[0])
+    row.restarted()
+    assert pure.coming(row, pack_keys(CHAINS[0]), 0.0) == 0

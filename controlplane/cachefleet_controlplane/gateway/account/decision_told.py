@@ -23,7 +23,7 @@ def decision_told(decision: Decision, *, cached: int | None, cause: PromptLossRe
         "verdict": decision.verdict,
         "reason": decision.reason,
         "prompt": decision.prompt_tokens,
-        "predicted": decision.predicted_tokens,
+        "predicted": decision.forecast_tokens,
     }
     if decision.pool:
         members["pool"] = f'"{decision.pool}"'

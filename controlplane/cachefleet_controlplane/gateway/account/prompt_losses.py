@@ -67,7 +67,7 @@ class PromptLosses:
         if not size or shape is None or not tokens:
             return (), None
         servable = (tokens - 1) // size * size
-        held = max(decision.predicted_tokens, decision.elsewhere_blocks * size, decision.elsewhere_tokens)
+        held = max(decision.forecast_tokens, decision.elsewhere_blocks * size, decision.elsewhere_tokens)
         prompt = Examined(prompt_tokens=tokens, block_size=size, first_seen=max(0, servable - held), servable=servable)
         if not prompt.first_seen:
             return (), None

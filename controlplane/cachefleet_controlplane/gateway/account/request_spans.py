@@ -119,7 +119,7 @@ def _decided(trace: DecisionTrace) -> Attributes:
             "cachefleet.reason": decision.reason,
             "cachefleet.policy": decision.policy,
             "cachefleet.knowledge": decision.knowledge,
-            "cachefleet.tokens.predicted": decision.predicted_tokens,
+            "cachefleet.tokens.predicted": decision.forecast_tokens,
         }
     if usage is not None and usage.cached_tokens is not None:
         told |= {

@@ -89,7 +89,7 @@ class SettledRequests:
         total.cached_tokens += used[1]
         total.completion_tokens += used[2]
         if trace.answered is not None:
-            sums.predicted_tokens += trace.answered.predicted_tokens
+            sums.predicted_tokens += trace.answered.forecast_tokens
         if answered is not None:
             sums.answered.add(answered)
 

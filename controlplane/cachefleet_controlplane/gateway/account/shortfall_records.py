@@ -64,9 +64,9 @@ class Shortfalls:
             return None
         predictions = [answered] if trace.first is None else [answered, trace.first]
         for decision in predictions:
-            if usage.cached_tokens < decision.predicted_tokens:
+            if usage.cached_tokens < decision.forecast_tokens:
                 cause = shortfall(self._facts(decision, answered, trace, usage))
-                tokens = decision.predicted_tokens - usage.cached_tokens
+                tokens = decision.forecast_tokens - usage.cached_tokens
                 return None if cause is None else ShortfallRecord(cause.value, tokens, decision.worker)
         return None
 
@@ -78,7 +78,7 @@ class Shortfalls:
         usage = trace.usage
         if usage is None:
             return None
-        decision = replace(answered, predicted_tokens=claimed, loaded_tokens=loaded)
+        decision = replace(answered, predicted_tokens=claimed, forecast_tokens=claimed, loaded_tokens=loaded)
         return shortfall(self._facts(decision, answered, trace, usage))
 
     def _facts(self, decision: Decision, answered: Decision, trace: DecisionTrace, usage: Usage) -> Facts:
@@ -87,7 +87,8 @@ class Shortfalls:
         there = decision.predicted_tokens - decision.loaded_tokens
         predicted = trace.keys[: KEY_BYTES * (there // trace.block_size)] if trace.block_size else b""
         return Facts(
-            predicted_tokens=decision.predicted_tokens,
+            predicted_tokens=decision.forecast_tokens,
+            coming_tokens=decision.forecast_tokens - decision.predicted_tokens,
             cached_tokens=usage.cached_tokens,
             loaded_tokens=decision.loaded_tokens,
             worker=decision.id,
@@ -110,11 +111,11 @@ def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
         return {}
     if (
         answered.knowledge is not Knowledge.EXACT
-        or usage.cached_tokens <= answered.predicted_tokens
+        or usage.cached_tokens <= answered.forecast_tokens
         or prefilled(trace)
     ):
         return {}
-    return surplus(predicted=answered.predicted_tokens, expected=answered.expected_tokens, cached=usage.cached_tokens)
+    return surplus(predicted=answered.forecast_tokens, expected=answered.expected_tokens, cached=usage.cached_tokens)
 
 
 def claimed_tokens(answered: Decision, block_size: int) -> int:

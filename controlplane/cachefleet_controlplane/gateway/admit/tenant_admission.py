@@ -376,8 +376,8 @@ class AdmissionMiddleware:
             prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
         elif decision is not None and (cut := trace.cut_short) is not None:
             prompt, completion = cut.prompt_tokens, cut.completion_tokens or 0
-            cached = min(prompt, decision.predicted_tokens if cut.cached_tokens is None else cut.cached_tokens)
+            cached = min(prompt, decision.forecast_tokens if cut.cached_tokens is None else cut.cached_tokens)
         elif decision is not None and trace.status == ANSWERED_STATUS:
-            prompt, cached = decision.prompt_tokens, decision.predicted_tokens
+            prompt, cached = decision.prompt_tokens, decision.forecast_tokens
         load.spent.add(prompt - cached + completion, self._clock())
         return prompt, cached, completion

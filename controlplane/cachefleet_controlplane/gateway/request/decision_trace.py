@@ -74,7 +74,7 @@ def decision_body(
             "pool": decision.pool or None,
             "rank": decision.rank,
             "prompt_tokens": decision.prompt_tokens,
-            "predicted_tokens": decision.predicted_tokens,
+            "predicted_tokens": decision.forecast_tokens,
             "candidates": [_candidate(score, chosen=score.id == decision.id) for score in decision.scores],
         }
         | found
@@ -163,7 +163,7 @@ class DecisionTrace(Struct):
             return None
         cached = usage.cached_tokens
         if cached is None and self.answered is not None:
-            cached = self.answered.predicted_tokens
+            cached = self.answered.forecast_tokens
         return max(0, usage.prompt_tokens - (cached or 0)) + (usage.completion_tokens or 0)
 
     def headers(self, decision: Decision | None) -> list[Header]:
@@ -215,7 +215,7 @@ class DecisionTrace(Struct):
             worker=decision.worker,
             knowledge=decision.knowledge,
             prompt_tokens=decision.prompt_tokens,
-            predicted_tokens=decision.predicted_tokens,
+            predicted_tokens=decision.forecast_tokens,
             cached_tokens=None if usage is None else usage.cached_tokens,
             completion_tokens=None if usage is None else usage.completion_tokens,
             ttft_seconds=self.ttft_seconds,

@@ -166,9 +166,14 @@ def _facts(item: Item) -> Iterator[tuple[str, str]]:
 
 
 def _in_flight(item: Item) -> str:
-    """What the choice counted on besides: blocks of requests just sent there."""
-    sent = next((_sent(one) for one in item["candidates"] if one["chosen"]), 0)
-    return f", {sent} more from requests in flight there" if sent else ""
+    """What of it no report shows yet, and what the choice counted on besides: blocks of requests just sent there."""
+    chosen = next((one for one in item["candidates"] if one["chosen"]), None)
+    if chosen is None:
+        return ""
+    coming = item["predictedTokens"] - chosen["predictedTokens"]
+    sent = chosen["expectedTokens"] - max(item["predictedTokens"], chosen["predictedTokens"])
+    told = f", {coming} of them from requests in flight there" if coming > 0 else ""
+    return told + (f", perhaps {sent} more from requests just sent there" if sent > 0 else "")
 
 
 def _sent(candidate: Item) -> int:

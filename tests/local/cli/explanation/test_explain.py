@@ -126,7 +126,7 @@ def test_blocks_in_flight_are_shown_where_they_decided() -> None:
     lines = explained(item(trace.made())).splitlines()
     assert "verdict    route to agents-1 of default/agents (cacheAware, prefix_in_flight)" in lines
     assert f"why        {REASONS['prefix_in_flight']}" in lines
-    assert "predicted  0 tokens from cache, 512 more from requests in flight there" in lines
+    assert "predicted  512 tokens from cache, 512 of them from requests in flight there" in lines
     titles, chosen = next((line.split(), lines[at + 1]) for at, line in enumerate(lines) if "WORKER" in line)
     cells = dict(zip(titles, chosen.split()[1:], strict=False))
     assert (cells["WORKER"], cells["MATCHED"], cells["SENT"]) == ("agents-1", "0", "512")
