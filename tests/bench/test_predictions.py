@@ -22,7 +22,7 @@ def record(predicted: int, cached: int, expected: int, *causes: str, reported: i
 def test_errors_make_up_for_each_other_together_and_not_apart() -> None:
     found = rows(PLAIN, [record(500, 400, 500), record(0, 60, 40), record(96, 96, 96), record(0, 0, 0)])
     predicted, apart, together, alone, less, evicted, more, under_way = found
-    assert evicted["name"].endswith("served less, evicted")
+    assert evicted["row"].endswith("served less, evicted")
     assert evicted["ours"] == less["ours"]
     assert alone["ours"] == apart["ours"]
     assert (predicted["ours"], predicted["peer"]) == pytest.approx((14.9, 13.9))
@@ -33,13 +33,13 @@ def test_errors_make_up_for_each_other_together_and_not_apart() -> None:
 
 
 def test_what_requests_ahead_left_is_no_error_but_by_reports_alone() -> None:
-    found = {one["name"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(96, 96, 96, reported=32)])}
+    found = {one["row"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(96, 96, 96, reported=32)])}
     assert found["error, apart"] == 0
     assert found["error by reports alone, apart"] == pytest.approx(6.4)
 
 
 def test_a_shortfall_without_a_cause_is_told_as_such() -> None:
-    found = {one["name"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(70, 50, 70)])}
+    found = {one["row"].split(": ")[1]: one["ours"] for one in rows(PLAIN, [record(70, 50, 70)])}
     assert found["served less, untold"] == pytest.approx(2.0)
 
 

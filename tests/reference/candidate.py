@@ -22,6 +22,8 @@ class Candidate(CandidateLoad, frozen=True, kw_only=True):
     """Blocks that follow the matched ones, held below the device."""
     sent_blocks: int = 0
     """Longest prefix that the prompt shares with prompts just sent there."""
+    coming_blocks: int = 0
+    """The same with those of them whose blocks will be there in time."""
     report_age: float | None = None
 
     @property
@@ -31,7 +33,15 @@ class Candidate(CandidateLoad, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, worker: Worker, view: CandidateView, now: float, *, matched: int, loadable: int = 0, sent: int = 0
+        cls,
+        worker: Worker,
+        view: CandidateView,
+        now: float,
+        *,
+        matched: int,
+        loadable: int = 0,
+        sent: int = 0,
+        coming: int = 0,
     ) -> Candidate:
         """A worker with so many blocks of a prompt."""
         load = {name: getattr(view, name) for name in CandidateLoad.__struct_fields__}
@@ -45,6 +55,7 @@ class Candidate(CandidateLoad, frozen=True, kw_only=True):
             matched_blocks=matched if fresh else 0,
             loadable_blocks=loadable if fresh else 0,
             sent_blocks=sent,
+            coming_blocks=coming,
             report_age=None if view.reported_at is None else now - view.reported_at,
             **load,
         )

@@ -42,6 +42,7 @@ def _possible(prompt: Prompt, candidate: Candidate) -> Candidate:
     """A candidate without the blocks that no index can say it has."""
     if not prompt.keys:
         return replace(candidate, matched_blocks=0, loadable_blocks=0, sent_blocks=0)
+    candidate = replace(candidate, coming_blocks=candidate.sent_blocks)  # in flight, as the row below has it
     if candidate.report_age is None:
         return replace(candidate, matched_blocks=0, loadable_blocks=0)
     rest = max(0, usable_blocks(1 << 40, prompt) - candidate.matched_blocks)

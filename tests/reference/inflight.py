@@ -38,6 +38,7 @@ class InFlightRequest:
             "common",
             "done",
             "keys",
+            "over",
             "prefilled",
             "sent_at",
             "sequences",
@@ -76,6 +77,8 @@ class InFlightRequest:
         self.sent_at = clock()
         self.prefilled = False
         self.done = False
+        self.over: int | None = None
+        """How many Deltas had come when it was over."""
 
     def first_token(self) -> None:
         """The worker has prefilled the prompt."""
@@ -106,6 +109,10 @@ class InFlightRequest:
         """Whether its prompt's blocks count as held by the worker though no report shows them."""
         return self.working(now) or now - self.sent_at < EXPECTED_SECONDS
 
+    def coming(self, now: float, deltas: int) -> bool:
+        """Whether they will be there before those of a request that is sent now, after so many Deltas."""
+        return self.expected(now) and self.over in {None, deltas}
+
 
 @dataclass(slots=True)
 class InFlightRequests:
@@ -126,6 +133,8 @@ class InFlightRequests:
     reservations: BlockReservations = field(default_factory=BlockReservations)
     ended_blocks: int = 0
     """Blocks needed by requests that ended since the worker's last report."""
+    deltas: int = 0
+    """Changes of its blocks that the worker has told."""
 
     def begin(self, inflight: InFlightRequest, *, prompt_tokens: int, held: int = 0) -> None:
         """A request is sent; ``held`` blocks of its prompt are there according to the index."""
@@ -153,6 +162,7 @@ class InFlightRequests:
         if self.open.pop(id(inflight), None) is not None:
             self.sequences -= inflight.sequences
         self.computing.pop(id(inflight), None)
+        inflight.over = self.deltas
         if inflight.reservation is not None:
             self.reservations.drop(inflight.reservation)
             self.ended_blocks += inflight.blocks
@@ -180,20 +190,22 @@ class InFlightRequests:
         """Number of sequences whose prompt still has to be computed."""
         return sum(inflight.sequences for inflight in self.computing.values() if inflight.working(now))
 
-    def match(self, keys: bytes, now: float, *, whole: bool = False) -> int:
+    def match(self, keys: bytes, now: float, *, whole: bool = False, coming: bool = False) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there.
 
-        ``whole``: only with prompts that they go on from, as windows are kept at a prompt's end alone.
+        ``whole``: only with prompts that they go on from, as windows are kept at a prompt's end alone. ``coming``: only
+        with prompts whose blocks will be there in time.
         """
         while self.recent and not self.recent[0].expected(now):
             self.recent.popleft()
+        counted = [one for one in self.recent if (one.coming(now, self.deltas) if coming else one.expected(now))]
         if whole:
-            prompts = (inflight.common for inflight in self.recent if inflight.expected(now))
+            prompts = (inflight.common for inflight in counted)
             return max((len(common) // 8 for common in prompts if keys.startswith(common)), default=0)
         best, start, wanted = 0, 0, keys[:8]
-        for inflight in self.recent:
+        for inflight in counted:
             # Most share no more than what was found already, and there may be many.
-            if inflight.keys[start : start + 8] == wanted and inflight.expected(now):
+            if inflight.keys[start : start + 8] == wanted:
                 best = shared_blocks(keys, inflight.keys, at_least=best)
                 start = 8 * best
                 wanted = keys[start : start + 8]

@@ -12,7 +12,7 @@ from cachefleet_native import WorkerRow
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
-from cachefleet_controlplane.index.frame_ingest import Report
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS, StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Prompt
@@ -65,11 +65,16 @@ class WorkerLoads:
         """Answers that all requests ask for."""
         return sum(flights.sequences for flights in self.all(now))
 
-    def match(self, keys: bytes, now: float, *, whole: bool) -> int:
-        """Blocks of a prompt that are expected there."""
+    def match(self, keys: bytes, now: float, *, whole: bool, coming: bool = False) -> int:
+        """Blocks of a prompt that are expected there, or will be there in time."""
         self.all(now)
-        others = (peer.match(keys, now, whole=whole) for peer in self.peers.values())
-        return max((self.own.match(keys, now, whole=whole), *others))
+        others = (peer.match(keys, now, whole=whole, coming=coming) for peer in self.peers.values())
+        return max((self.own.match(keys, now, whole=whole, coming=coming), *others))
+
+    def changed(self) -> None:
+        """A Delta was received."""
+        for flights in (self.own, *(peer.flights for peer in self.peers.values())):
+            flights.deltas += 1
 
     def hear(self, load: SharedLoad, worker: Worker, now: float) -> Heard:
         """Another replica told of its requests."""
@@ -256,6 +261,8 @@ class ModelledFleet(LiveFleet):
         worker = connection.ranks.get(frame.rank)
         before = worker.load if worker else None
         events = super().receive(connection, frame, place)
+        if worker is not None and isinstance(frame, Delta | DeltaFrame):
+            self.loads(worker).changed()
         if worker is not None and worker.load is not None and worker.load is not before:
             self.loads(worker).accept(worker.load.state, self.now)
         return events

@@ -68,7 +68,7 @@ def decide(
         rank=chosen.view.rank,
         prompt_tokens=prompt.tokens,
         predicted_tokens=chosen.score.predicted_tokens,
-        forecast_tokens=chosen.score.expected_tokens,  # what was sent is in flight
+        forecast_tokens=_forecast(prompt, chosen),
         matched_blocks=chosen.score.matched_blocks,
         expected_tokens=chosen.score.expected_tokens,
         elsewhere_blocks=max((one.matched_blocks for one in leading if one.id != chosen.view.id), default=0),
@@ -86,6 +86,12 @@ def decide(
         scores=scores,
         at=now,
     )
+
+
+def _forecast(prompt: Prompt, chosen: _Judged) -> int:
+    """Tokens that reports promise, or requests ahead leave there in time."""
+    coming = usable_blocks(counted(chosen.view.coming_blocks, chosen.view.trust), prompt)
+    return max(chosen.score.predicted_tokens, coming * prompt.block_size)
 
 
 def cached_tokens(prompt: Prompt, view: Candidate) -> tuple[int, int, int]:

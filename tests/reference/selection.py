@@ -72,12 +72,17 @@ class ReferenceSelector:
                 now,
                 matched=depth,
                 loadable=below,
-                sent=self._fleet.loads(worker).match(prompt.keys, now, whole=bool(worker.rule.windows))
-                if prompt.keys
-                else 0,
+                sent=self._sent(worker, prompt, now),
+                coming=self._sent(worker, prompt, now, coming=True),
             )
             for worker, depth, below in zip(workers, depths, self._loadable(workers, prompt, depths), strict=True)
         ]
+
+    def _sent(self, worker: Worker, prompt: Prompt, now: float, *, coming: bool = False) -> int:
+        """Blocks of a prompt that were just sent to a worker, or will be there in time."""
+        if not prompt.keys:
+            return 0
+        return self._fleet.loads(worker).match(prompt.keys, now, whole=bool(worker.rule.windows), coming=coming)
 
     def _loadable(self, workers: Sequence[Worker], prompt: Prompt, depths: Sequence[int]) -> list[int]:
         """Blocks below the device that follow the matched ones; of a worker that refuted any of its blocks, none."""

@@ -82,12 +82,12 @@ class Peer:
             self.expected = [one for one in self.expected if one[1] is not request]
         request.finish(cached_tokens=0)
 
-    def match(self, keys: bytes, now: float, *, whole: bool) -> int:
+    def match(self, keys: bytes, now: float, *, whole: bool, coming: bool = False) -> int:
         """The longest prefix, in blocks, that ``keys`` share with a prompt whose blocks are expected there."""
         best = 0
         for flight, request in self.expected:
             rest, theirs = keys[8 * flight.skip :], flight.keys[: 8 * flight.common] if whole else flight.keys
-            if not request.expected(now):
+            if not (request.coming(now, self.flights.deltas) if coming else request.expected(now)):
                 continue
             if whole and theirs and rest.startswith(theirs):
                 best = max(best, flight.skip + len(theirs) // 8)

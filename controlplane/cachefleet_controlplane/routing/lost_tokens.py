@@ -120,5 +120,5 @@ def _parts(levels: Levels) -> tuple[tuple[LostCause, int], ...]:
 
 
 def of_shortfall(cause: Cause | None) -> LostCause:
-    """The cause of a shortfall as one of lost tokens; they have the same values."""
-    return LostCause.UNKNOWN if cause is None else LostCause(cause.value)
+    """The cause of a shortfall as one of lost tokens; they have the same values. No claim is of requests in flight."""
+    return LostCause.UNKNOWN if cause in {None, Cause.IN_FLIGHT} else LostCause(cause.value)

@@ -41,7 +41,7 @@ ENDS = {"open": True, "first token": True, "over": True, "over, then a Delta": F
 
 def ended(row: WorkerRow, keys: list[int], how: str) -> None:
     flight = row.begin(pack_keys(keys), 0, 1, 1, 1, 1, 0, 0.0, lambda: None)
-    if how != "open" and how != "failed":
+    if how not in {"open", "failed"}:
         flight.first_token()
     if how.startswith("over"):
         flight.finish(cached_tokens=0)

@@ -109,11 +109,7 @@ def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
     usage, answered = trace.usage, trace.answered
     if usage is None or usage.cached_tokens is None or answered is None or not trace.single:
         return {}
-    if (
-        answered.knowledge is not Knowledge.EXACT
-        or usage.cached_tokens <= answered.forecast_tokens
-        or prefilled(trace)
-    ):
+    if answered.knowledge is not Knowledge.EXACT or usage.cached_tokens <= answered.forecast_tokens or prefilled(trace):
         return {}
     return surplus(predicted=answered.forecast_tokens, expected=answered.expected_tokens, cached=usage.cached_tokens)
 

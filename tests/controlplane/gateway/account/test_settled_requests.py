@@ -116,7 +116,7 @@ class Settling:
             count["refusals", decision.reason, "reject"] += 1
         if decision is not None and trace.usage is not None and trace.usage.cached_tokens is not None:
             for name, more in zip(
-                ("prompt", "predicted", "cached"), (used[0], decision.predicted_tokens, used[1]), strict=True
+                ("prompt", "predicted", "cached"), (used[0], decision.forecast_tokens, used[1]), strict=True
             ):
                 count[f"{name}_tokens", trace.model] += more
         if trace.attempts:

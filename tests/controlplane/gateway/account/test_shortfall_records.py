@@ -23,7 +23,7 @@ from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
-from cachefleet_controlplane.routing.cache_shortfall import surplus
+from cachefleet_controlplane.routing.cache_shortfall import Surplus, surplus
 from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy
 from cachefleet_controlplane.store.decision_records import AttemptRecord, DecisionRecord, ShortfallRecord
 from cachefleet_controlplane.store.tenant_records import TenantRecord
@@ -419,7 +419,7 @@ def test_an_answer_that_was_handed_back_is_measured_by_its_first_worker() -> Non
     assert estimated == ShortfallRecord("restarted", 16, "a"), "an estimated length is not another prompt"
 
 
-async def test_what_others_were_computing_is_a_surplus_of_its_own_kind() -> None:
+async def test_what_others_are_computing_is_predicted() -> None:
     """Two requests with the same beginning, at once: the second one's prompt is under way when it is decided."""
     text = "the same long beginning of both prompts " * 16
     async with engine(prefill_tokens_per_second=400, max_batched_tokens=64) as worker, front([worker]) as gate:
@@ -428,11 +428,11 @@ async def test_what_others_were_computing_is_a_surplus_of_its_own_kind() -> None
         await until(lambda: gate.fleet.view().inflight_requests == 2)
         await asyncio.gather(*both)
         first, second = sorted(gate.records, key=lambda record: record.cached_tokens or 0)
-        more = value(gate.metrics, "prediction_surplus_tokens_total", cause="under_way")
-        later = value(gate.metrics, "prediction_surplus_tokens_total", cause="later")
-    assert (first.cached_tokens, first.predicted_tokens, second.predicted_tokens) == (0, 0, 0)
-    assert (more, later) == (second.cached_tokens, 0)
-    assert more > 0
+        surplus = {cause: value(gate.metrics, "prediction_surplus_tokens_total", cause=cause) for cause in Surplus}
+    assert (first.cached_tokens, first.predicted_tokens) == (0, 0)
+    assert second.cached_tokens == second.predicted_tokens > 0
+    assert next(one.predicted_tokens for one in second.candidates if one.chosen) == 0, "no report tells of it"
+    assert (second.shortfall, set(surplus.values())) == (None, {0})
 
 
 @pytest.mark.parametrize(
