@@ -132,7 +132,16 @@ impl Flights {
                 self.recent.pop_front();
             }
             let (keys, common, skip) = (Arc::clone(&sent.keys), sent.common, sent.skip);
-            self.recent.push_back(Recent { number, sent_at: now, working: true, over: None, skip, first, keys, common });
+            self.recent.push_back(Recent {
+                number,
+                sent_at: now,
+                working: true,
+                over: None,
+                skip,
+                first,
+                keys,
+                common,
+            });
         }
         if sent.prompt_tokens > 0 {
             self.typical_tokens += SMOOTHING * (sent.prompt_tokens as f64 - self.typical_tokens);

@@ -1,5 +1,7 @@
 """What was just sent to a worker is expected there, whatever else was."""
 
+from collections.abc import Sequence
+
 from cachefleet_native import Plane, WorkerRow, pure, shared_blocks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def test_the_longest_of_what_is_expected_counts(sent: list[tuple[list[int], floa
 ENDS = {"open": True, "first token": True, "over": True, "over, then a Delta": False, "failed": False}
 
 
-def ended(row: WorkerRow, keys: list[int], how: str) -> None:
+def ended(row: WorkerRow, keys: Sequence[int], how: str) -> None:
     flight = row.begin(pack_keys(keys), 0, 1, 1, 1, 1, 0, 0.0, lambda: None)
     if how not in {"open", "failed"}:
         flight.first_token()

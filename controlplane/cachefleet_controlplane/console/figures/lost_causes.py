@@ -38,6 +38,10 @@ CAUSES: Final = {
     "not_loaded": Advice(
         "not loaded", "What is in the host's memory or on a disk was not loaded: see the log of the engine's connector."
     ),
+    "in_flight": Advice(
+        "in flight",
+        "A request sent there before was to leave it, and failed, was overtaken or evicted: nothing is wrong.",
+    ),
     "not_rendered": Advice(
         "not rendered", "The prompt's blocks were not known: a renderer failed or was too slow (see Alerts)."
     ),

@@ -34,20 +34,17 @@ async def test_each_tenants_requests_carry_its_own_salt_whatever_the_client_says
 async def test_one_tenants_blocks_are_of_no_use_to_another() -> None:
     text = "tell me about the weather " * 20
     async with engine() as worker, front([worker], known=Known(directory(ACME, UMBRELLA))) as gate:
-        told = []
+        told, decided = list[int](), list[int]()
         for tenant in (ACME, ACME, UMBRELLA):
-            body = chat(text, max_tokens=1)
-            _, _, answer = await gate.post(CHAT, body, authorization=f"Bearer {KEYS[tenant.name]}")
+            key = f"Bearer {KEYS[tenant.name]}"
+            _, _, answer = await gate.post("/v1/route", chat(text), authorization=key)
+            decided.append(json.loads(answer)["predicted_tokens"])
+            _, _, answer = await gate.post(CHAT, chat(text, max_tokens=1), authorization=key)
             told.append(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
             gate.report(0, salt=tenant_salt(FLEET_KEY.salt_key, ACME.name))
-        decided = []
-        for tenant in (ACME, UMBRELLA):
-            _, _, answer = await gate.post("/v1/route", chat(text), authorization=f"Bearer {KEYS[tenant.name]}")
-            decided.append(json.loads(answer)["predicted_tokens"])
     assert told[1] > 0
     assert told[0] == told[2] == 0
-    assert decided[0] == told[1]
-    assert decided[1] == 0
+    assert decided == told
 
 
 async def test_the_api_key_header_does_as_well() -> None:
