@@ -12,7 +12,7 @@ from cachefleet_native import WorkerRow
 from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
-from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
+from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import worker_id
 from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS, StreamEvent
 from cachefleet_controlplane.routing.decision import Decision, Prompt
@@ -72,7 +72,7 @@ class WorkerLoads:
         return max((self.own.match(keys, now, whole=whole, coming=coming), *others))
 
     def changed(self) -> None:
-        """A Delta was received."""
+        """A Delta or a part of a snapshot was received."""
         for flights in (self.own, *(peer.flights for peer in self.peers.values())):
             flights.deltas += 1
 
@@ -261,7 +261,7 @@ class ModelledFleet(LiveFleet):
         worker = connection.ranks.get(frame.rank)
         before = worker.load if worker else None
         events = super().receive(connection, frame, place)
-        if worker is not None and isinstance(frame, Delta | DeltaFrame):
+        if worker is not None and not isinstance(frame, State):
             self.loads(worker).changed()
         if worker is not None and worker.load is not None and worker.load is not before:
             self.loads(worker).accept(worker.load.state, self.now)

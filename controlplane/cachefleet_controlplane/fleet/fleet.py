@@ -31,7 +31,7 @@ from cachefleet_controlplane.fleet.view_builders import (
 from cachefleet_controlplane.fleet.worker_arrivals import WorkerArrivals
 from cachefleet_controlplane.fleet.worker_troubles import Trouble, trouble_of
 from cachefleet_controlplane.index.block_index import BlockIndex, IndexDefectError
-from cachefleet_controlplane.index.frame_ingest import DeltaFrame, Report
+from cachefleet_controlplane.index.frame_ingest import Report
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.pools.source import PoolView, WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import StreamEvent
@@ -315,13 +315,10 @@ class Fleet:
         """
         now = self._clock()
         events = self._agents.receive(connection, frame, now, place)
-        if isinstance(frame, DeltaFrame):
-            worker = connection.ranks[frame.rank]
-            worker.row.changed()
-            if worker.row.open:
-                worker.history.note(frame.data, now)
         if isinstance(frame, State):
             self._changed()
+        else:
+            connection.ranks[frame.rank].told(frame, now)
         return events
 
     def hear(self, connection: Connection, loads: Loads) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 import cachefleet_native
 
+from cachefleet_controlplane.index.frame_ingest import DeltaFrame, SnapshotFrame
 from cachefleet_controlplane.index.worker_id import WorkerId, worker_id
 from cachefleet_controlplane.pools.source import WorkerEndpoint
 from cachefleet_controlplane.report_streams.report_stream import FORGET_SECONDS, ReportStream, StreamState
@@ -183,6 +184,12 @@ class Worker:
         """Its blocks are not in the index."""
         self.unindexed = True
         self.row.leave_out()
+
+    def told(self, frame: DeltaFrame | SnapshotFrame, now: float) -> None:
+        """It has told of its blocks; while requests are in flight there, changes are kept."""
+        self.row.changed()
+        if isinstance(frame, DeltaFrame) and self.row.open:
+            self.history.note(frame.data, now)
 
     def served(self, claimed: int, served: int, now: float) -> None:
         """It has answered: of ``claimed`` tokens that it was said to hold, ``served`` came from its cache."""

@@ -115,7 +115,7 @@ impl Plane {
         }
     }
 
-    /// A Delta of a worker's blocks was applied, which changes nothing of its load; whether it has no requests in flight.
+    /// Changes of a worker's blocks were applied, and none of its load; whether it has no requests in flight.
     pub fn changed(&mut self, slot: u32) -> bool {
         let row = &mut self.rows[slot as usize];
         row.changed();

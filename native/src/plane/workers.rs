@@ -309,7 +309,7 @@ impl Row {
         self.all().map(|flights| flights.coming(0, keys, now, whole)).max().unwrap_or(0)
     }
 
-    /// A Delta was applied: the index knows what the worker had told until then.
+    /// Changes of its blocks were applied: the index knows what the worker had told until then.
     pub fn changed(&mut self) {
         self.flights.deltas += 1;
         self.peers.flights().for_each(|flights| flights.deltas += 1);

@@ -27,7 +27,7 @@ pub struct Slot {
 
 impl Slot {
     /// Whether no request is in flight there.
-    /// A Delta of its blocks was applied; whether it has no requests in flight.
+    /// Changes of its blocks were applied; whether it has no requests in flight.
     pub fn changed(&self) -> bool {
         self.plane.lock().changed(self.number)
     }
@@ -118,7 +118,7 @@ impl WorkerRow {
         self.write(|row| row.reported(state, suspended, leaving, now))
     }
 
-    /// A Delta of its blocks was applied.
+    /// Changes of its blocks were applied.
     fn changed(&self) {
         self.0.changed();
     }
