@@ -31,7 +31,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 15;
+const API: u32 = 16;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
