@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -208,16 +209,21 @@ def _import_path(options: VllmOptions, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _guarded(command: list[str], environment: dict[str, str], output: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The command under the guard, which ends it and all its children also when this process is killed."""
+    """The command under the guard, which ends it and all its children also when this process is killed.
+
+    vLLM leaves temporary files and sockets behind: they have a folder that is removed, with a path short enough.
+    """
     guarded = [sys.executable, "-I", "-S", guard.__file__, str(STOP_SECONDS), *command]
-    process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(2 * STOP_SECONDS)
-        assert process.stdin is not None
-        process.stdin.close()
+    with tempfile.TemporaryDirectory(prefix="cachefleet-") as temporary:
+        own = environment | {"TMPDIR": temporary}
+        process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=output, stderr=output, env=own)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(2 * STOP_SECONDS)
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _wait_until_healthy(server: VllmServer, process: subprocess.Popen[bytes]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -77,23 +78,28 @@ async def replica(
         "STARTUP_SECONDS": "0",
     }
     told = own | {key.upper(): str(value) for key, value in settings.items()}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "cachefleet_controlplane",
-        env=dict(os.environ) | {f"CACHEFLEET_{key}": value for key, value in told.items()},
-    )
-    made = Replica(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", process)
-    try:
+    async with _process({f"CACHEFLEET_{key}": value for key, value in told.items()}) as process:
+        made = Replica(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", process)
         async with asyncio.timeout(90):
             while not await made.ready():
                 assert process.returncode is None
                 await asyncio.sleep(0.05)
         yield made
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+
+
+@asynccontextmanager
+async def _process(told: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Killed at the end where it still runs; what temporary files it leaves then go, too."""
+    with tempfile.TemporaryDirectory(prefix="cachefleet-") as temporary:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cachefleet_controlplane"), env=os.environ | {"TMPDIR": temporary} | told
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
 
 class FakeService:

@@ -26,7 +26,7 @@ def place(pools: list[PrefixCachePool], *, replicas: int = 1, **changes: Any) ->
     names = replica_names(replicas)
     values: dict[str, Any] = {
         "folder": DataFolder(Path("/data")),
-        "sockets": Path("/run/s"),
+        "run": Path("/run/s"),
         "python": "python",
         "engine_python": "engine-python",
         "ports": {name: 9000 + i for i, name in enumerate(port_names(pools, names, envoy=bool(changes.get("envoy"))))},

@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,7 @@ def _take_over(start: Start) -> None:
     sys.path[:0] = added
     os.environ.clear()
     os.environ.update(start.environment)
+    tempfile.tempdir = None  # that of the fork server
     sys.argv = ["api_server.py", *start.arguments]
     _title(" ".join([sys.executable, "-m", "vllm.entrypoints.openai.api_server", *start.arguments]))
 

@@ -1,6 +1,7 @@
 """The data folder of a local fleet: one owner process at a time, secrets that only their owner can read.
 
 lock              held by the running ``up``; holds its process id
+run               link to the sockets and temporary files of its processes; there only while it runs
 secrets/          fleet key, tokens, keys of each pool and a token for each agent; made once
 pools.yaml        the pool file as it was at the start
 policies/         what each pool asks of its workers, as its agents read it
@@ -20,18 +21,22 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cachefleet_core.tenancy import FleetKey, fleet_index_key
+from cachefleet_local.fleet.port_promises import is_private
 
 DEFAULT_DATA_DIR: Final = Path(".cachefleet")
 _TOKEN_BYTES: Final = 32
 _MARKER_DIGITS: Final = 32
+_RUN_PREFIX: Final = "cachefleet-"
 PRIVATE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
 
@@ -82,6 +87,11 @@ class DataFolder:
     def fleet_file(self) -> Path:
         """Addresses of the running fleet, for the command line; there only while it runs."""
         return self.root / "fleet.json"
+
+    @property
+    def run_link(self) -> Path:
+        """Link to the folder of the running fleet's sockets and temporary files."""
+        return self.root / "run"
 
     @property
     def start_times_file(self) -> Path:
@@ -161,6 +171,35 @@ def _lock(descriptor: int, folder: DataFolder) -> None:
             f"a fleet already runs on the data folder {folder.root} (process {holder}); "
             "stop it first, or use another folder with --data-dir"
         ) from error
+
+
+@contextmanager
+def run_folder(folder: DataFolder) -> Iterator[Path]:
+    """A private folder of a short path for sockets and temporary files, removed at the end; for the sole owner.
+
+    What an owner that was killed has left is removed first. DataFolderError where there can be none.
+    """
+    _remove_run(folder.run_link)
+    with tempfile.TemporaryDirectory(prefix=_RUN_PREFIX, ignore_cleanup_errors=True) as run:
+        try:
+            folder.run_link.symlink_to(run)
+        except OSError as error:
+            raise DataFolderError(f"cannot make {folder.run_link}: {error.strerror}") from error
+        try:
+            yield Path(run)
+        finally:
+            folder.run_link.unlink(missing_ok=True)
+
+
+def _remove_run(link: Path) -> None:
+    """The link, and the folder behind it where that is one of ours."""
+    with suppress(OSError):  # there is no link, or nothing behind it
+        run = link.readlink()
+        link.unlink()
+        status = run.lstat()
+        ours = run.name.startswith(_RUN_PREFIX) and stat.S_ISDIR(status.st_mode) and is_private(status, os.geteuid())
+        if ours:
+            shutil.rmtree(run, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

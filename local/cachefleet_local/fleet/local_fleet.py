@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cachefleet_local.fleet.data_folder import (
     DataFolderError,
     keep_secrets,
     open_folder,
+    run_folder,
     sole_owner,
     turn_logs,
     write_whole,
@@ -109,8 +109,8 @@ def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Pre
     pools = [with_folders(pool) for pool in pools]
     try:
         folder = open_folder(options.data_dir)
-        with sole_owner(folder), tempfile.TemporaryDirectory(prefix="cachefleet-") as sockets:
-            plan = _lay_out(pools, folder, options, machine=machine, sockets=Path(sockets))
+        with sole_owner(folder), run_folder(folder) as run:
+            plan = _lay_out(pools, folder, options, machine=machine, run=run)
             try:
                 yield Prepared(tuple(pools), folder, plan, options, plugin=machine.plugin)
             finally:
@@ -120,7 +120,7 @@ def prepared(pools: Sequence[PrefixCachePool], options: Options) -> Iterator[Pre
 
 
 def _lay_out(
-    pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, sockets: Path
+    pools: Sequence[PrefixCachePool], folder: DataFolder, options: Options, *, machine: Machine, run: Path
 ) -> FleetPlan:
     replicas = replica_names(options.replicas)
     envoy = _envoy(options)
@@ -130,7 +130,7 @@ def _lay_out(
         wanted[ENVOY] = options.envoy_port or 0
     place = Place(
         folder=folder,
-        sockets=sockets,
+        run=run,
         python=sys.executable,
         engine_python=options.engine_python,
         replicas=replicas,

@@ -2,14 +2,14 @@
 
 The replicas of the control plane; for each replica of each pool an engine (vLLM) and its agent; an Envoy, if asked
 for. Everything listens on the loopback interface. Engines publish their KV events, which hold token ids, on sockets in
-a private folder.
+a private folder, which has all processes' temporary files too.
 Credentials go by file or by environment, never on a command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,8 +83,8 @@ class Place:
     """Inputs of the plan from this machine and this run."""
 
     folder: DataFolder
-    sockets: Path
-    """A private folder with a short path: the path of a socket has a small limit."""
+    run: Path
+    """A private folder for sockets and temporary files, with a short path: that of a socket has a small limit."""
     python: str
     engine_python: str
     replicas: Sequence[str]
@@ -155,12 +155,17 @@ def plan_fleet(pools: Sequence[PrefixCachePool], place: Place, key: FleetKey) ->
     if place.envoy:
         processes.append(_envoy(place))
     return FleetPlan(
-        processes=tuple(processes),
+        processes=tuple(_in_run_folder(process, place.run) for process in processes),
         workers=tuple(workers),
         gateway_url=_url(place.ports["gateway"]),
         replicas={name: _url(place.ports[internal_port(name)]) for name in place.replicas},
         envoy_url=_url(place.ports[ENVOY]) if place.envoy else "",
     )
+
+
+def _in_run_folder(process: ProcessSpec, run: Path) -> ProcessSpec:
+    """Its temporary files, vLLM's own sockets among them, do not outlive the fleet, however it ends."""
+    return replace(process, environment={"TMPDIR": str(run), **process.environment})
 
 
 def _replicas(pools: Sequence[PrefixCachePool]) -> list[tuple[PrefixCachePool, int]]:
@@ -331,7 +336,7 @@ def _prefixed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _socket(place: Place, worker: WorkerPlan, use: str) -> str:
-    return f"ipc://{place.sockets / worker.engine}.{use}"
+    return f"ipc://{place.run / worker.engine}.{use}"
 
 
 def _url(port: int) -> str:

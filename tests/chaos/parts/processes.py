@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ class Part:
     environment: Mapping[str, str]
     log: Path
     process: subprocess.Popen[bytes] | None = field(default=None)
+    temporary: str = ""
+    """Where it has its temporary files, which it leaves where it is killed."""
 
     @property
     def alive(self) -> bool:
@@ -37,16 +41,16 @@ class Part:
         return self.process.pid
 
     def start(self) -> None:
+        self.temporary = tempfile.mkdtemp(prefix="cachefleet-")
+        own = os.environ | {"TMPDIR": self.temporary} | dict(self.environment)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.arguments], stdout=log, stderr=log, env=os.environ | dict(self.environment)
-            )
+            self.process = subprocess.Popen([sys.executable, *self.arguments], stdout=log, stderr=log, env=own)
 
     def kill(self) -> None:
         """SIGKILL; back once it is gone."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self._wait()
 
     def end(self) -> None:
         """Ask it to end, as a kubelet does."""
@@ -60,9 +64,15 @@ class Part:
         self.process.send_signal(signal.SIGCONT)
         self.end()
         try:
-            self.process.wait(STOP_SECONDS)
+            self._wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def _wait(self, seconds: float | None = None) -> None:
+        """Until it is gone; then its temporary files are, too."""
+        assert self.process is not None
+        self.process.wait(seconds)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     @contextmanager
     def hung(self) -> Iterator[None]:

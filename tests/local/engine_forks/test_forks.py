@@ -24,12 +24,12 @@ from cachefleet_local.engine_forks.fork_server import FIXED
 PATIENCE_SECONDS: Final = 60.0
 SERVER: Final = textwrap.dedent(
     """
-    import os, subprocess, sys, time
+    import os, subprocess, sys, tempfile, time
     from cachefleet_local.engine_forks.fork_server import listening, serve
 
     def engine():
         print("arguments", *sys.argv[1:])
-        print("said", os.environ.get("SAID"), "in", os.getcwd(), file=sys.stderr)
+        print("said", os.environ.get("SAID"), "in", os.getcwd(), "and", tempfile.gettempdir(), file=sys.stderr)
         if "--fail" in sys.argv:
             raise ZeroDivisionError
         if "--exit" in sys.argv:
@@ -39,6 +39,7 @@ SERVER: Final = textwrap.dedent(
             print("serving", os.getpid(), child.pid, flush=True)
             time.sleep(600)
 
+    tempfile.gettempdir()  # as one of vLLM's modules may have done
     serve(listening(sys.argv[1]), engine)
     """
 )
@@ -92,9 +93,10 @@ def ended(process: subprocess.Popen[str]) -> int:
 
 
 def test_an_engine_has_the_clients_arguments_environment_folder_and_log(client: list[str], tmp_path: Path) -> None:
-    done = ran([*client, "-m", MODULE, "--port", "1"], tmp_path, SAID="this")
+    (tmp_path / "own").mkdir()
+    done = ran([*client, "-m", MODULE, "--port", "1"], tmp_path, SAID="this", TMPDIR=str(tmp_path / "own"))
     assert (done.returncode, done.stdout) == (0, "arguments --port 1\n")
-    assert done.stderr == f"said this in {tmp_path}\n"
+    assert done.stderr == f"said this in {tmp_path} and {tmp_path / 'own'}\n"
 
 
 @pytest.mark.parametrize(("argument", "status"), [("--exit", 7), ("--fail", 1)])

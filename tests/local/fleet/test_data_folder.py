@@ -14,6 +14,7 @@ from cachefleet_local.fleet.data_folder import (
     PoolWorkers,
     keep_secrets,
     open_folder,
+    run_folder,
     sole_owner,
     turn_logs,
     write_whole,
@@ -92,6 +93,43 @@ def test_a_killed_owner_leaves_the_folder_free(tmp_path: Path) -> None:
     owner.stdout.close()
     with sole_owner(open_folder(tmp_path)):
         pass
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os; from pathlib import Path; from cachefleet_local.fleet.data_folder import *\n"
+        f"context = run_folder(DataFolder(Path({str(tmp_path)!r}))); run = context.__enter__()\n"
+        "(run / 'socket').touch(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    folder = open_folder(tmp_path)
+    left = folder.run_link.readlink()
+    assert (left / "socket").exists()
+    with run_folder(folder) as run:
+        assert not left.exists()
+        assert (folder.run_link.readlink(), mode(run)) == (run, 0o700)
+        (run / "more").touch()
+    assert not run.exists()
+    assert not folder.run_link.is_symlink()
+
+
+@pytest.mark.parametrize(("name", "permissions"), [("mine", 0o700), ("cachefleet-shared", 0o755)])
+def test_a_folder_that_no_run_made_is_not_removed(tmp_path: Path, name: str, permissions: int) -> None:
+    other = tmp_path / name
+    other.mkdir(mode=permissions)
+    folder = open_folder(tmp_path / "data")
+    folder.run_link.symlink_to(other)
+    with run_folder(folder) as run:
+        assert folder.run_link.readlink() == run != other
+    assert other.is_dir()
+
+
+def test_a_file_in_place_of_the_link_is_said_and_kept(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    folder.run_link.write_text("mine")
+    with pytest.raises(DataFolderError, match="run: File exists"), run_folder(folder):
+        pass
+    assert folder.run_link.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:

@@ -96,6 +96,19 @@ def test_engine_and_agent_of_a_worker_agree_on_every_address() -> None:
         assert agent.environment["CACHEFLEET_CONTROL_PLANES"] == fleet.internal_url.replace("http", "ws")
 
 
+def test_all_processes_have_their_temporary_files_in_the_folder_of_the_run() -> None:
+    pools = example("cpu-two-workers")
+    where = place(pools, envoy="/bin/envoy", replicas=2)
+    assert {spec.environment["TMPDIR"] for spec in plan_fleet(pools, where, KEY).processes} == {str(where.run)}
+
+
+def test_an_engine_has_its_temporary_files_where_its_pool_says() -> None:
+    scratch = "  engine:\n    env: [{name: TMPDIR, value: /scratch}]\n"
+    pools = changed("cpu-two-workers", "  engine:\n", scratch)
+    engine = named(plan_fleet(pools, place(pools), KEY), "demo-0.engine")
+    assert engine.environment["TMPDIR"] == "/scratch"
+
+
 def test_no_credential_is_on_a_command_line_or_shown() -> None:
     fleet = plan("cpu-two-workers")
     key = KEY.worker_key("default/demo")
