@@ -26,6 +26,8 @@ TASKS: Final = (
     "files",
     "gateway",
     "history",
+    "judgement_store",
+    "judgements",
     "leases",
     "loads",
     "objectives",

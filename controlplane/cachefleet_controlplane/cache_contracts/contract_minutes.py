@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from cachefleet_controlplane.history.cache_history import Answered
-from cachefleet_controlplane.judgements.judged_minutes import HOUR_MINUTES, Tally
+from cachefleet_controlplane.judgements.judged_minutes import HOUR_MINUTES, JudgedMinutes, Tally
 from cachefleet_controlplane.routing.lost_tokens import LostCause
 from cachefleet_core.pool.policy import CacheContract, HitObjective
 
@@ -82,11 +82,11 @@ class ContractMinutes:
         self.last: tuple[Miss, ...] | None = None
         """Why the last one that was judged did not meet the contract; None before any."""
         self.total = Tally()
+        """Since this process began."""
+        self.judged = JudgedMinutes(MONTH_HOURS)
         self._now = Tokens()
         self._evicted = 0
         self._window: deque[tuple[int, Tokens]] = deque()
-        self._hour: deque[tuple[int, Tally]] = deque()
-        self._month: deque[tuple[int, Tally]] = deque()
 
     def answered(self, answered: Answered) -> None:
         """Count answers whose engines tell what came from cache."""
@@ -104,18 +104,11 @@ class ContractMinutes:
             self._judged(judge(contract, window, evicted=self._evicted, enforced=enforced))
         self.minute, self._now, self._evicted = minute, Tokens(), 0
         _forget(self._window, minute - _minutes(contract))
-        _forget(self._hour, minute - HOUR_MINUTES)
-        _forget(self._month, minute // HOUR_MINUTES - MONTH_HOURS)
 
     def _judged(self, misses: tuple[Miss, ...]) -> None:
         self.last = misses
-        one = Tally(1, int(not misses), Counter(misses), self._evicted)
-        hour = self.minute // HOUR_MINUTES
-        if not self._month or self._month[-1][0] != hour:
-            self._month.append((hour, Tally()))
-        self._hour.append((self.minute, one))
-        for tally in (self._month[-1][1], self.total):
-            tally.add(one)
+        self.judged.judge(self.minute, misses, evicted=self._evicted, of=Miss.EVICTED)
+        self.total.add(Tally(1, int(not misses), Counter(misses), self._evicted))
 
     def window(self, contract: CacheContract) -> Tokens:
         """Tokens of the objective's window, in whole minutes up to the last that ended."""
@@ -128,15 +121,18 @@ class ContractMinutes:
 
     def hour(self) -> Tally:
         """The last 60 minutes."""
-        return _sum(self._hour, self.minute - HOUR_MINUTES)
+        return self.judged.tally(self.minute - HOUR_MINUTES, self.minute)
 
     def day(self) -> Tally:
         """The hour that runs and the 23 before."""
-        return _sum(self._month, self.minute // HOUR_MINUTES - DAY_HOURS + 1)
+        return self._hours(DAY_HOURS)
 
     def month(self) -> Tally:
         """The hour that runs and those before, of 31 days."""
-        return _sum(self._month, self.minute // HOUR_MINUTES - MONTH_HOURS + 1)
+        return self._hours(MONTH_HOURS)
+
+    def _hours(self, number: int) -> Tally:
+        return self.judged.tally((self.minute // HOUR_MINUTES - number + 1) * HOUR_MINUTES, self.minute)
 
 
 def _minutes(contract: CacheContract) -> int:
@@ -145,14 +141,6 @@ def _minutes(contract: CacheContract) -> int:
     return -(-seconds // 60)
 
 
-def _sum(tallies: deque[tuple[int, Tally]], first: int) -> Tally:
-    found = Tally()
-    for at, tally in tallies:
-        if at >= first:
-            found.add(tally)
-    return found
-
-
-def _forget(entries: deque[tuple[int, Tokens]] | deque[tuple[int, Tally]], before: int) -> None:
+def _forget(entries: deque[tuple[int, Tokens]], before: int) -> None:
     while entries and entries[0][0] < before:
         entries.popleft()

@@ -10,13 +10,17 @@ from typing import Final
 from cachefleet_controlplane.cache_contracts.contract_minutes import ContractMinutes
 from cachefleet_controlplane.cache_contracts.contract_report import ContractState, contract_state
 from cachefleet_controlplane.history.cache_history import Answered
+from cachefleet_controlplane.judgements.judged_minutes import JudgedMinutes
+from cachefleet_controlplane.judgements.judgement_repository import Named
 from cachefleet_controlplane.workers.views import FleetView, HeldCache, ServedModel
 from cachefleet_core.pool.policy import CacheContract
 
 TICK_SECONDS: Final = 10.0
 MINUTE_SECONDS: Final = 60
 
-Named = tuple[str, str]
+KIND: Final = "contract"
+"""In the store."""
+Contract = tuple[str, str]
 """Pool, as "namespace/name", and tenant."""
 
 
@@ -35,11 +39,11 @@ class ContractRecords:
         self._view, self._models = view, models
         self._settle = settle
         self._clock, self._sleep = clock, sleep
-        self._contracts: dict[Named, CacheContract] = {}
-        self._minutes: dict[Named, ContractMinutes] = {}
-        self._told: dict[tuple[Named, str], int] = {}
+        self._contracts: dict[Contract, CacheContract] = {}
+        self._minutes: dict[Contract, ContractMinutes] = {}
+        self._told: dict[tuple[Contract, str], int] = {}
         """What workers last said was evicted, by contract and life of the worker."""
-        self._idle: dict[Named, int] = {}
+        self._idle: dict[Contract, int] = {}
 
     async def run(self) -> None:
         """Look at the fleet now and then until cancelled."""
@@ -60,7 +64,7 @@ class ContractRecords:
         if not named:
             return
         self._settle()
-        held: dict[Named, list[HeldCache]] = {name: [] for name in self._contracts}
+        held: dict[Contract, list[HeldCache]] = {name: [] for name in self._contracts}
         for one in self._view().held:
             if (one.pool, one.tenant) in held:
                 held[one.pool, one.tenant].append(one)
@@ -75,16 +79,20 @@ class ContractRecords:
             for name, contract in sorted(self._contracts.items())
         ]
 
-    def totals(self) -> Iterable[tuple[Named, ContractMinutes]]:
+    def totals(self) -> Iterable[tuple[Contract, ContractMinutes]]:
         """The minutes of all, by pool and tenant."""
         return self._minutes.items()
 
-    def _keep(self, contracts: dict[Named, CacheContract]) -> None:
+    def judged(self) -> Iterable[tuple[Named, JudgedMinutes]]:
+        """The minutes of all, to be kept in the store."""
+        return ((Named(KIND, *name), minutes.judged) for name, minutes in self._minutes.items())
+
+    def _keep(self, contracts: dict[Contract, CacheContract]) -> None:
         minute = self._minute()
         self._contracts = contracts
         self._minutes = {name: self._minutes.get(name) or ContractMinutes(minute) for name in contracts}
 
-    def _evictions(self, name: Named, workers: Sequence[HeldCache]) -> Iterable[tuple[tuple[Named, str], int]]:
+    def _evictions(self, name: Contract, workers: Sequence[HeldCache]) -> Iterable[tuple[tuple[Contract, str], int]]:
         """Count what is new; of a worker that is seen for the first time nothing."""
         for one in workers:
             key = name, one.worker
@@ -92,7 +100,7 @@ class ContractRecords:
                 self._minutes[name].evict(max(0, one.evicted - self._told.get(key, one.evicted)))
                 yield key, one.evicted
 
-    def _end_minutes(self, held: dict[Named, list[HeldCache]]) -> None:
+    def _end_minutes(self, held: dict[Contract, list[HeldCache]]) -> None:
         minute = self._minute()
         for name, minutes in self._minutes.items():
             if minute > minutes.minute:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
+
+from msgspec import ValidationError, convert, to_builtins
 
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
 from cachefleet_controlplane.capacity.desired_fit import DesiredFit
 from cachefleet_controlplane.capacity.pool_reuse import MAX_POOLS
 from cachefleet_controlplane.capacity.size_changes import SETTLING, SettlingBounds, SizeChange, SizeChanges
+from cachefleet_controlplane.judgements.judged_minutes import JudgedMinutes
+from cachefleet_controlplane.judgements.judgement_repository import KeptChange, Named
 from cachefleet_core.fleet_status.capacity_facts import DesiredFitFacts, SizeChangeFacts
 
 TICK_SECONDS: Final = 10.0
 MINUTE_SECONDS: Final = 60
+
+
+KIND: Final = "desired"
+"""In the store."""
 
 
 class PoolRecord:
@@ -24,6 +32,10 @@ class PoolRecord:
     def __init__(self, bounds: SettlingBounds) -> None:
         self.changes = SizeChanges(bounds)
         self.fit = DesiredFit()
+        self.restored = False
+        """Whether what was kept of it was read."""
+        self._written: dict[float, SizeChange | None] = {}
+        """By their time, as they were written last; None where one was dropped that is to be deleted."""
 
     @property
     def judged(self) -> SizeChange | None:
@@ -34,6 +46,24 @@ class PoolRecord:
         """The last ones, the latest first."""
         pending = [self.changes.pending] if self.changes.pending else []
         return tuple(one.shown() for one in (*pending, *reversed(self.changes.judged)))
+
+    def take_changed(self, pool: str) -> list[KeptChange]:
+        """What is to be written; it counts as written from now on."""
+        there = {one.at: one for one in (*self.changes.judged, self.changes.pending) if one is not None}
+        judged = min(there, default=0.0)
+        changed = [
+            KeptChange(pool, at, to_builtins(one)) for at, one in there.items() if self._written.get(at) is not one
+        ]
+        changed += [KeptChange(pool, at, None) for at in self._written.keys() - there.keys() if at > judged]
+        self._written = dict(there)
+        return changed
+
+    def put_back(self, one: KeptChange) -> None:
+        """It could not be written: it is to be written, or deleted, the next time."""
+        if one.change is None:
+            self._written[one.at] = None
+        else:
+            self._written.pop(one.at, None)
 
     def shown_fit(self) -> DesiredFitFacts:
         """The last 24 hours."""
@@ -78,6 +108,30 @@ class AdviceRecords:
         """Of all pools, by key."""
         return iter(self._pools.items())
 
+    def judged(self) -> Iterator[tuple[Named, JudgedMinutes]]:
+        """Minutes of the desired numbers of workers, to be kept in the store."""
+        return ((Named(KIND, pool, ""), record.fit.judged) for pool, record in self._pools.items())
+
+    def unread(self) -> Iterator[str]:
+        """Pools whose changes were not read from the store yet."""
+        return (pool for pool, record in self._pools.items() if not record.restored)
+
+    def restore(self, pool: str, kept: Sequence[KeptChange]) -> None:
+        """Go on from what was kept; of a later release's what cannot be read is left out."""
+        record = self._record(pool)
+        record.changes.restore(change for one in kept if (change := _read(one)) is not None)
+        record.restored = True
+
+    def take_changed(self) -> list[KeptChange]:
+        """Changes of size that are not as they were written, and those that were dropped since."""
+        return [one for pool, record in self._pools.items() if record.restored for one in record.take_changed(pool)]
+
+    def put_back(self, changes: Sequence[KeptChange]) -> None:
+        """These could not be written."""
+        for one in changes:
+            if (record := self._pools.get(one.pool)) is not None:
+                record.put_back(one)
+
     def _record(self, pool: str) -> PoolRecord:
         record = self._pools.get(pool)
         if record is None:
@@ -86,3 +140,10 @@ class AdviceRecords:
                 self._pools.popitem(last=False)
         self._pools.move_to_end(pool)
         return record
+
+
+def _read(kept: KeptChange) -> SizeChange | None:
+    try:
+        return convert(kept.change, SizeChange)
+    except ValidationError:
+        return None

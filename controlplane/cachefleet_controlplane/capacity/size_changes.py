@@ -16,6 +16,7 @@ change, or has another size while it is measured, is dropped.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -26,10 +27,12 @@ from msgspec.structs import replace
 from cachefleet_controlplane.capacity.advice import advise, mib, points, size_of
 from cachefleet_controlplane.capacity.capacity_report import PoolCapacity
 from cachefleet_controlplane.capacity.pool_reuse import ReuseSums
-from cachefleet_core.fleet_status.capacity_facts import FILLING, JUDGED, MEASURING, SizeChangeFacts, SizeFacts
+from cachefleet_core.fleet_status.capacity_facts import FILLING, JUDGED, MEASURING, PHASES, SizeChangeFacts, SizeFacts
 
 MOST_KEPT: Final = 8
 """Judged changes of one pool."""
+AT_ONCE_SECONDS: Final = 120.0
+"""Within so long replicas see the same change."""
 SAME: Final = 0.01
 """Of a budget: no change, but a worker whose engine found a little more or less memory."""
 
@@ -133,10 +136,13 @@ class SizeChanges:
         self.judged: deque[SizeChange] = deque(maxlen=MOST_KEPT)
         """The last ones."""
 
-    def restore(self, pending: SizeChange | None, judged: list[SizeChange]) -> None:
-        """Go on from what was kept, the latest last."""
-        self.pending = pending
-        self.judged.extend(judged)
+    def restore(self, kept: Iterable[SizeChange]) -> None:
+        """Go on from what was kept, the latest last; what this process has seen itself meanwhile stands."""
+        found = _once(kept)
+        own = list(self.judged)
+        self.judged = deque([*(one for one in found if one.phase is SettlingPhase.JUDGED), *own], maxlen=MOST_KEPT)
+        if self.pending is None and not own and found and found[-1].phase is not SettlingPhase.JUDGED:
+            self.pending = found[-1]
 
     def step(self, report: PoolCapacity, noted: ReuseSums, now: float) -> None:
         """Look at a pool: ``noted`` are the sums of all its requests since this process began, ``now`` Unix time."""
@@ -186,6 +192,17 @@ class SizeChanges:
     def _measured(self, pending: SizeChange) -> bool:
         enough = pending.sums.requests >= self._bounds.measured_requests
         return enough and pending.seconds >= self._bounds.measured_seconds
+
+
+def _once(kept: Iterable[SizeChange]) -> list[SizeChange]:
+    """Changes in order, of those that several replicas saw the one with the most requests."""
+    found: list[SizeChange] = []
+    for one in kept:
+        if found and _same(found[-1].foretold, one.foretold) and one.at - found[-1].at <= AT_ONCE_SECONDS:
+            found[-1] = max(found[-1], one, key=lambda each: (PHASES.index(each.phase), each.sums.requests))
+        else:
+            found.append(one)
+    return found
 
 
 def _change(before: PoolCapacity, report: PoolCapacity, now: float) -> SizeChange | None:

@@ -91,6 +91,10 @@ class JudgedMinutes:
         self._changed.clear()
         return changed
 
+    def change(self, hour: int) -> None:
+        """An hour could not be written: it is changed again."""
+        self._changed.add(hour)
+
     def tally(self, first: int, end: int) -> Tally:
         """The minutes from ``first`` on and before ``end``."""
         found = Tally()

@@ -40,7 +40,7 @@ from cachefleet_controlplane.wiring.gateway_parts import (
     socket_limits,
     tracer_of,
 )
-from cachefleet_controlplane.wiring.history_parts import contract_records, history_parts
+from cachefleet_controlplane.wiring.history_parts import contract_records, history_parts, judgement_parts
 from cachefleet_controlplane.wiring.hot_prefix_parts import hot_prefix_parts
 from cachefleet_controlplane.wiring.internal_app import InternalApp, internal_app
 from cachefleet_controlplane.wiring.pool_parts import Authority, authority, pool_source
@@ -83,6 +83,8 @@ class ControlPlane:
         self.fleet = fleet_of(settings, fleet_key, self.tenancy.tenants, self.code, self.metrics)
         self.history = history_parts(settings, self.bounds, self.fleet, self.metrics)
         self.contracts = contract_records(self.fleet, self.metrics)
+        advice, seconds = self.history.advice, self.bounds.store_seconds
+        self.judgements = judgement_parts(store.database, self.contracts, advice, self.metrics, store_seconds=seconds)
         self.state = ReplicaState(settings, self.fleet, self.tenancy.tenants, self.decisions)
         self.objectives = InferenceObjectives()
         self._fleet_key, self._credentials = fleet_key, Credentials(fleet_key)
@@ -185,8 +187,7 @@ class ControlPlane:
         self._resources.callback(self.conversations.unseen.close)
         self._start_batches()
         self._start("history", self._sampler.run)
-        self._start("contracts", self.contracts.run)
-        self._start("advice", self.history.advice.run)
+        self._start_judgements()
         self._start("loads", self.fleet.share)
         self._start("pools", lambda: self._follow(source))
         self._start_objectives(api)
@@ -261,6 +262,12 @@ class ControlPlane:
             self._start("batches", self.batches.batch_thread.run)
         if self.batch_runner is not None:
             self._start("batch_runner", self.batch_runner.run)
+
+    def _start_judgements(self) -> None:
+        self._start("judgement_store", self.judgements.thread.run)
+        self._start("judgements", self.judgements.log.run)
+        self._start("contracts", self.contracts.run)
+        self._start("advice", self.history.advice.run)
 
     def _start_objectives(self, api: KubernetesClient | None) -> None:
         if self._settings.inference_objectives and api:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, Prefixes
 from cachefleet_controlplane.cache_contracts.contract_metrics import ContractCollector
@@ -20,9 +21,13 @@ from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
 from cachefleet_controlplane.history.cache_history import CacheHistory
 from cachefleet_controlplane.history.recorded_requests import RecordedRequests
 from cachefleet_controlplane.history.sampler import Sampler
+from cachefleet_controlplane.judgements.judgement_log import JudgementLog
+from cachefleet_controlplane.judgements.judgement_repository import HOUR_SECONDS, SqlJudgements
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.simulation.simulator import Simulator
+from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
+from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.wiring.replica_bounds import ReplicaBounds
 from cachefleet_controlplane.wiring.settings import Settings
 
@@ -48,6 +53,14 @@ class HistoryParts:
         return HistorySource(self.cache, prefixes, self.prompts.ledger)
 
 
+@dataclass(frozen=True, slots=True)
+class JudgementParts:
+    """What keeps judgements; run both as tasks, of which the thread's must end last."""
+
+    thread: StoreThread[SqlJudgements]
+    log: JudgementLog
+
+
 def history_parts(settings: Settings, bounds: ReplicaBounds, fleet: Fleet, metrics: Metrics) -> HistoryParts:
     """Build all within the settings' memory; the curves are shown by ``metrics``."""
     recorded, reuses = RecordedRequests(settings.recorded_request_bytes), PoolReuses()
@@ -67,6 +80,26 @@ def contract_records(fleet: Fleet, metrics: Metrics) -> ContractRecords:
     records = ContractRecords(fleet.view, fleet.models, settle=metrics.registry.settle)
     metrics.collect_from(ContractCollector(records))
     return records
+
+
+def judgement_parts(
+    database: Database, contracts: ContractRecords, advice: AdviceRecords, metrics: Metrics, *, store_seconds: float
+) -> JudgementParts:
+    """Build what keeps judgements of contracts and of advice in the store."""
+    failures = Counter(
+        "cachefleet_judgement_store_failures",
+        "Calls of the store of judgements that failed",
+        ["operation"],
+        registry=metrics.registry,
+    )
+    thread = StoreThread(
+        SqlJudgements(database),
+        "judgements",
+        failed=lambda operation: failures.labels(operation).inc(),
+        prune=lambda store: store.prune(now=time.time()),
+        bounds=StoreThreadBounds(answer_seconds=store_seconds, prune_seconds=HOUR_SECONDS),
+    )
+    return JudgementParts(thread, JudgementLog(thread, (contracts.judged, advice.judged), advice))
 
 
 def _prompt_losses(settings: Settings, metrics: Metrics) -> PromptLosses:

@@ -86,8 +86,7 @@ def test_windows_forget_and_a_month_is_bounded() -> None:
     month = minutes.month()
     assert MONTH_HOURS * 60 // 7 - 9 <= month.minutes <= MONTH_HOURS * 60 // 7 + 1
     assert 0 < month.misses[Miss.EVICTED] == month.minutes - month.met == month.evicted
-    assert len(minutes._month) <= MONTH_HOURS + 1
-    assert len(minutes._hour) <= 61
+    assert len(minutes.judged._hours) <= MONTH_HOURS + 1
 
 
 @given(

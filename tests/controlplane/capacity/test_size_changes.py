@@ -164,7 +164,7 @@ def test_a_restart_goes_on_with_what_was_kept() -> None:
     pool.looks(41, report(3), served=0.0)
     kept = pool.pending
     again = SizeChanges(BOUNDS)
-    again.restore(kept, [])
+    again.restore([kept])
     pool.changes, pool.sums = again, ReuseSums(500, 500_000, 0, 1.0)
     pool.looks(1, report(3))
     assert pool.pending.sums == kept.sums, "what this process saw before it looked is no part of it"
@@ -172,7 +172,7 @@ def test_a_restart_goes_on_with_what_was_kept() -> None:
     [judged] = pool.changes.judged
     assert judged.error == pytest.approx(0.0, abs=0.02)
     other = SizeChanges(BOUNDS)
-    other.restore(kept, [])
+    other.restore([kept])
     pool.changes = other
     pool.looks(1, report(2))
     assert other.pending is None, "it had another size when it was looked at again"

@@ -16,12 +16,18 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_records import DecisionRecord
 from cachefleet_controlplane.store.decision_repository import SqlDecisions
 from cachefleet_controlplane.store.migrations import configuration, migrate, versions
-from cachefleet_controlplane.store.schema import audit_table, batch_tables, continuation_tables, tables
+from cachefleet_controlplane.store.schema import (
+    audit_table,
+    batch_tables,
+    continuation_tables,
+    judgement_tables,
+    tables,
+)
 from cachefleet_controlplane.store.schema.tables import DecisionRow
 from cachefleet_controlplane.store.store_errors import StoreError
 from tests.controlplane.store.conftest import CANDIDATE, MakeRecord
 
-TABLES = (audit_table, batch_tables, tables, continuation_tables)
+TABLES = (audit_table, batch_tables, tables, continuation_tables, judgement_tables)
 """Modules whose import tells SQLModel of their tables."""
 
 

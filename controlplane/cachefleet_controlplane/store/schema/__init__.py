@@ -3,5 +3,6 @@
 audit_table           the audit log
 batch_tables          files and batches of tenants
 continuation_tables   conversations, checkpoints, responses, certificates
+judgement_tables      judged minutes, changes of pools' sizes
 tables                decisions, tenants, API keys, usage
 """

@@ -1,0 +1,104 @@
+"""Judged minutes and changes of size in SQL. Calls block; every failure is a StoreError.
+
+Minutes are written as unions of bits: replicas may write what they saw of the same hour in any order, and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from msgspec import Struct
+from sqlalchemy import Connection, Table, and_, case, delete, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cachefleet_controlplane.judgements.judged_minutes import HourPart
+from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.schema.judgement_tables import JudgedMinutesRow, SizeChangeRow
+
+HOUR_SECONDS: Final = 3600
+KEPT_HOURS: Final = 31 * 24
+"""Of minutes, and of changes of size."""
+MOST_CHANGES: Final = 64
+"""Of one pool that are read: those of several replicas among them."""
+
+
+class Named(Struct, frozen=True):
+    """Whose minutes they are: of a contract its tenant's in a pool, of advice a pool's (tenant "")."""
+
+    kind: str
+    pool: str
+    tenant: str
+
+
+class KeptChange(Struct, frozen=True):
+    """A change of size: when, in Unix seconds, and its JSON; None where it was dropped."""
+
+    pool: str
+    at: float
+    change: Mapping[str, Any] | None
+
+
+_minutes = cast("Table", JudgedMinutesRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
+_changes = cast("Table", SizeChangeRow.__table__)  # type: ignore[attr-defined]
+_KEY: Final = ("kind", "pool", "tenant", "hour", "reason")
+
+
+class SqlJudgements:
+    """Of all replicas that share the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def open(self) -> None:
+        """Connect and migrate; may be called again after a StoreError."""
+        self._database.open()
+
+    def exchange(
+        self, written: Sequence[tuple[Named, HourPart]], unread: Sequence[Named], *, since: int
+    ) -> list[tuple[Named, HourPart]]:
+        """Write parts; then read what there is of all from the hour ``since`` on, and all there is of ``unread``."""
+        with self._database.transaction(write=bool(written)) as connection:
+            if rows := [_row(named, part) for named, part in written]:
+                connection.execute(_union(connection), sorted(rows, key=lambda row: [row[name] for name in _KEY]))
+            whole = [and_(*(_minutes.c[name] == getattr(one, name) for name in _KEY[:3])) for one in unread]
+            return [
+                _part(row) for row in connection.execute(select(_minutes).where(or_(_minutes.c.hour >= since, *whole)))
+            ]
+
+    def changes(self, pool: str) -> list[KeptChange]:
+        """A pool's last ones, the latest last."""
+        query = select(_changes).where(_changes.c.pool == pool).order_by(_changes.c.at.desc()).limit(MOST_CHANGES)
+        with self._database.transaction() as connection:
+            return [KeptChange(row.pool, row.at, row.change) for row in connection.execute(query)][::-1]
+
+    def keep(self, changes: Sequence[KeptChange]) -> None:
+        """Write changes of size, or delete those that were dropped."""
+        with self._database.transaction(write=True) as connection:
+            for one in changes:
+                connection.execute(delete(_changes).where(_changes.c.pool == one.pool, _changes.c.at == one.at))
+                if one.change is not None:
+                    connection.execute(_changes.insert().values(pool=one.pool, at=one.at, change=dict(one.change)))
+
+    def prune(self, *, now: float) -> int:
+        """Delete what is older than KEPT_HOURS; the number of rows deleted."""
+        oldest = int(now) // HOUR_SECONDS - KEPT_HOURS
+        with self._database.transaction(write=True) as connection:
+            minutes = connection.execute(delete(_minutes).where(_minutes.c.hour < oldest)).rowcount
+            return minutes + connection.execute(delete(_changes).where(_changes.c.at < oldest * HOUR_SECONDS)).rowcount
+
+
+def _row(named: Named, part: HourPart) -> dict[str, Any]:
+    return {name: getattr(named if name in _KEY[:3] else part, name) for name in (*_KEY, "bits", "evicted")}
+
+
+def _part(row: Any) -> tuple[Named, HourPart]:
+    return Named(row.kind, row.pool, row.tenant), HourPart(row.hour, row.reason, row.bits, row.evicted)
+
+
+def _union(connection: Connection) -> Any:
+    """INSERT that joins bits with those of a row that is there, and keeps the most blocks; the same on both kinds."""
+    made = postgresql.insert(_minutes) if connection.dialect.name == "postgresql" else sqlite.insert(_minutes)
+    here, new = _minutes.c, made.excluded
+    most = case((new.evicted > here.evicted, new.evicted), else_=here.evicted)
+    return made.on_conflict_do_update(index_elements=_KEY, set_={"bits": here.bits.op("|")(new.bits), "evicted": most})

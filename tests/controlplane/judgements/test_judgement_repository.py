@@ -1,0 +1,72 @@
+"""Judgements in SQL: unions of what replicas saw, changes of size, and what is too old."""
+
+import pytest
+
+from cachefleet_controlplane.judgements.judged_minutes import HourPart
+from cachefleet_controlplane.judgements.judgement_repository import (
+    HOUR_SECONDS,
+    KEPT_HOURS,
+    MOST_CHANGES,
+    KeptChange,
+    Named,
+    SqlJudgements,
+)
+from cachefleet_controlplane.store.database import Database
+
+ACME = Named("contract", "default/demo", "acme")
+OTHER = Named("contract", "default/demo", "other")
+FIT = Named("desired", "default/demo", "")
+
+
+@pytest.fixture
+def store(database: Database) -> SqlJudgements:
+    store = SqlJudgements(database)
+    store.open()
+    return store
+
+
+def test_what_several_replicas_write_of_an_hour_is_their_union_and_again_is_once(store: SqlJudgements) -> None:
+    first, second = HourPart(9, "", 0b0111), HourPart(9, "", 0b1100)
+    evicted = [HourPart(9, "evicted", 0b0001, 5), HourPart(9, "evicted", 0b0010, 3)]
+    for part in (first, second, first, *evicted):
+        store.exchange([(ACME, part), (FIT, part)], (), since=0)
+    found = store.exchange((), (), since=9)
+    both = [HourPart(9, "", 0b1111), HourPart(9, "evicted", 0b0011, 5)]
+    assert sorted((part for named, part in found if named == ACME), key=lambda part: part.reason) == both
+    assert sorted((part for named, part in found if named == FIT), key=lambda part: part.reason) == both
+
+
+def test_all_minutes_of_an_hour_are_kept(store: SqlJudgements) -> None:
+    every = HourPart(9, "", (1 << 60) - 1)
+    assert store.exchange([(ACME, every)], (), since=9) == [(ACME, every)]
+
+
+def test_all_is_read_once_and_then_what_is_new(store: SqlJudgements) -> None:
+    old, new = HourPart(3, "", 1), HourPart(9, "", 1)
+    store.exchange([(one, part) for one in (ACME, OTHER) for part in (old, new)], (), since=9)
+    assert sorted(store.exchange((), [OTHER], since=9), key=str) == sorted(
+        [(ACME, new), (OTHER, old), (OTHER, new)], key=str
+    )
+
+
+def test_changes_are_replaced_dropped_and_read_in_order(store: SqlJudgements) -> None:
+    store.keep([KeptChange("default/demo", at, {"phase": "filling"}) for at in (2.5, 1.5)])
+    store.keep([KeptChange("default/demo", 2.5, {"phase": "judged"}), KeptChange("default/other", 9.0, {})])
+    assert store.changes("default/demo") == [
+        KeptChange("default/demo", 1.5, {"phase": "filling"}),
+        KeptChange("default/demo", 2.5, {"phase": "judged"}),
+    ]
+    store.keep([KeptChange("default/demo", 1.5, None)])
+    assert [one.at for one in store.changes("default/demo")] == [2.5]
+    store.keep([KeptChange("default/demo", 10.0 + at, {}) for at in range(MOST_CHANGES)])
+    assert store.changes("default/demo")[0].at == 10.0
+
+
+def test_what_is_older_than_a_month_is_deleted(store: SqlJudgements) -> None:
+    hour = 500_000
+    kept, gone = HourPart(hour - KEPT_HOURS, "", 1), HourPart(hour - KEPT_HOURS - 1, "", 1)
+    store.exchange([(ACME, kept), (ACME, gone)], (), since=hour)
+    store.keep([KeptChange("p", float((hour - KEPT_HOURS) * HOUR_SECONDS - more), {}) for more in (0, 1)])
+    assert store.prune(now=hour * HOUR_SECONDS) == 2
+    assert store.exchange((), [ACME], since=hour) == [(ACME, kept)]
+    assert len(store.changes("p")) == 1
