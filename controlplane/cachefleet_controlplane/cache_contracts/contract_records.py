@@ -11,7 +11,7 @@ from cachefleet_controlplane.cache_contracts.contract_minutes import ContractMin
 from cachefleet_controlplane.cache_contracts.contract_report import ContractState, contract_state
 from cachefleet_controlplane.history.cache_history import Answered
 from cachefleet_controlplane.judgements.judged_minutes import JudgedMinutes
-from cachefleet_controlplane.judgements.judgement_repository import Named
+from cachefleet_controlplane.judgements.judgement_repository import Judged
 from cachefleet_controlplane.workers.views import FleetView, HeldCache, ServedModel
 from cachefleet_core.pool.policy import CacheContract
 
@@ -83,9 +83,9 @@ class ContractRecords:
         """The minutes of all, by pool and tenant."""
         return self._minutes.items()
 
-    def judged(self) -> Iterable[tuple[Named, JudgedMinutes]]:
+    def judged(self) -> Iterable[tuple[Judged, JudgedMinutes]]:
         """The minutes of all, to be kept in the store."""
-        return ((Named(KIND, *name), minutes.judged) for name, minutes in self._minutes.items())
+        return ((Judged(KIND, *name), minutes.judged) for name, minutes in self._minutes.items())
 
     def _keep(self, contracts: dict[Contract, CacheContract]) -> None:
         minute = self._minute()

@@ -15,7 +15,7 @@ from cachefleet_controlplane.capacity.desired_fit import DesiredFit
 from cachefleet_controlplane.capacity.pool_reuse import MAX_POOLS
 from cachefleet_controlplane.capacity.size_changes import SETTLING, SettlingBounds, SizeChange, SizeChanges
 from cachefleet_controlplane.judgements.judged_minutes import JudgedMinutes
-from cachefleet_controlplane.judgements.judgement_repository import KeptChange, Named
+from cachefleet_controlplane.judgements.judgement_repository import Judged, KeptChange
 from cachefleet_core.fleet_status.capacity_facts import DesiredFitFacts, SizeChangeFacts
 
 TICK_SECONDS: Final = 10.0
@@ -108,9 +108,9 @@ class AdviceRecords:
         """Of all pools, by key."""
         return iter(self._pools.items())
 
-    def judged(self) -> Iterator[tuple[Named, JudgedMinutes]]:
+    def judged(self) -> Iterator[tuple[Judged, JudgedMinutes]]:
         """Minutes of the desired numbers of workers, to be kept in the store."""
-        return ((Named(KIND, pool, ""), record.fit.judged) for pool, record in self._pools.items())
+        return ((Judged(KIND, pool, ""), record.fit.judged) for pool, record in self._pools.items())
 
     def unread(self) -> Iterator[str]:
         """Pools whose changes were not read from the store yet."""

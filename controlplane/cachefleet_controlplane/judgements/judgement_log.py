@@ -9,18 +9,18 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from cachefleet_controlplane.judgements.judged_minutes import HourPart, JudgedMinutes
-from cachefleet_controlplane.judgements.judgement_repository import HOUR_SECONDS, KeptChange, Named, SqlJudgements
+from cachefleet_controlplane.judgements.judgement_repository import HOUR_SECONDS, Judged, KeptChange, SqlJudgements
 from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
 
 WRITE_SECONDS: Final = 15.0
 MOST_READ: Final = 100
 """Contracts and pools that are read whole in one exchange."""
-Judging = Callable[[], Iterable[tuple[Named, JudgedMinutes]]]
+Judging = Callable[[], Iterable[tuple[Judged, JudgedMinutes]]]
 """All that is judged now."""
 
 
-class Changes(Protocol):
+class SizeChangeKeeper(Protocol):
     """Pools whose changes of size are kept."""
 
     def unread(self) -> Iterable[str]:
@@ -47,7 +47,7 @@ class JudgementLog:
         self,
         thread: StoreThread[SqlJudgements],
         judging: Sequence[Judging],
-        changes: Changes,
+        changes: SizeChangeKeeper,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -56,7 +56,7 @@ class JudgementLog:
         self._judging = judging
         self._changes = changes
         self._clock, self._sleep = clock, sleep
-        self._read: dict[Named, JudgedMinutes] = {}
+        self._read: dict[Judged, JudgedMinutes] = {}
         """Those that were read, and what they were read into."""
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class JudgementLog:
             raise
 
 
-def _join(found: Iterable[tuple[Named, HourPart]], there: Mapping[Named, JudgedMinutes]) -> None:
+def _join(found: Iterable[tuple[Judged, HourPart]], there: Mapping[Judged, JudgedMinutes]) -> None:
     for named, part in found:
         if named in there:
             there[named].join(part)

@@ -23,7 +23,7 @@ MOST_CHANGES: Final = 64
 """Of one pool that are read: those of several replicas among them."""
 
 
-class Named(Struct, frozen=True):
+class Judged(Struct, frozen=True):
     """Whose minutes they are: of a contract its tenant's in a pool, of advice a pool's (tenant "")."""
 
     kind: str
@@ -55,8 +55,8 @@ class SqlJudgements:
         self._database.open()
 
     def exchange(
-        self, written: Sequence[tuple[Named, HourPart]], unread: Sequence[Named], *, since: int
-    ) -> list[tuple[Named, HourPart]]:
+        self, written: Sequence[tuple[Judged, HourPart]], unread: Sequence[Judged], *, since: int
+    ) -> list[tuple[Judged, HourPart]]:
         """Write parts; then read what there is of all from the hour ``since`` on, and all there is of ``unread``."""
         with self._database.transaction(write=bool(written)) as connection:
             if rows := [_row(named, part) for named, part in written]:
@@ -88,12 +88,12 @@ class SqlJudgements:
             return minutes + connection.execute(delete(_changes).where(_changes.c.at < oldest * HOUR_SECONDS)).rowcount
 
 
-def _row(named: Named, part: HourPart) -> dict[str, Any]:
+def _row(named: Judged, part: HourPart) -> dict[str, Any]:
     return {name: getattr(named if name in _KEY[:3] else part, name) for name in (*_KEY, "bits", "evicted")}
 
 
-def _part(row: Any) -> tuple[Named, HourPart]:
-    return Named(row.kind, row.pool, row.tenant), HourPart(row.hour, row.reason, row.bits, row.evicted)
+def _part(row: Any) -> tuple[Judged, HourPart]:
+    return Judged(row.kind, row.pool, row.tenant), HourPart(row.hour, row.reason, row.bits, row.evicted)
 
 
 def _union(connection: Connection) -> Any:

@@ -7,15 +7,15 @@ from cachefleet_controlplane.judgements.judgement_repository import (
     HOUR_SECONDS,
     KEPT_HOURS,
     MOST_CHANGES,
+    Judged,
     KeptChange,
-    Named,
     SqlJudgements,
 )
 from cachefleet_controlplane.store.database import Database
 
-ACME = Named("contract", "default/demo", "acme")
-OTHER = Named("contract", "default/demo", "other")
-FIT = Named("desired", "default/demo", "")
+ACME = Judged("contract", "default/demo", "acme")
+OTHER = Judged("contract", "default/demo", "other")
+FIT = Judged("desired", "default/demo", "")
 
 
 @pytest.fixture
