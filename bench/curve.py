@@ -8,6 +8,8 @@ to the reuse distances, request by request as they end, as the control plane doe
 ratio of every other fleet, and each is simulated, too: the whole of the real decisions, index and frames. Errors are in
 points: foretold less simulated.
 
+Beside it, *in outline*, the hit ratio of the same fleet by a simulation that follows routing alone (`curve_outline`).
+
 Rates are such that every fleet keeps up. A fleet that does not is another regime (who waits for seconds is sent
 elsewhere), and its curve is not one of its caches.
 """
@@ -24,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench.curve_outline import outlined
 from bench.replay_run import POOL, Replay
 from bench.replay_work import BLOCK, chats, mooncake, sessions, synthetic, usable
 from bench.rows import Row, row
@@ -172,7 +175,7 @@ def measured(watched: Watched, setup: Setup) -> PoolMeasures:
 def errors(
     workload: Workload, requests: Sequence[SimulatedRequest], sizes: Sequence[tuple[int, float]]
 ) -> Iterator[Row]:
-    """For each size the hit ratio foretold, and simulated."""
+    """For each size the hit ratio foretold, and in outline, beside the simulated one."""
     run = WatchedRun(requests, workload.setup)
     run.run()
     capacity, spent = foretold(run, workload.setup, requests)
@@ -190,6 +193,13 @@ def errors(
         found = row(name, point.hit_ratio, other.hit_ratio, unit="share")
         print(f"  {name:<50}{point.hit_ratio:.4f}{other.hit_ratio:>9.4f}{points(found):>+8.2f} points", flush=True)
         yield found
+        drawn = row(
+            f"{workload.name}: in outline, {workers} and {factor:g}", outlined(requests, setup), other.hit_ratio
+        )
+        print(
+            f"  {'in outline':<50}{drawn['ours']:.4f}{other.hit_ratio:>9.4f}{points(drawn):>+8.2f} points", flush=True
+        )
+        yield drawn | {"unit": "share"}
 
 
 def points(one: Row) -> float:

@@ -17,6 +17,13 @@ def off(workload: Workload, sizes: list[tuple[int, float]]) -> dict[str, float]:
     return {one["row"]: points(one) for one in found if "times" in one["row"]}
 
 
+def test_each_size_is_told_in_outline_beside_the_same_simulation() -> None:
+    rows = [one for one in errors(SELF_MADE, SELF_MADE.load()[:150], [(2, 1.0)]) if "today" not in one["row"]]
+    told, drawn = ([one for one in rows if name in one["row"]] for name in ("times", "in outline"))
+    assert [one["peer"] for one in told] == [one["peer"] for one in drawn]
+    assert all(abs(points(one)) <= ALLOWED[SELF_MADE.name] for one in drawn), drawn
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_made_up_workload_is_foretold(size: tuple[int, float]) -> None:
     found = off(SELF_MADE, [size])
