@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.fairness_time import Part, RequestTime, StepTimes, Underway
 from bench.replay_run import CONTRACT, replay_pool
 from cachefleet_controlplane.gateway.place.fair_shares import Claim, Ticket
 from cachefleet_controlplane.gateway.place.queue_order import WaitList
 from cachefleet_controlplane.gateway.place.request_queue import PASSED_OVER
-from cachefleet_controlplane.routing.decision import Prompt
+from cachefleet_controlplane.routing.decision import Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import expected_tokens
 from cachefleet_controlplane.simulation.fleet_setup import Setup
-from cachefleet_controlplane.simulation.placement import Placed, Unplaced
+from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Unplaced
 from cachefleet_controlplane.simulation.simulated_run import START, SimulatedRun
-from cachefleet_controlplane.simulation.simulated_scheduler import Generation
+from cachefleet_controlplane.simulation.simulated_scheduler import Generation, Step
+from cachefleet_controlplane.simulation.simulated_worker import SimulatedWorker
 from cachefleet_controlplane.simulation.simulation_job import Scenario
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
 
@@ -48,7 +50,9 @@ class FairnessRun(SimulatedRun):
     What the queue has no place for, or loses its place, is refused.
     """
 
-    def __init__(self, work: Sequence[TenantRequest], setup: Setup, order: Order) -> None:
+    def __init__(self, work: Sequence[TenantRequest], setup: Setup, order: Order, *, noisy: str = "") -> None:
+        """``noisy``: the tenant whose prompts are told apart in ``times``."""
+        self._noisy = {one.request.number for one in work if one.tenant == noisy}
         self._tenants = {one.request.number: one.tenant if order.shares else "" for one in work}
         self._room = WaitList(PLACES)
         self._tickets: dict[Ticket, SimulatedRequest] = {}
@@ -57,11 +61,21 @@ class FairnessRun(SimulatedRun):
         """Seconds from a request's arrival to its answer's end."""
         self.computed: dict[int, int] = {}
         """Tokens that a request took of the engines."""
+        self.times: dict[int, RequestTime] = {}
+        """Where the time of a request went."""
+        self._step_times = StepTimes(setup.prefill_tokens_per_second, setup.inter_token_seconds)
+        self._underway: dict[str, dict[Generation, Underway]] = defaultdict(dict)
+        self._began: dict[str, float] = {}
+        self._ahead = order.ahead_seconds
         super().__init__(
             [one.request for one in work],
             replay_pool(setup, ahead_seconds=order.ahead_seconds),
             CONTRACT,
             Scenario(setup=setup, policy="cacheAware"),
+        )
+        model = f"{LINE[0]}/{LINE[1]}"
+        self._placement: FleetPlacement = FleetPlacement(
+            self._fleet.fleet, model, self._size, RoutingPolicy.CACHE_AWARE, ahead_seconds=self._ahead
         )
 
     @property
@@ -96,6 +110,7 @@ class FairnessRun(SimulatedRun):
         """Send the first request that has its turn, as the gateway's queue does."""
         for ticket in self._room.leading(LINE, 1 + PASSED_OVER):
             request = self._tickets[ticket]
+            self._placement.ahead_seconds = self._room.ahead(ticket.claim, self._ahead)
             placed = self._placed(request)
             if isinstance(placed, Placed):
                 self._begin_request(ticket, request, placed)
@@ -114,9 +129,31 @@ class FairnessRun(SimulatedRun):
         self._room.leave(ticket)
         del self._tickets[ticket]
 
+    def _send(self, request: SimulatedRequest, placed: Placed) -> None:
+        super()._send(request, placed)
+        number, time = request.number, RequestTime()
+        self.times[number] = time
+        time.add(Part.GATEWAY, self._now - (START + request.at), before_first=True)
+        generation = next(reversed(self._open))
+        one = Underway(time, self._now, placed.predicted_tokens, number in self._noisy)
+        self._underway[placed.worker][generation] = one
+
+    def _begin(self, worker: SimulatedWorker) -> None:
+        self._began[worker.name] = self._now
+        super()._begin(worker)
+
+    def _end(self, worker: SimulatedWorker, step: Step) -> None:
+        self._step_times.ended(step, self._underway[worker.name], began=self._began[worker.name], now=self._now)
+        super()._end(worker, step)
+
     def _advanced(self, generation: Generation) -> None:
         sent = self._open[generation]
         super()._advanced(generation)
+        underway = self._underway[sent.placed.worker]
+        if generation.said == 1:
+            self._step_times.admitted(underway[generation], generation.cached_tokens)
+        if generation.over:
+            del underway[generation]
         if generation.over:
             number = sent.request.number
             claim, tokens = self._charged.pop(number)

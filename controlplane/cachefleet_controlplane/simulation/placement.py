@@ -72,12 +72,14 @@ class FleetPlacement:
     def __init__(
         self, fleet: Fleet, model: str, block_size: int, policy: RoutingPolicy, *, ahead_seconds: float = 0.0
     ) -> None:
-        """``ahead_seconds``: of prompts to compute, beyond which a worker is sent no more; 0 for no bound."""
+        """``ahead_seconds``: of prompts to compute, beyond which a worker is sent no more; 0 for no bound. May be changed
+        at any time.
+        """
+        self.ahead_seconds = ahead_seconds
         self._fleet = fleet
         self._model = model
         self._block_size = block_size
         self._policy = policy
-        self._ahead = ahead_seconds
 
     def place(self, request: SimulatedRequest) -> Placed | Unplaced:
         """See ``Placement``."""
@@ -90,7 +92,7 @@ class FleetPlacement:
         )
         decision = self._fleet.route(self._model, prompt, policy=self._policy)
         if decision.verdict is Verdict.ROUTE:
-            if 0 < self._ahead < decision.queue_seconds:
+            if 0 < self.ahead_seconds < decision.queue_seconds:
                 return Unplaced.BUSY
             in_flight = self._fleet.begin(decision, prompt)
             return Placed(decision.worker, in_flight, decision.forecast_tokens, decision.queue_seconds)

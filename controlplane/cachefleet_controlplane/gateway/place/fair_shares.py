@@ -2,8 +2,9 @@
 
 Each tenant has a start: the virtual time at which its next request begins, in tokens by weight. A request that is sent
 moves it on by its tokens, predicted at first and corrected when it has ended; the virtual time of all is the latest
-start of a request that was sent. Who has waited for nothing begins at that time: it gets no credit for the past. So of
-tenants that wait all the time none is ahead of another by more than one request of each.
+start of a request that was sent. Who has asked for less than its share begins earlier, by what it left to others, CREDIT
+at most: a few requests at once go before those of a tenant that always waits. So of tenants that wait all the time none
+is ahead of another by more than one request of each, and one that comes to wait by CREDIT more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ Fleet = tuple[str, str]
 
 MAX_IDLE: Final = 1024
 """Tenants whose start is remembered though nothing of theirs waits or runs; beyond, that of all of these is dropped."""
+
+CREDIT: Final = 8192
+"""Tokens of a tenant of the default weight that count though it left them to others; of others by their weight."""
+_CREDIT: Final = CREDIT / DEFAULT_WEIGHT
+"""In virtual time, which is equal for all."""
+UNDER_SHARE: Final = 3
+"""How many times ``maxAheadSeconds`` a worker may be sent ahead for a tenant that is under its share."""
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -104,11 +112,16 @@ class FairShares:
         """Whether nothing waits and nothing runs: then nothing needs to be remembered."""
         return not self.waiting and not self._running
 
+    @property
+    def _earliest(self) -> float:
+        """The start of a tenant that has asked for nothing for long."""
+        return self._virtual - _CREDIT
+
     def enter(self, ticket: Ticket) -> None:
         """Have a ticket wait."""
         share = self._of(ticket.claim)
         if not share.tickets:
-            share.start = max(share.start, self._virtual)
+            share.start = max(share.start, self._earliest)
         insort(share.tickets, ticket)
         self.waiting += 1
         self._placed(ticket.tenant, share)
@@ -139,8 +152,12 @@ class FairShares:
         """Return the virtual time at which a tenant's next request begins."""
         share = self._shares.get(tenant)
         if share is None:
-            return self._virtual
-        return share.start if share.tickets else max(share.start, self._virtual)
+            return self._earliest
+        return share.start if share.tickets else max(share.start, self._earliest)
+
+    def under(self, tenant: str) -> bool:
+        """Whether a tenant has asked for less than its share so far."""
+        return self.start(tenant) < self._virtual
 
     def blocks_before(self, claim: Claim) -> int:
         """Return the blocks of those that would go before one more request: all of its tenant, and of others those that
@@ -161,7 +178,7 @@ class FairShares:
         if start > self._virtual:
             self._virtual = start
         elif not share.tickets:
-            start = self._virtual
+            start = max(start, self._earliest)
         share.start = start + tokens / claim.weight
         share.running += 1
         self._running += 1
@@ -183,7 +200,7 @@ class FairShares:
         if share is None:
             if len(self._shares) >= MAX_IDLE:
                 self._shares = {name: one for name, one in self._shares.items() if one.tickets or one.running}
-            share = self._shares[claim.tenant] = _Share(self._virtual)
+            share = self._shares[claim.tenant] = _Share(self._earliest)
         share.weight = claim.weight
         return share
 
@@ -193,5 +210,5 @@ class FairShares:
             self._order.put(tenant, (share.start, first.arrived, first.number))
             return
         self._order.drop(tenant)
-        if not share.running and share.start <= self._virtual:
+        if not share.running and share.start <= self._earliest:
             del self._shares[tenant]

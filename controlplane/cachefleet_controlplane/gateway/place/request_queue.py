@@ -81,6 +81,10 @@ class Queue:
         """Whether a request has to wait because others that go first do."""
         return self._room.before(claim)
 
+    def ahead(self, claim: Claim, seconds: float) -> float:
+        """How far ahead a worker may be sent a request, in seconds of its work, where its pool says ``seconds``."""
+        return self._room.ahead(claim, seconds)
+
     def enter(self, claim: Claim, *, blocks: int, tokens: int = 1) -> Ticket | None:
         """Return a place, with which ``wait`` has to be called at once; None where there is none.
 

@@ -103,7 +103,11 @@ class WorkerChoice:
             return False
         for pool in self.request.model.declared:
             if pool.key == decision.pool:
-                return 0 < pool.spec.admission.max_ahead_seconds < decision.queue_seconds
+                bound = pool.spec.admission.max_ahead_seconds
+                return (
+                    0 < bound < decision.queue_seconds
+                    and self._queue.ahead(self._claim, bound) < decision.queue_seconds
+                )
         return False
 
     def first_token(self) -> None:
