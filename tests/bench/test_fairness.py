@@ -23,7 +23,7 @@ def test_a_flood_moves_others_by_its_shares_and_not_by_what_it_asks_for() -> Non
     by_arrival, shares, ahead = (run("flooding", order) for order in (ARRIVAL, SHARES, AHEAD))
     assert by_arrival.refused > 0
     assert shares.refused == ahead.refused == 0 < ahead.noisy_refused
-    assert ahead.tokens_per_second > 0.97 * shares.tokens_per_second
+    assert ahead.tokens_per_second > 0.9 * shares.tokens_per_second
     assert by_arrival.first_p99 > shares.first_p99 > 2 * ahead.first_p99
     assert ahead.answer_p99 < 1.2 * run(SHARE, AHEAD).answer_p99
 

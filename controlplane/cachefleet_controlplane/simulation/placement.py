@@ -72,9 +72,7 @@ class FleetPlacement:
     def __init__(
         self, fleet: Fleet, model: str, block_size: int, policy: RoutingPolicy, *, ahead_seconds: float = 0.0
     ) -> None:
-        """``ahead_seconds``: of prompts to compute, beyond which a worker is sent no more; 0 for no bound. May be changed
-        at any time.
-        """
+        """``ahead_seconds``: of prompts to compute, beyond which a worker is sent no more; 0 for no bound."""
         self.ahead_seconds = ahead_seconds
         self._fleet = fleet
         self._model = model

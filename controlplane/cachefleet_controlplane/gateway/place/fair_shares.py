@@ -2,9 +2,9 @@
 
 Each tenant has a start: the virtual time at which its next request begins, in tokens by weight. A request that is sent
 moves it on by its tokens, predicted at first and corrected when it has ended; the virtual time of all is the latest
-start of a request that was sent. Who has asked for less than its share begins earlier, by what it left to others, CREDIT
-at most: a few requests at once go before those of a tenant that always waits. So of tenants that wait all the time none
-is ahead of another by more than one request of each, and one that comes to wait by CREDIT more.
+start of a request that was sent. Who has asked for less than its share begins earlier, by what it left to others,
+CREDIT at most: a few requests at once go before those of a tenant that always waits. So of tenants that wait all the
+time none is ahead of another by more than one request of each, and one that comes to wait by CREDIT more.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.gateway.place import queue_order
+from cachefleet_controlplane.gateway.place.fair_shares import CREDIT, Claim
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from tests.controlplane.gateway.harness import Front, Known, chat
 from tests.controlplane.gateway.place.test_full_workers import (
@@ -83,3 +85,23 @@ async def test_no_more_is_sent_ahead_than_the_pool_says_though_there_is_room() -
         assert [status for status, _, _ in await asyncio.gather(*answers)] == [200] * 4
         assert len([record for record in gate.records if record.queued_seconds is not None]) == 3
         assert {record.verdict for record in gate.records} == {"route"}
+
+
+async def test_a_tenant_under_its_share_may_be_sent_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_order, "UNDER_SHARE", 1e9)
+    known: Any = Known(directory(ACME, UMBRELLA))
+    admission = "{maxQueueSeconds: 300, maxAheadSeconds: 0.001}"
+    async with (
+        small(inter_token_seconds=0.2) as worker,
+        gate_before(worker, known=known, admission=admission) as gate,
+        task(reporting(gate)),
+    ):
+        gate.queue.began(Claim(("default", "fake"), ACME.priority, 0.0, "acme", ACME.weight), tokens=2 * CREDIT)
+        first = of(gate, ACME, "first", prompt=60)
+        await until(lambda: asked(worker) == ["first"])
+        hog = of(gate, ACME, "hog", prompt=60)
+        await until(lambda: len(gate.queue) == 1)
+        quiet = of(gate, UMBRELLA, "quiet", prompt=60)
+        assert [status for status, _, _ in await asyncio.gather(first, hog, quiet)] == [200] * 3
+        assert asked(worker) == ["first", "quiet", "hog"]
+        assert [record.tenant for record in gate.records if record.queued_seconds is not None] == ["acme"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.gateway.place import fair_shares
-from cachefleet_controlplane.gateway.place.fair_shares import Claim, FairShares, Ticket
+from cachefleet_controlplane.gateway.place.fair_shares import CREDIT, Claim, FairShares, Ticket
 
 WEIGHTS = {"a": 100, "b": 100, "c": 300}
 LARGEST = 500
@@ -83,22 +83,34 @@ def test_of_tenants_that_wait_all_the_time_none_is_ahead_by_more_than_one_reques
             assert abs(ahead) <= LARGEST / WEIGHTS[one] + LARGEST / WEIGHTS[other]
 
 
-@given(past=st.integers(1, 40), tokens=st.integers(1, LARGEST))
-def test_who_was_idle_gets_no_credit_for_the_past(past: int, tokens: int) -> None:
+@given(past=st.integers(0, 60), tokens=st.integers(100, LARGEST))
+def test_who_left_its_share_to_others_goes_first_by_no_more_than_that_nor_the_credit(past: int, tokens: int) -> None:
     server = Server(slots=1)
     for _ in range(past):
         server.come("a", tokens)
-    for _ in range(past // 2):
         server.work()
-    for _ in range(20):
+    for _ in range(2 * CREDIT // tokens):
         server.come("a", tokens)
         server.come("b", tokens)
     server.order.clear()
-    while server.work():
+    owed = min(CREDIT, past * tokens)
+    for _ in range(2 * CREDIT // tokens):
+        server.work()
         so_far = Counter(server.order)
-        if so_far["b"] == 20 or so_far["a"] == past - past // 2 + 20:
-            break
-        assert abs(so_far["a"] - so_far["b"]) <= 2
+        assert abs((so_far["b"] - so_far["a"]) * tokens - min(owed, len(server.order) * tokens)) <= 2 * tokens
+    assert so_far["a"] > 0
+
+
+def test_who_asked_for_less_than_its_share_is_under_it_until_it_has_had_its_credit() -> None:
+    shares = FairShares()
+    for tokens in (CREDIT, 1000):
+        assert shares.under("a") == (tokens == CREDIT)
+        shares.began(claim("a"), tokens)
+    assert shares.under("b")
+    shares.began(claim("b"), CREDIT - 1)
+    assert shares.under("b")
+    shares.began(claim("b"), 2)
+    assert not shares.under("b")
 
 
 def test_weights_divide_what_is_computed() -> None:
@@ -120,11 +132,12 @@ def test_what_was_computed_in_the_end_counts_and_not_what_was_expected() -> None
         shares.enter(ticket)
     shares.began(one, 100)
     shares.began(other, 100)
-    assert shares.start("a") == shares.start("b") == 1.0
+    begun = shares.start("a")
+    assert begun == shares.start("b")
     shares.ended(other, -90)  # it came from a cache
     assert shares.first() == tickets[1]
     shares.ended(one, 400)
-    assert (shares.start("a"), shares.start("b")) == pytest.approx((5.0, 0.1))
+    assert (shares.start("a"), shares.start("b")) == pytest.approx((begun + 4.0, begun - 0.9))
 
 
 def test_a_long_request_is_served_while_others_keep_coming() -> None:
