@@ -19,7 +19,7 @@ def asked(
     return SimulatedRequest(number, at, tuple(range(first, first + blocks)), BLOCK * blocks + 1, outputs, answer)
 
 
-def ratio(*blocks: int, of: int) -> float:
+def ratio(*blocks: int, of: int) -> object:
     return pytest.approx(BLOCK * sum(blocks) / of)
 
 
