@@ -161,8 +161,11 @@ class Simulator:
         if key is None and len(pools) == 1:
             return next(iter(pools.values()))
         if key not in pools:
-            said = "there are several pools: name one" if key is None and pools else f"there is no pool {key or ''}"
-            raise ApiError(404, f"{said.strip()}; pools: {', '.join(sorted(pools)) or 'none'}", param="pool")
+            unnamed = key is None and pools
+            said = "there are several pools: name one" if unnamed else f"there is no pool {key or ''}"
+            raise ApiError(
+                422 if unnamed else 404, f"{said.strip()}; pools: {', '.join(sorted(pools)) or 'none'}", param="pool"
+            )
         return pools[key]
 
     def _model(self, pool: PrefixCachePool) -> FleetModel:

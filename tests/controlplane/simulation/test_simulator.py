@@ -149,8 +149,9 @@ async def test_what_cannot_be_simulated(
 async def test_of_several_pools_one_is_named() -> None:
     fleet = reporting()
     fleet.update_pools([view(pool(), ["demo-0"]), view(pool("other"), ["other-0"])])
-    with pytest.raises(ApiError, match="several pools: name one; pools: default/demo, default/other"):
+    with pytest.raises(ApiError, match="several pools: name one; pools: default/demo, default/other") as refused:
         await simulator(fleet)(TRACE)
+    assert refused.value.status == 422
 
 
 async def test_without_memory_it_says_which_setting() -> None:

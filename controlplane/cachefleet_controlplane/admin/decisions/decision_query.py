@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Final
 
-from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StringConstraints
 
 from cachefleet_controlplane.admin.schemas import Schema
-from cachefleet_controlplane.store.decision_filter import DecisionFilter, RequestOutcome
+from cachefleet_controlplane.routing.cache_shortfall import Cause
+from cachefleet_controlplane.store.decision_filter import ANY, DecisionFilter, RequestOutcome
 
 _CONDITIONS: Final = tuple(field.name for field in fields(DecisionFilter))
 _TIMES: Final = ("since", "until")
 Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+SHORTFALLS: Final = (ANY, *(cause.value for cause in Cause))
+"""What may be asked for of shortfalls."""
+
+
+def _known(shortfall: str) -> str:
+    if shortfall not in SHORTFALLS:
+        raise ValueError(f"must be one of {', '.join(SHORTFALLS)}")
+    return shortfall
+
+
+Shortfall = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(SHORTFALLS)})]
 
 
 class LiveQuery(Schema):
@@ -24,7 +36,7 @@ class LiveQuery(Schema):
     request_id: Text | None = Field(None, description="The client's `x-request-id`.")
     tenant: Text | None = None
     outcome: RequestOutcome | None = Field(None, description="What became of it, by its status and by who ended it.")
-    shortfall: Text | None = Field(None, description="The cause of a shortfall, or `any`.")
+    shortfall: Shortfall | None = Field(None, description="The cause of a shortfall, or `any`.")
     pool: Text | None = Field(None, description="As namespace/name.")
     worker: Text | None = Field(None, description="Its name, or namespace/pool/name.")
 

@@ -93,7 +93,7 @@ async def test_each_condition_finds_it(
 
 @pytest.mark.parametrize(
     "query",
-    ["outcome=lost", "since=yesterday", "since=2023-11-14T22:13:24", "limit=501", "before=", "x=1"],
+    ["outcome=lost", "shortfall=lost", "since=yesterday", "since=2023-11-14T22:13:24", "limit=501", "before=", "x=1"],
 )
 async def test_what_cannot_be_asked_is_refused_by_name(client: httpx.AsyncClient, query: str) -> None:
     answer = await client.get(f"/decisions?{query}")
