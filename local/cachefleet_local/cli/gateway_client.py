@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -42,6 +43,14 @@ def gateway_access(url: str, key: str, certificate: Path | None = None) -> Gatew
     return GatewayAccess(url.rstrip("/").removesuffix("/v1"), key, trusted)
 
 
+def _reason(error: Exception) -> str:
+    """Why the gateway was not reached."""
+    refused = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if isinstance(refused, ConnectionError) and refused.errno:
+        return os.strerror(refused.errno)
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error)
+
+
 class LaterError(Exception):
     """Not served yet; ``failure`` is raised where that lasts until the deadline."""
 
@@ -66,8 +75,8 @@ class GatewayClient:
                     raise _refused(answer.status, f"{method} {path}", await answer.text(), keyed=self._keyed)
                 return answer.headers, dict(await answer.json())
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
-            reason = "no answer in time" if isinstance(error, TimeoutError) else error
-            raise LaterError(FailureError([f"cannot reach the gateway at {self.url}: {reason}"])) from error
+            said = f"cannot reach the gateway at {self.url}: {_reason(error)}"
+            raise LaterError(FailureError([said])) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise FailureError([f"{self.url}{path}: this is no gateway of cachefleet: {error}"]) from error
 

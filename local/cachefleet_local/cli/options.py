@@ -28,6 +28,14 @@ STDIN: Final = "-"
 
 Command = Callable[..., None]
 
+
+def pool_key(given: str | None) -> str | None:
+    """A pool's name, as it is given. BadParameter for one without its namespace, which would find nothing."""
+    if given is not None and "/" not in given:
+        raise typer.BadParameter(f"got '{given}', allowed: NAMESPACE/NAME, as `cachefleet pools` lists it")
+    return given
+
+
 Url = Annotated[
     str | None,
     typer.Option(metavar="URL", help=f"Internal address of the control plane. Default: ${URL_VARIABLE}."),
@@ -48,7 +56,9 @@ ContextName = Annotated[
 ]
 PoolName = Annotated[
     str | None,
-    typer.Option(metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key")),
+    typer.Option(
+        metavar="NAMESPACE/NAME", help="Of this pool only.", autocompletion=names("pools", "key"), callback=pool_key
+    ),
 ]
 TenantName = Annotated[str | None, typer.Option(help="Of this tenant only.", autocompletion=names("tenants", "name"))]
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print.")]

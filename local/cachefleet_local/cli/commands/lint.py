@@ -20,6 +20,9 @@ _MEMBERS: Final = ("messages", "input", "prompt")
 """What tells the API of a body, of which each has one."""
 
 
+_KINDS: Final = {str: "text", list: "a list", dict: "an object", bool: "true or false"}
+
+
 class Api(StrEnum):
     """Whose body it is."""
 
@@ -35,6 +38,15 @@ _PATHS: Final = {
     Api.RESPONSES: "/v1/responses",
     Api.COMPLETIONS: "/v1/completions",
 }
+
+
+_PROMPTS: Final[dict[Api, tuple[str, tuple[type, ...], str]]] = {
+    Api.CHAT: ("messages", (list,), "a list of messages"),
+    Api.MESSAGES: ("messages", (list,), "a list of messages"),
+    Api.RESPONSES: ("input", (str, list), "text, or a list of items"),
+    Api.COMPLETIONS: ("prompt", (str, list), "text, a list of texts, or of token ids"),
+}
+"""The member that has the prompt, and what it may be."""
 
 
 def _where(item: Item) -> str:
@@ -85,11 +97,12 @@ def lint(
 ) -> None:
     """Tell what of a request's prompt will not be served from cache, before it is sent.
 
-    Without --gateway by the form of the file alone: tokens are estimated by its bytes. Nothing is sent to a worker but
-    the wish to render it. Exit status 1 where there is a warning; notes are none.
+    Without --gateway by the form of the file alone: tokens are estimated by its bytes. With it nothing is sent to a
+    worker but the wish to render it. Exit status 1 where there is a warning; notes are none.
     """
     body = _read(file)
     named = api or _api_of(body, file)
+    _check(body, named, file)
     if gateway is None:
         if certificate is not None:
             raise FailureError(["--certificate goes with --gateway"], Exit.BAD_INPUT)
@@ -127,6 +140,25 @@ def _api_of(body: bytes, file: str) -> Api:
     return {"messages": chat, "input": Api.RESPONSES, "prompt": Api.COMPLETIONS}[told[0]]
 
 
+def _checked(file: str, api: Api) -> bytes:
+    body = _read(file)
+    _check(body, api, file)
+    return body
+
+
+def _check(body: bytes, api: Api, file: str) -> None:
+    """FailureError where the member with the prompt is not there, or no prompt."""
+    member, types, allowed = _PROMPTS[api]
+    given = msgspec.json.decode(body).get(member)
+    faults = [] if isinstance(given, types) else [(member, given)]
+    if not faults and member == "messages":
+        faults = [(f"messages[{at}]", one) for at, one in enumerate(given) if not isinstance(one, dict)][:1]
+        allowed = "an object"
+    for place, found in faults:
+        got = "nothing" if found is None else _KINDS.get(type(found), "a number")
+        raise FailureError([f"{file}: {place}: got {got}, allowed: {allowed}"], Exit.BAD_INPUT)
+
+
 def _offline(body: bytes, api: Api, *, against: str | None, block_size: int | None) -> Item:
     """By the forms of the file, and of the earlier one."""
     # Few commands need the control plane's code.
@@ -141,7 +173,7 @@ def _offline(body: bytes, api: Api, *, against: str | None, block_size: int | No
         except ApiError as error:
             raise FailureError([str(error)], Exit.BAD_INPUT) from error
 
-    earlier = None if against is None else ask(_read(against))
+    earlier = None if against is None else ask(_checked(against, api))
     salted = msgspec.json.decode(body).get("cache_salt") is not None
     report = lint_alone(ask(body), earlier, block_size=block_size or BLOCK_SIZE, salted=salted)
     return dict(msgspec.to_builtins(report))

@@ -56,6 +56,13 @@ def test_decisions_are_searched_by_what_is_given(api: AdminApi, tmp_path: Path) 
     }
 
 
+@pytest.mark.parametrize("command", ["workers", "decisions"])
+def test_a_pool_without_its_namespace_is_bad_input(api: AdminApi, tmp_path: Path, command: str) -> None:
+    status, _, err = ran(command, "--pool", "a", env=environment(api, tmp_path))
+    assert (status, "got 'a', allowed: NAMESPACE/NAME" in " ".join(err.split())) == (2, True)
+    assert not api.asked
+
+
 def test_a_decision_is_explained_by_the_id_of_its_request(api: AdminApi, tmp_path: Path) -> None:
     with api.serving():
         env = environment(api, tmp_path)

@@ -56,6 +56,35 @@ def test_notes_and_nothing_are_exit_status_0(lint: Lint, system: str) -> None:
     assert ("nothing found" in out) is (system == RULES)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"messages": "x"}', "messages: got text, allowed: a list of messages"),
+        ('{"messages": [{"role": "user"}, 3]}', "messages[1]: got a number, allowed: an object"),
+        ('{"system": "x", "messages": {}}', "messages: got an object, allowed: a list of messages"),
+        ('{"input": true}', "input: got true or false, allowed: text, or a list of items"),
+        ('{"prompt": 3}', "prompt: got a number, allowed: text, a list of texts, or of token ids"),
+    ],
+)
+def test_a_prompt_that_is_none_is_bad_input(lint: Lint, text: str, words: str) -> None:
+    status, out, err = lint(text)
+    assert (status, out) == (2, "")
+    assert err.strip().endswith(f"body.json: {words}")
+
+
+def test_a_member_that_the_api_needs_and_is_not_there_is_bad_input(lint: Lint) -> None:
+    assert (
+        lint('{"prompt": "x"}', "--api", "chat")[2]
+        .strip()
+        .endswith("messages: got nothing, allowed: a list of messages")
+    )
+    assert (
+        lint(body(), against='{"messages": 3}')[2]
+        .strip()
+        .endswith("messages: got a number, allowed: a list of messages")
+    )
+
+
 def test_json_is_the_whole_report(lint: Lint) -> None:
     status, out, _ = lint(body(), "--json", "--block-size", "32")
     report = json.loads(out)

@@ -168,7 +168,11 @@ async def test_the_local_fleets_gateway_is_tried_unless_another_one_is_named(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (("--gateway", "http://127.0.0.1:9", "--wait", "0"), 1, "cannot reach the gateway at http://127.0.0.1:9"),
+        (
+            ("--gateway", "http://127.0.0.1:9", "--wait", "0"),
+            1,
+            "cannot reach the gateway at http://127.0.0.1:9: Connection refused",
+        ),
         (("--gateway", "127.0.0.1:8080"), 2, "--gateway: got '127.0.0.1:8080', allowed: an address like"),
         (("--wait", "-1"), 2, "wait"),
     ],
