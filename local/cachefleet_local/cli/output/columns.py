@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 NONE: Final = (None,)
+LEAST_AMOUNT: Final = Decimal("0.0001")
 DEFAULT_WEIGHT: Final = 100
 """Of a tenant for which none was set."""
 
@@ -60,8 +61,11 @@ def _shortfall(item: Item) -> object:
 
 
 def _amount(value: str | None) -> str | None:
-    """An amount of money to its ten-thousandth; none where there is nothing of it."""
-    return None if value is None or value == "0" else f"{Decimal(value):.4f}"
+    """An amount of money to its ten-thousandth, and that it is less; none where there is nothing of it."""
+    if value is None or value == "0":
+        return None
+    amount = Decimal(value)
+    return f"{amount:.4f}" if amount >= LEAST_AMOUNT else f"<{LEAST_AMOUNT}"
 
 
 def _counts(item: Item) -> str:
@@ -166,6 +170,7 @@ USAGE: Final = (
     Column("SAVED", lambda item: _amount(item.get("saved")), right=True),
     Column("WASTED", lambda item: _amount(item.get("wasted")), right=True),
 )
+DAILY_USAGE: Final = (Column("DAY", lambda item: str(item["hour"])[:10], name=True), *USAGE[1:])
 IDLE: Final = (
     Column("POOL", lambda item: item["pool"], name=True),
     Column("TENANT", lambda item: item["tenant"] or "(others)", name=True),

@@ -14,7 +14,7 @@ from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.contexts.access import Where
 from cachefleet_local.cli.listing import Item, Output, single
 from cachefleet_local.cli.options import TIMES, Command, PoolName, TenantName, asking, group, showing, time_of, watching
-from cachefleet_local.cli.output.columns import ACCESS, CONTRACTS, IDLE, KEYS, TENANTS, USAGE
+from cachefleet_local.cli.output.columns import ACCESS, CONTRACTS, DAILY_USAGE, IDLE, KEYS, TENANTS, USAGE
 from cachefleet_local.cli.tenants import key_commands
 from cachefleet_local.cli.tenants.key_commands import Name, access_of, limits_of, path_of
 from cachefleet_local.cli_errors import Exit, FailureError
@@ -183,7 +183,8 @@ def usage(
     """
     given = {"tenant": tenant, "from": time_of(since), "to": time_of(to), "limit": str(limit), "by": by}
     asked = {name: value for name, value in given.items() if value is not None}
-    found = show.items(lambda client: client.get("usage", asked), USAGE, empty=_NO_USAGE)
+    columns = USAGE if by == "hour" else DAILY_USAGE
+    found = show.items(lambda client: client.get("usage", asked), columns, empty=_NO_USAGE)
     if found["truncated"]:
         typer.echo(f"there is more; these are the first {limit} rows", err=True)
 

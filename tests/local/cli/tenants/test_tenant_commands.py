@@ -24,6 +24,8 @@ from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_core.tenancy import TenantId
 from cachefleet_local import __main__ as cli
+from cachefleet_local.cli.listing import Output, listing
+from cachefleet_local.cli.output.columns import USAGE
 from tests.controlplane.admin.conftest import NOW, TOKEN
 from tests.controlplane.admin.served_admin import admin_over, listening, mounted
 from tests.controlplane.store.conftest import make_record
@@ -254,7 +256,7 @@ def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
     _, out, _ = command("usage", "--to", "2027-01-15T09:00:00", "--tenant", "acme")
     assert row(out) == ["2027-01-15T08", "acme", "m", "1", "9", "4", "5", "0", "0.0123", "-", "-"]
     assert row(command("usage", "--by", "day", "--tenant", "acme", "--to", "2027-01-16")[1])[:3] == [
-        "2027-01-15T00",
+        "2027-01-15",
         "acme",
         "m",
     ]
@@ -262,6 +264,15 @@ def test_usage_is_listed_by_tenant_and_time(command: Command) -> None:
     assert [one["tenant"] for one in json.loads(command("usage", *span)[1])] == ["acme", "umbrella"]
     status, out, err = command("usage", *span, "--limit", "1")
     assert (status, len(json.loads(out)), err) == (0, 1, "there is more; these are the first 1 rows\n")
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"), [("0", "-"), ("0.00002", "<0.0001"), ("0.0001", "0.0001"), ("7", "7.0000")]
+)
+def test_an_amount_is_rounded_but_never_to_nothing(amount: str, told: str) -> None:
+    used = dict.fromkeys(("hour", "tenant", "model", "requests", "promptTokens", "cachedTokens"), "x")
+    used |= dict.fromkeys(("computedTokens", "completionTokens"), "x")
+    assert listing([used | {"charged": amount}], USAGE, Output.TABLE).split()[-3] == told
 
 
 def test_what_tenants_have_of_the_idle_caches_is_listed(command: Command) -> None:
