@@ -56,6 +56,10 @@ def _hit_words(pool: PoolFacts) -> str:
     return f"{words}; the engines' own counters say {counted:.1%}"
 
 
+def _none_ready(workers: int) -> str:
+    return "its one worker is not ready" if workers == 1 else f"none of its {workers} workers is ready"
+
+
 _GROUPS: Final[tuple[tuple[Fault[PoolFacts], ...], ...]] = (
     (
         Fault(
@@ -78,7 +82,7 @@ _GROUPS: Final[tuple[tuple[Fault[PoolFacts], ...], ...]] = (
             lambda pool: not pool.workers.ready,
             Severity.CRITICAL,
             "NoneReady",
-            lambda pool: f"none of its {pool.workers.total} workers is ready, so requests for {pool.model} are refused",
+            lambda pool: f"{_none_ready(pool.workers.total)}, so requests for {pool.model} are refused",
             "engines that load need time; else read the log of an engine and of its agent",
             troubleshooting("no-ready-worker"),
         ),

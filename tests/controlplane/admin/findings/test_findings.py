@@ -284,6 +284,7 @@ async def test_the_route_tells_them(client: httpx.AsyncClient, fleet: Still) -> 
     fleet.shown = view(worker_status("a"), workers=WorkerCounts(total=1))
     items = (await client.get("/findings")).json()["items"]
     assert [one["reason"] for one in items] == ["NoneReady", "KeysNotRequired"]
+    assert items[0]["message"].startswith("its one worker is not ready, so requests for ")
     assert set(items[0]) == {"severity", "subject", "reason", "message", "action", "docs"}
 
 
