@@ -9,6 +9,11 @@ from charts.dashboards.promql import JOB, POOL, highest, series
 
 _AT: Final = "cachefleet_pool_hit_ratio_at"
 
+
+def _distance(error: str) -> str:
+    return f"abs({series(error, JOB, POOL)})"
+
+
 CAPACITY: Final = Row(
     "Hit curves",
     (
@@ -41,12 +46,12 @@ CAPACITY: Final = Row(
         graph(
             "Error of curve and advice",
             (
-                "Hit ratio that the curve says is served now, and that it said of the pool's size before its last "
-                "judged change, each less what was served."
+                "How far the curve is off what is served now, and how far it was off, before the last judged change of "
+                "the pool's size, what was served then; either way, of the hit ratio."
             ),
             "percentunit",
-            Query(highest(series("cachefleet_pool_hit_ratio_error", JOB, POOL), by="pool"), "{{pool}} now"),
-            Query(highest(series("cachefleet_pool_advice_hit_ratio_error", JOB, POOL), by="pool"), "{{pool}} change"),
+            Query(highest(_distance("cachefleet_pool_hit_ratio_error"), by="pool"), "{{pool}} now"),
+            Query(highest(_distance("cachefleet_pool_advice_hit_ratio_error"), by="pool"), "{{pool}} change"),
         ),
     ),
 )

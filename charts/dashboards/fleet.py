@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.capacity_row import CAPACITY
+from charts.dashboards.contracts_row import CONTRACTS
 from charts.dashboards.control_plane_row import CONTROL_PLANE
 from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
 from charts.dashboards.promql import (
@@ -256,6 +257,7 @@ FLEET: Final = Dashboard(
                 ),
             ),
         ),
+        CONTRACTS,
         Row(
             "Decisions",
             (

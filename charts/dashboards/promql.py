@@ -40,6 +40,11 @@ def share_of_rates(part: str, whole: str) -> str:
     return f"clamp_max({ratio(part, whole)}, 1)"
 
 
+def share_by(part: str, whole: str, on: str) -> str:
+    """One rate as a share of another that has fewer labels, 1 at most; ``on`` are those that both have."""
+    return f"clamp_max({part} / on ({on}) group_left () {whole}, 1)"
+
+
 def difference(expression: str, less: str) -> str:
     """What is left of one expression without another."""
     return f"{expression} - {less}"

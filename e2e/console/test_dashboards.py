@@ -20,6 +20,9 @@ MOST_BYTES = 200_000
 
 EMPTY = {
     ("fleet: Decisions: Prefill on other workers", "{{outcome}}"): "no worker of this fleet has the role Prefill",
+    ("fleet: Hit curves: Error of curve and advice", "{{pool}} change"): "the pool keeps its size",
+    ("fleet: Contracts: Time that contracts were met", "{{pool}} {{tenant}}"): "no tenant has a contract",
+    ("fleet: Contracts: Why contracts were not met", "{{pool}} {{tenant}} {{reason}}"): "no tenant has a contract",
     ("fleet: Control plane: Reports not taken", "malformed: {{reason}}"): "no agent sends malformed frames",
     ("fleet: Control plane: Store, in trouble", "errors {{kind}}"): "the store does not fail",
     ("fleet: Control plane: Unexpected errors", "pools: {{kind}}"): "the file of pools does not fail",

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 from prometheus_client import Counter
 
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotPrefix, Line
+from cachefleet_controlplane.hot_prefixes.leaving_workers import LeavingWorkers
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.workers.views import ServedModel
@@ -86,7 +87,9 @@ class NewWorkerWarmUp:
         tokens: int = WARM_TOKENS,
         seconds: float = WARM_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        leaving: LeavingWorkers | None = None,
     ) -> None:
+        self._leaving = leaving
         self._hot = hot
         self._fleet = fleet
         self._tokens = tokens
@@ -104,21 +107,30 @@ class NewWorkerWarmUp:
         if known is None or known.epoch != hello.epoch:
             known = _NewWorker(hello.epoch, empty=not state.held)
             self._note(name, known)
-        if not known.empty or state.phase not in _TAKING:
-            return None
         pool = self._pool(hello.pool)
+        if not known.empty or state.phase not in _TAKING:
+            return self._copies(hello, state, pool) if pool and pool.spec.tenancy.contracts else None
         if pool is None or (pool.spec.prefix_cache.warm_prefixes and not state.warmth.total):
             return None  # it has not received the standing Warm yet, and would try the hot ones first
         self._note(name, _NewWorker(hello.epoch, empty=False))
         return self._warm(hello, pool)
 
+    def _copies(self, hello: Hello, state: State, pool: PrefixCachePool) -> Warm | None:
+        """What a worker that stays is to compute of what a draining one holds."""
+        if self._leaving is None:
+            return None
+        promised, model = promised_tokens(pool, budget_tokens(pool, hello)), _model(pool)
+        self._leaving.drains(hello, state, model=model, promised=promised)
+        prefixes = _carried(self._leaving.part(hello, state), hello.contract.block_size if hello.rule.windows else 0)
+        return Warm(prefixes=prefixes) if prefixes else None
+
     def _warm(self, hello: Hello, pool: PrefixCachePool) -> Warm | None:
         kept = budget_tokens(pool, hello)
         room = max(0, kept - standing_tokens(pool, hello))
-        promised = {TenantId(one.tenant): int(one.share * kept) for one in pool.spec.tenancy.contracts}
+        promised = promised_tokens(pool, kept)
         tokens = min(self._tokens, room, self._in_time(pool))
         contract = hello.contract.fingerprint()
-        model = f"{pool.metadata.namespace}/{pool.spec.model.name}"
+        model = _model(pool)
 
         def serves(line: Line) -> bool:
             return (line.model, line.contract) == (model, contract)
@@ -143,6 +155,15 @@ class NewWorkerWarmUp:
 
     def _note(self, name: tuple[str, str], joined: _NewWorker) -> None:
         self._new_workers.put(name, joined)
+
+
+def promised_tokens(pool: PrefixCachePool, kept: int) -> dict[TenantId, int]:
+    """What tenants with cache contracts have of so many tokens that a worker keeps."""
+    return {TenantId(one.tenant): int(one.share * kept) for one in pool.spec.tenancy.contracts}
+
+
+def _model(pool: PrefixCachePool) -> str:
+    return f"{pool.metadata.namespace}/{pool.spec.model.name}"
 
 
 def budget_tokens(pool: PrefixCachePool, hello: Hello) -> int:

@@ -49,6 +49,7 @@ RETRY_SECONDS: Final = 60.0
 class _Entry:
     line: Line
     first: bytes
+    last: bytes
     blocks: int
     level: float
     """Its heat at time 0 as a power of two, time being counted in half-lives: the same order at any time."""
@@ -152,13 +153,15 @@ class HotPrefixes:
         tokens: int,
         most: int,
         promised: Mapping[TenantId, int] = NOBODY,
+        wanted: Callable[[bytes, bytes], bool] = lambda _first, _last: True,
     ) -> list[HotPrefix]:
         """Prefixes with ids of the lines that a worker serves, hottest first: at most ``most``, with ``tokens`` in all.
 
         What a prefix has in common with a hotter one counts once, as it is cached once. Before all others come those of
-        tenants to whom so many tokens are ``promised``, within these.
+        tenants to whom so many tokens are ``promised``, within these. ``wanted`` is asked by first and last key.
         """
         found = [entry for entry in self._entries.values() if entry.ids and serves(entry.line)]
+        found = [entry for entry in found if wanted(entry.first, entry.last)]
         found.sort(key=lambda entry: (-entry.level, entry.blocks))
         chosen: list[_Entry] = []
         for tenant, room in promised.items():
@@ -191,7 +194,7 @@ class HotPrefixes:
         while len(self._entries) >= self._bounds.entries:
             self._drop(min(self._entries, key=self._level_of))
         key, first = _key(keys, blocks), keys[:KEY_BYTES]
-        self._entries[key] = _Entry(line, first, blocks, self._level(_FIRST_USES, now))
+        self._entries[key] = _Entry(line, first, key, blocks, self._level(_FIRST_USES, now))
         self._recent[first].known.add(key)
         return key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from cachefleet_controlplane.fleet.fleet import Fleet
@@ -10,6 +11,7 @@ from cachefleet_controlplane.gateway.account.prefix_list import PrefixList
 from cachefleet_controlplane.gateway.account.warm_keys import WarmKeys
 from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.hot_prefixes.hot_prefix import PREFIX_BYTES, HotBounds
+from cachefleet_controlplane.hot_prefixes.leaving_workers import LeavingWorkers
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.metrics import Metrics
@@ -47,8 +49,13 @@ def hot_prefix_parts(
     hot = HotPrefixes(HotBounds(entries=settings.hot_prefixes, bytes=settings.hot_prefixes * PREFIX_BYTES))
     observer, salter = HotObserver(hot, prompt_lookup, fleet, metrics), Salter(salt_key)
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
+
+    def ready(pool: str) -> set[str]:
+        return {one.name for one in fleet.view().workers if one.pool == pool and one.ready}
+
+    leaving = LeavingWorkers(hot, fleet.holders, metrics, rate=fleet.prefill_rate, ready=ready, clock=time.monotonic)
     return HotPrefixParts(
         observer,
-        NewWorkerWarmUp(hot, fleet, metrics),
+        NewWorkerWarmUp(hot, fleet, metrics, leaving=leaving),
         PrefixList(hot, fleet, WarmKeys(fleet, prompt_lookup, tenants.salt_version), name_key=salt_key),
     )

@@ -93,6 +93,7 @@ def test_a_kept_contract_is_met_and_evictions_break_it_for_their_minute() -> Non
     assert watched.samples() == {
         f"cachefleet_contract_met {POOL} acme": 1.0,
         f"cachefleet_contract_minutes_total {POOL} acme": 3.0,
+        f"cachefleet_contract_met_minutes_total {POOL} acme": 2.0,
         f"cachefleet_contract_missed_minutes_total {POOL} acme not_enforced": 0.0,
         f"cachefleet_contract_missed_minutes_total {POOL} acme evicted": 1.0,
         f"cachefleet_contract_missed_minutes_total {POOL} acme hit_objective": 0.0,

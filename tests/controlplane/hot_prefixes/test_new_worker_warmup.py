@@ -24,7 +24,7 @@ from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_core.block_keys import BlockKeyer, Namespace
 from cachefleet_core.hit_rule import HitRule
-from cachefleet_core.report_frames import Hello, Phase, State, Warm, decode_down, encode
+from cachefleet_core.report_frames import Drain, Hello, Phase, State, Warm, decode_down, encode
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
 from cachefleet_core.warmth import Warmth
 from cachefleet_worker.agent.agent import Agent
@@ -305,6 +305,73 @@ async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
             assert shown.hit_ratio is not None
             assert shown.hit_ratio > 0.8
     assert value(made.plane.metrics, "hot_warmed_workers_total") == 2
+
+
+async def two_workers(
+    stack: AsyncExitStack, made: Plane, workers: tuple[FakeEngine, FakeEngine], folder: Path, told: dict[str, Any]
+) -> tuple[Agent, AsyncExitStack]:
+    """What a contract promises is hot, on the first of two workers alone: its agent, and what ends that."""
+    old, new = workers
+    (folder / "pool.yaml").write_text(POOL_FILE.rstrip() + CONTRACT)
+    write_workers(folder, {"demo-0": old, "demo-1": new}, ready={"demo-0"})
+    await stack.enter_async_context(agent(new, made, name="demo-1", told=told))
+    await until(lambda: any(one.idle is not None for one in made.plane.fleet.view().held))
+    dies = await stack.enter_async_context(AsyncExitStack())
+    first = await dies.enter_async_context(agent(old, made, name="demo-0", told=told))
+    await until(lambda: all(one.connected for one in made.plane.fleet.view().workers))
+    judged(made, 0)
+    await heat(made)
+    return first, dies
+
+
+async def test_a_draining_workers_contract_prefixes_are_computed_by_one_that_stays(
+    tmp_path: Path, worker_settings: dict[str, Any]
+) -> None:
+    async with (
+        engine(plugin=True) as old,
+        engine(plugin=True) as new,
+        running(tmp_path, old) as made,
+        AsyncExitStack() as stack,
+    ):
+        leaving, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
+        assert not new.held_chains()
+        write_workers(tmp_path, {"demo-0": old, "demo-1": new}, ready={"demo-0", "demo-1"})
+        await until(lambda: sum(one.ready for one in made.plane.fleet.view().workers) == 2)
+        leaving.drain(Drain(seconds=60))
+        await until(lambda: _longest(new) >= 0.9 * _shared(old), 60)
+        assert value(made.plane.metrics, "contract_copied_prefixes_total") == 1
+        await ends.aclose()
+        write_workers(tmp_path, {"demo-1": new}, ready={"demo-1"})
+        await ready_alone(made, "demo-1")
+        judged(made, 2)
+        await ask(made, 3)
+        assert judged(made, 3).met
+
+
+async def test_a_contract_whose_worker_died_is_not_met_for_its_reason_and_then_is_again(
+    tmp_path: Path, worker_settings: dict[str, Any]
+) -> None:
+    async with (
+        engine(plugin=True) as old,
+        engine(plugin=True) as new,
+        running(tmp_path, old) as made,
+        AsyncExitStack() as stack,
+    ):
+        _, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
+        judged(made, 1)
+        await ask(made, 3)
+        assert judged(made, 2).met
+        await ends.aclose()
+        await old.crash()
+        write_workers(tmp_path, {"demo-1": new}, ready={"demo-1"})
+        await ready_alone(made, "demo-1")
+        await ask(made, 1)
+        broken = judged(made, 3)
+        assert (broken.met, broken.reasons, broken.hit_ratio) == (False, ("hit_objective",), 0.0)
+        assert broken.lost_cause in {"held_elsewhere", "moved", "restarted", "stale"}, broken
+        await ask(made, 3)
+        kept = judged(made, 4)
+        assert (kept.met, kept.hour.missed_minutes) == (True, {"hit_objective": 1})
 
 
 def _takes_traffic(worker: Agent) -> bool:
