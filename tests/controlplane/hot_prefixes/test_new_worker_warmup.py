@@ -315,10 +315,10 @@ async def two_workers(
     (folder / "pool.yaml").write_text(POOL_FILE.rstrip() + CONTRACT)
     write_workers(folder, {"demo-0": old, "demo-1": new}, ready={"demo-0"})
     await stack.enter_async_context(agent(new, made, name="demo-1", told=told))
-    await until(lambda: any(one.idle is not None for one in made.plane.fleet.view().held))
     dies = await stack.enter_async_context(AsyncExitStack())
     first = await dies.enter_async_context(agent(old, made, name="demo-0", told=told))
     await until(lambda: all(one.connected for one in made.plane.fleet.view().workers))
+    await until(lambda: any(one.idle is not None for one in made.plane.fleet.view().held))
     judged(made, 0)
     await heat(made)
     return first, dies
@@ -371,7 +371,7 @@ async def test_a_contract_whose_worker_died_is_not_met_for_its_reason_and_then_i
         assert broken.lost_cause in {"held_elsewhere", "moved", "restarted", "stale"}, broken
         await ask(made, 3)
         kept = judged(made, 4)
-        assert (kept.met, kept.hour.missed_minutes) == (True, {"hit_objective": 1})
+        assert (kept.met, kept.hour.missed_minutes) == (True, broken.hour.missed_minutes)
 
 
 def _takes_traffic(worker: Agent) -> bool:
