@@ -40,7 +40,7 @@ class Pool:
         listed = [{"name": one.name, "url": one.url, "ready": True} for one in self._gate.endpoints()]
         (self._folder / "endpoints.json").write_text(json.dumps({POOL: listed}))
         await until(lambda: len(self._plane.fleet.view().workers) == len(workers))
-        self._report()
+        self.report()
         self._plane.history.advice.tick()
 
     async def rounds(self, times: int) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class Pool:
         for text in self._random.choices(PROMPTS, k=times * len(PROMPTS)):
             status, _, body = await self._gate.chat(text)
             assert status == 200, body
-            self._report()
+            self.report()
         self._plane.history.advice.tick()
         queries, hits = (now - then for now, then in zip(self._counted(), before, strict=True))
         return queries, hits
@@ -60,7 +60,8 @@ class Pool:
         assert record.changes.pending is not None
         return record.changes.pending
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """What the agents say of their engines now."""
         for number in range(len(self._gate.engines)):
             self._gate.report(number, prefill_tokens_per_second=1000.0, **self._gate.load(number))
 
