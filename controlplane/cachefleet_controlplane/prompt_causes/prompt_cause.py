@@ -85,7 +85,7 @@ class Difference(IntEnum):
     BRANCH = 10
 
 
-_CAUSES: Final[Mapping[Difference, PromptCause]] = {
+_CAUSES: Final[Mapping[int, PromptCause]] = {
     Difference.TOOL_ORDER: PromptCause.TOOL_ORDER,
     Difference.TOOLS: PromptCause.TOOLS,
     Difference.SYSTEM: PromptCause.SYSTEM_PROMPT,

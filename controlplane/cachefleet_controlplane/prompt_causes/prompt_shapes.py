@@ -61,30 +61,31 @@ class PromptShapes:
         """
         if shape is None:
             return not_examined(prompt.first_seen), None
-        relation = self.nearest(line, shape, keys) if prompt.first_seen >= LEAST_TOKENS else None
-        self.keep(line, shape, keys, prompt.prompt_tokens)
+        asked = prompt.first_seen >= LEAST_TOKENS
+        found = self._memory.ended(line, shape, keys, prompt.prompt_tokens, asked)
+        relation = None if found is None else _relation(found)
         return prompt_losses(relation, prompt), relation
 
     def nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:
         """A prompt's relation to its nearest earlier one on its line; None where none has anything in common."""
         found = self._memory.nearest(line, shape, keys)
-        if found is None:
-            return None
-        (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = (
-            found
-        )
-        return Relation(
-            blocks=blocks,
-            tokens=tokens,
-            text_bytes=text,
-            salt=salt,
-            parameters=parameters,
-            reasoned=reasoned,
-            difference=_DIFFERENCES[difference],
-            part=_PARTS[part],
-            role=role,
-            index=index,
-            before=before,
-            after=after,
-            same=same,
-        )
+        return None if found is None else _relation(found)
+
+
+def _relation(found: PromptFacts) -> Relation:
+    (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = found
+    return Relation(
+        blocks=blocks,
+        tokens=tokens,
+        text_bytes=text,
+        salt=salt,
+        parameters=parameters,
+        reasoned=reasoned,
+        difference=_DIFFERENCES[difference],
+        part=_PARTS[part],
+        role=role,
+        index=index,
+        before=before,
+        after=after,
+        same=same,
+    )

@@ -3,6 +3,7 @@
 mod anchors;
 pub mod memory;
 mod parts;
+mod places;
 pub mod relation;
 pub mod shape;
 pub mod volatile;
@@ -44,13 +45,21 @@ fn mixed(state: u64, chunk: &[u8; 16], secret: u64) -> u64 {
 #[inline]
 #[must_use]
 pub fn word_digest(word: &[u8], secret: u64) -> u64 {
-    let (first, last) = match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
-        (Some(first), Some(last)) if word.len() <= 16 => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-        (Some(_), _) => return keyed_digest(word, secret),
-        _ => word.iter().fold((0, 0), |(bytes, _), byte| (bytes << 8 | u64::from(*byte), 0)),
+    let (first, last) = match word.len() {
+        17.. => return keyed_digest(word, secret),
+        8.. => (ends::<8>(word).map(u64::from_le_bytes)).into(),
+        4.. => (ends::<4>(word).map(|end| u64::from(u32::from_le_bytes(end)))).into(),
+        1.. => (u64::from(word[0]) << 8 | u64::from(word[word.len() / 2]), u64::from(word[word.len() - 1])),
+        0 => (0, 0),
     };
     let state = fold(first ^ secret ^ LANES[0], last ^ LANES[1] ^ (word.len() as u64).wrapping_mul(GOLDEN));
     fold(state ^ LANES[1], secret ^ LANES[0])
+}
+
+/// The first and last bytes of a word that has so many.
+#[inline]
+fn ends<const N: usize>(word: &[u8]) -> [[u8; N]; 2] {
+    [word.first_chunk(), word.last_chunk()].map(|end| end.copied().unwrap_or([0; N]))
 }
 
 /// Builds the hasher of tables whose keys are digests, which are their own hashes.

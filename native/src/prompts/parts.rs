@@ -1,10 +1,11 @@
 //! A request's members as the parts of its prompt: tools, system texts, messages.
 
 use super::keyed_digest;
-use super::shape::{Details, Part, PartKind, Role, Shape};
-use super::words::{normal, words};
+use super::shape::{Details, Item, Part, PartKind, Role, Shape};
+use super::words::words;
 use crate::ask::Members;
 use crate::ask::values::{Object, listed, unquoted};
+use crate::mixing::GOLDEN;
 use memchr::memmem::find;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,12 +22,35 @@ const PARAMETERS: [&str; 11] = [
 const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 const CALLS: [&str; 3] = ["tool_calls", "function_call", "tool_call_id"];
 
-/// Gives what is known of a part's text by the text's digest, where it is known.
+/// Gives what is known of an item by its digest, where it is known.
 pub trait Known {
-    fn details(&self, digest: u64) -> Option<Arc<Details>>;
+    /// Whether words are kept of texts.
+    const WORDS: bool;
+
+    fn item(&self, digest: u64) -> Option<Arc<Item>>;
 
     /// See a part's text, while it is there.
     fn read(&self, _part: &Part, _text: &[u8]) {}
+}
+
+/// What JSON is read as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum Form {
+    Tool = 1,
+    System,
+    /// A message before which are only system texts.
+    Leading,
+    Message,
+    /// A text that is the whole prompt, or a list of such.
+    Prompt,
+}
+
+/// What is read of an item.
+#[derive(Default)]
+struct Read {
+    parts: Vec<Part>,
+    texts: Vec<Details>,
 }
 
 /// Reads shapes under one secret.
@@ -39,24 +63,52 @@ impl<K: Known> Reader<'_, K> {
     /// The shape of a request's prompt; None for one of too many parts, and for one without any.
     #[must_use]
     pub fn shape(&self, fields: &Members, salt: &[u8]) -> Option<Shape> {
-        let mut parts = Vec::with_capacity(16);
+        let salts = fields.given("cache_salt").map_or(0, |own| keyed_digest(own, self.secret));
+        let salt = keyed_digest(salt, self.secret) ^ salts;
+        let mut shape = Shape { parameters: self.parameters(fields), salt, ..Shape::default() };
         for (index, tool) in fields.given("tools").into_iter().flat_map(|tools| listed(tools)).enumerate() {
-            parts.push(self.tool(tool, number(index)));
+            self.add(&mut shape, tool, Form::Tool, number(index));
         }
         for name in ["system", "instructions"] {
             if let Some(system) = fields.given(name) {
-                self.content(&mut parts, system, (PartKind::System, Role::System), 0, 0);
+                self.add(&mut shape, system, Form::System, 0);
             }
         }
         for name in ["messages", "input", "prompt"] {
             if let Some(said) = fields.given(name) {
-                self.said(&mut parts, said);
+                self.said(&mut shape, said);
             }
         }
-        let salts = fields.given("cache_salt").map_or(0, |own| keyed_digest(own, self.secret));
-        let salt = keyed_digest(salt, self.secret) ^ salts;
-        let fits = (1..=MOST_PARTS).contains(&parts.len());
-        fits.then(|| Shape { parameters: self.parameters(fields), salt, parts })
+        (1..=MOST_PARTS).contains(&shape.parts.len()).then_some(shape)
+    }
+
+    /// Add the parts of an item, which is read only where it is not known; None where it is no such item.
+    fn add(&self, shape: &mut Shape, json: &[u8], form: Form, index: u32) -> Option<bool> {
+        let digest = keyed_digest(json, self.secret ^ (form as u64).wrapping_mul(GOLDEN));
+        let item = match self.known.item(digest) {
+            Some(item) => item,
+            None => Arc::new(self.unknown(digest, json, form, index)?),
+        };
+        let number = number(shape.items.len());
+        shape.parts.extend(item.parts().map(|part| Part { index, item: number, ..part.clone() }));
+        let leading = item.leading;
+        shape.items.push(item);
+        Some(leading)
+    }
+
+    fn unknown(&self, digest: u64, json: &[u8], form: Form, index: u32) -> Option<Item> {
+        let mut read = Read::default();
+        let parts = &mut read;
+        let mut leading = false;
+        match form {
+            Form::Tool => self.tool(parts, json, index),
+            Form::System => self.content(parts, json, (PartKind::System, Role::System), index, 0),
+            Form::Prompt => self.content(parts, json, (PartKind::Text, Role::User), index, 0),
+            Form::Leading | Form::Message => {
+                leading = self.message(parts, json, &Object::of(json)?, index, form == Form::Leading);
+            }
+        }
+        Some(Item::new(digest, read.parts, read.texts, leading))
     }
 
     fn parameters(&self, fields: &Members) -> u64 {
@@ -65,33 +117,35 @@ impl<K: Known> Reader<'_, K> {
         PARAMETERS.iter().filter_map(one).fold(u64::from(without), u64::wrapping_add)
     }
 
-    fn tool(&self, tool: &[u8], index: u32) -> Part {
+    fn tool(&self, parts: &mut Read, tool: &[u8], index: u32) {
         let object = Object::of(tool);
         let function = object.as_ref().and_then(|tool| tool.given("function")).and_then(Object::of);
         let name = [function.as_ref(), object.as_ref()].into_iter().flatten().find_map(|tool| tool.given("name"));
         let name = name.map_or(0, |name| keyed_digest(name, self.secret));
-        Part { name, ..self.part(tool, (PartKind::Tool, Role::System), index) }
+        self.part(parts, tool, (PartKind::Tool, Role::System), index);
+        parts.parts.iter_mut().for_each(|part| part.name = name);
     }
 
     /// Messages or input items; a text is one of the user's.
-    fn said(&self, parts: &mut Vec<Part>, said: &[u8]) {
-        let mut leading = true;
-        let mut any = false;
+    fn said(&self, shape: &mut Shape, said: &[u8]) {
+        let before = shape.items.len();
+        let mut form = Form::Leading;
         for (index, item) in listed(said).enumerate() {
-            let Some(message) = Object::of(item) else { break };
-            any = true;
-            leading = self.message(parts, item, &message, number(index), leading);
+            let Some(leading) = self.add(shape, item, form, number(index)) else { break };
+            if !leading {
+                form = Form::Message;
+            }
         }
-        if !any {
-            self.content(parts, said, (PartKind::Text, Role::User), 0, 0);
+        if shape.items.len() == before {
+            self.add(shape, said, Form::Prompt, 0);
         }
     }
 
     /// One message; whether the next one may still be a system text.
-    fn message(&self, parts: &mut Vec<Part>, json: &[u8], message: &Object<'_>, index: u32, leading: bool) -> bool {
+    fn message(&self, parts: &mut Read, json: &[u8], message: &Object<'_>, index: u32, leading: bool) -> bool {
         let role = message.given("role").and_then(unquoted).map(|name| Role::named(&name));
         let Some(role) = role else {
-            parts.push(self.item(json, message, index));
+            self.item(parts, json, message, index);
             return false;
         };
         let leading = leading && role == Role::System;
@@ -103,82 +157,74 @@ impl<K: Known> Reader<'_, K> {
             self.content(parts, content, (kind, role), index, 0);
         }
         for calls in CALLS.iter().filter_map(|name| message.given(name)) {
-            parts.push(self.part(calls, (PartKind::Calls, role), index));
+            self.part(parts, calls, (PartKind::Calls, role), index);
         }
         leading
     }
 
     /// An input item without a role.
-    fn item(&self, json: &[u8], item: &Object<'_>, index: u32) -> Part {
+    fn item(&self, parts: &mut Read, json: &[u8], item: &Object<'_>, index: u32) {
         let kind = item.given("type").and_then(unquoted).unwrap_or_default();
         let known = match &*kind {
             "reasoning" => (PartKind::Reasoning, Role::Assistant),
             kind if kind.ends_with("_output") => (PartKind::Text, Role::Tool),
             _ => (PartKind::Calls, Role::Assistant),
         };
-        self.part(json, known, index)
+        self.part(parts, json, known, index);
     }
 
     /// A text, or a list of parts.
-    fn content(&self, parts: &mut Vec<Part>, json: &[u8], of: (PartKind, Role), index: u32, depth: usize) {
+    fn content(&self, parts: &mut Read, json: &[u8], of: (PartKind, Role), index: u32, depth: usize) {
         if json.first() != Some(&b'[') || depth == MAX_DEPTH {
-            parts.push(self.part(json, of, index));
+            self.part(parts, json, of, index);
             return;
         }
         for item in listed(json) {
             match Object::of(item) {
                 Some(part) => self.typed(parts, item, &part, of, index, depth),
-                None => parts.push(self.part(item, of, index)),
+                None => self.part(parts, item, of, index),
             }
-            if parts.len() > MOST_PARTS {
+            if parts.parts.len() > MOST_PARTS {
                 return;
             }
         }
     }
 
-    fn typed(
-        &self,
-        parts: &mut Vec<Part>,
-        json: &[u8],
-        part: &Object<'_>,
-        of: (PartKind, Role),
-        index: u32,
-        depth: usize,
-    ) {
+    fn typed(&self, parts: &mut Read, json: &[u8], part: &Object<'_>, of: (PartKind, Role), index: u32, depth: usize) {
         let kind = part.given("type").and_then(unquoted).unwrap_or_default();
         let (known, role) = of;
         match &*kind {
-            "tool_use" | "function_call" => parts.push(self.part(json, (PartKind::Calls, role), index)),
+            "tool_use" | "function_call" => self.part(parts, json, (PartKind::Calls, role), index),
             "tool_result" => match part.given("content") {
                 Some(content) => self.content(parts, content, (PartKind::Text, Role::Tool), index, depth + 1),
-                None => parts.push(self.part(json, (PartKind::Text, Role::Tool), index)),
+                None => self.part(parts, json, (PartKind::Text, Role::Tool), index),
             },
             "thinking" | "redacted_thinking" | "reasoning" => {
                 let said = part.given("thinking").or_else(|| part.given("text")).unwrap_or(json);
-                parts.push(self.part(said, (PartKind::Reasoning, role), index));
+                self.part(parts, said, (PartKind::Reasoning, role), index);
             }
             _ => match part.given("text") {
-                Some(text) => parts.push(self.part(text, (known, role), index)),
-                None => parts.push(self.part(json, (PartKind::Media, role), index)),
+                Some(text) => self.part(parts, text, (known, role), index),
+                None => self.part(parts, json, (PartKind::Media, role), index),
             },
         }
     }
 
-    fn part(&self, json: &[u8], (kind, role): (PartKind, Role), index: u32) -> Part {
+    fn part(&self, parts: &mut Read, json: &[u8], (kind, role): (PartKind, Role), index: u32) {
         let text = unquoted(json).map_or(Cow::Borrowed(json), |text| match text {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
         });
         let digest = keyed_digest(&text, self.secret);
-        let details = self.known.details(digest).unwrap_or_else(|| Arc::new(self.details(&text, kind)));
-        let part = Part { digest, name: 0, kind, role, index, bytes: number(text.len()), details };
+        let (bytes, at) = (number(text.len()), number(parts.texts.len()));
+        let part = Part { digest, name: 0, kind, role, index, bytes, item: 0, text: at };
         self.known.read(&part, &text);
-        part
+        parts.texts.push(self.details(&text, kind));
+        parts.parts.push(part);
     }
 
     fn details(&self, text: &[u8], kind: PartKind) -> Details {
-        let found = if kind == PartKind::Media { Vec::new() } else { words(text, self.secret) };
-        Details { normal: normal(&found, self.secret), words: found.into() }
+        if kind == PartKind::Media || !K::WORDS { Details::default() } else { Details::of(words(text, self.secret)) }
     }
 }
 

@@ -94,6 +94,15 @@ pub fn relation(old: &Shape, new: &Shape, blocks: usize, tokens: u32) -> Relatio
     found
 }
 
+/// Bytes of what a prompt has in common with an earlier one from which it goes on; None where it does not.
+#[must_use]
+pub fn begun(old: &Shape, new: &Shape) -> Option<u64> {
+    let whole = old.parts.len().min(new.parts.len());
+    let same = old.salt == new.salt && old.parameters == new.parameters;
+    let goes_on = same && old.parts.iter().zip(&new.parts).all(|(one, other)| one.is(other));
+    goes_on.then(|| text(&new.parts[..whole]))
+}
+
 /// Bytes of parts.
 fn text(parts: &[Part]) -> u64 {
     parts.iter().map(|part| u64::from(part.bytes)).sum()
@@ -132,7 +141,7 @@ fn tools(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     }
     match (was.get(first), is.get(first)) {
         (Some(was), Some(is)) if was.name == is.name => {
-            let (kind, after) = changed(was, is);
+            let (kind, after) = changed((old, was), (new, is));
             (kind.unwrap_or(Difference::Tools), same + behind + after)
         }
         _ => (Difference::Tools, same + behind),
@@ -144,7 +153,7 @@ fn system(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     if was.kind != is.kind {
         return (Difference::System, aligned(&old.parts[first..], &new.parts[first..]));
     }
-    let (kind, same) = changed(was, is);
+    let (kind, same) = changed((old, was), (new, is));
     (kind.unwrap_or(Difference::System), same + following(&old.parts[first + 1..], &new.parts[first + 1..]))
 }
 
@@ -156,7 +165,7 @@ fn message(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
         return (Difference::Dropped, behind);
     }
     if was.kind == is.kind && was.role == is.role {
-        let (kind, same) = changed(was, is);
+        let (kind, same) = changed((old, was), (new, is));
         let after = following(&old.parts[first + 1..], &new.parts[first + 1..]);
         if let Some(kind) = kind {
             return (kind, same + after);
@@ -174,8 +183,8 @@ fn mostly(same: u64, old: &[Part]) -> bool {
 }
 
 /// A time or an id as what two texts of one kind differ in, and the bytes behind it that both have.
-fn changed(was: &Part, is: &Part) -> (Option<Difference>, u64) {
-    let found = change(&was.details.words, &is.details.words);
+fn changed((old, was): (&Shape, &Part), (new, is): (&Shape, &Part)) -> (Option<Difference>, u64) {
+    let found = change(&old.details(was).words, &new.details(is).words);
     let same = u64::from(is.bytes) * found.same_after as u64 / 1000;
     let kind = match found.kind {
         Class::Time => Some(Difference::Time),

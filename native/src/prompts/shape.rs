@@ -1,7 +1,8 @@
 //! The shape of a prompt: digests of its parts in their order.
 
-use super::words::Word;
-use std::sync::Arc;
+use super::words::{Word, normal};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What a part of a prompt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,14 +41,24 @@ impl Role {
 }
 
 /// What is known of a part's text besides its digest.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Details {
     pub words: Box<[Word]>,
-    /// A digest that is the same where only times, ids and numbers differ.
-    pub normal: u64,
+    normal: OnceLock<u64>,
 }
 
 impl Details {
+    #[must_use]
+    pub fn of(words: Vec<Word>) -> Self {
+        Self { words: words.into(), normal: OnceLock::new() }
+    }
+
+    /// A digest that is the same where only times, ids and numbers differ; it is made when it is first asked for.
+    #[must_use]
+    pub fn normal(&self, secret: u64) -> u64 {
+        *self.normal.get_or_init(|| normal(&self.words, secret))
+    }
+
     #[must_use]
     pub fn bytes(&self) -> usize {
         DETAIL_BYTES + size_of_val(&*self.words)
@@ -55,7 +66,9 @@ impl Details {
 }
 
 /// Memory of details besides their words.
-const DETAIL_BYTES: usize = 120;
+const DETAIL_BYTES: usize = 64;
+/// Memory of an item besides its parts, with its place in a table.
+const ITEM_BYTES: usize = 200;
 
 /// One part of a prompt.
 #[derive(Clone, Debug)]
@@ -69,7 +82,9 @@ pub struct Part {
     pub index: u32,
     /// Of its text.
     pub bytes: u32,
-    pub details: Arc<Details>,
+    /// Among the items of its shape, and among the texts of that item.
+    pub item: u32,
+    pub text: u32,
 }
 
 impl Part {
@@ -77,6 +92,52 @@ impl Part {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.kind, self.role) == (other.digest, other.kind, other.role)
+    }
+}
+
+/// One tool, system text or message, as its JSON is read: once for all prompts that have it.
+#[derive(Debug)]
+pub struct Item {
+    /// Of its JSON, and of what it was read as.
+    pub digest: u64,
+    /// Of a message: the next one may be a system text at the beginning, too.
+    pub leading: bool,
+    uses: AtomicU32,
+    /// Most have one part, which is read with the item.
+    first: Option<Part>,
+    others: Box<[Part]>,
+    /// By their number in a part.
+    texts: Box<[Details]>,
+}
+
+impl Item {
+    #[must_use]
+    pub fn new(digest: u64, parts: Vec<Part>, texts: Vec<Details>, leading: bool) -> Self {
+        let mut parts = parts.into_iter();
+        let (first, others) = (parts.next(), parts.collect());
+        Self { digest, leading, uses: AtomicU32::new(0), first, others, texts: texts.into() }
+    }
+
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.first.iter().chain(&self.others)
+    }
+
+    /// Count a kept prompt that has it; whether that is the first one.
+    #[must_use]
+    pub fn used(&self) -> bool {
+        self.uses.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Count a kept prompt less; whether it was the last one.
+    #[must_use]
+    pub fn unused(&self) -> bool {
+        self.uses.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts: usize = self.texts.iter().map(Details::bytes).sum();
+        ITEM_BYTES + size_of_val(&*self.others) + texts
     }
 }
 
@@ -88,9 +149,23 @@ pub struct Shape {
     /// A digest of the salt under which its blocks are kept.
     pub salt: u64,
     pub parts: Vec<Part>,
+    /// What its parts were read from.
+    pub items: Vec<Arc<Item>>,
 }
 
 impl Shape {
+    /// Memory of its own, without what it shares with other shapes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Part>() * self.parts.capacity() + size_of::<Arc<Item>>() * self.items.capacity()
+    }
+
+    /// What is known of a part's text.
+    #[must_use]
+    pub fn details(&self, part: &Part) -> &Details {
+        &self.items[part.item as usize].texts[part.text as usize]
+    }
+
     #[must_use]
     pub fn text_bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.bytes)).sum()

@@ -4,7 +4,7 @@
 //! `sure` only where it has a time of day, or stands behind a word such as "today" or "session".
 
 use super::parts::{Known, Reader};
-use super::shape::{Details, Part, PartKind, Role};
+use super::shape::{Item, Part, PartKind, Role};
 use super::words::{Class, spelt};
 use crate::ask::Members;
 use std::cell::RefCell;
@@ -60,8 +60,10 @@ struct Read {
 }
 
 impl Known for Seen {
-    fn details(&self, _: u64) -> Option<Arc<Details>> {
-        Some(Arc::new(Details { words: Box::default(), normal: 0 }))
+    const WORDS: bool = false;
+
+    fn item(&self, _: u64) -> Option<Arc<Item>> {
+        None
     }
 
     fn read(&self, part: &Part, text: &[u8]) {

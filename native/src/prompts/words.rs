@@ -96,14 +96,25 @@ pub fn spelt(text: &[u8]) -> impl Iterator<Item = (usize, &[u8], Class)> {
 
 /// The word that may begin at a place, without punctuation at its ends, its digits, and where the next one may begin.
 #[inline]
-fn next_word(text: &[u8], mut at: usize) -> (&[u8], usize, usize) {
-    let start = at;
-    let mut digits = 0;
-    while at < text.len() && within(text[at]) {
-        digits += usize::from(text[at].is_ascii_digit());
-        at += 1;
+fn next_word(text: &[u8], at: usize) -> (&[u8], usize, usize) {
+    let rest = &text[at..];
+    let (mut length, mut kinds) = (0, 0);
+    while let Some(byte) = rest.get(length) {
+        let kind = KINDS[*byte as usize];
+        if kind == 0 {
+            break;
+        }
+        kinds |= kind;
+        length += 1;
     }
-    (trimmed(&text[start..at]), digits, at + 1)
+    let (mut word, mut digits) = (&rest[..length], 0);
+    if kinds & MARK != 0 {
+        word = trimmed(word);
+    }
+    if kinds & DIGIT != 0 {
+        digits = word.iter().filter(|byte| byte.is_ascii_digit()).count();
+    }
+    (word, digits, at + length + 1)
 }
 
 /// A digest of the words in which each time, id and number is replaced by its class.
@@ -120,24 +131,26 @@ pub fn normal(words: &[Word], secret: u64) -> u64 {
     keyed_digest(&bytes, secret)
 }
 
-/// Whether bytes are within words.
+/// Of bytes within words; others are 0.
+const LETTER: u8 = 1;
+const DIGIT: u8 = 2;
+/// Punctuation that may stand between letters and digits of a word.
+const MARK: u8 = 4;
 #[expect(clippy::cast_possible_truncation, reason = "numbers up to 255")]
-const WITHIN: [bool; 256] = {
-    let mut table = [false; 256];
+const KINDS: [u8; 256] = {
+    let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        let value = byte as u8;
-        table[byte] =
-            value.is_ascii_alphanumeric() || matches!(value, b'-' | b':' | b'.' | b'/' | b'_' | b'+') || value >= 0x80;
+        table[byte] = match byte as u8 {
+            b'0'..=b'9' => DIGIT,
+            b'-' | b':' | b'.' | b'/' | b'_' | b'+' => MARK,
+            value if value.is_ascii_alphabetic() || value >= 0x80 => LETTER,
+            _ => 0,
+        };
         byte += 1;
     }
     table
 };
-
-#[inline]
-fn within(byte: u8) -> bool {
-    WITHIN[byte as usize]
-}
 
 /// Without punctuation at its ends.
 fn trimmed(mut word: &[u8]) -> &[u8] {
@@ -152,7 +165,7 @@ fn trimmed(mut word: &[u8]) -> &[u8] {
 
 fn class(word: &[u8], digits: usize) -> Class {
     if digits == 0 {
-        let plain = word[0].is_ascii_lowercase() && word.len() != 2 && word.len() < 32;
+        let plain = word[0].is_ascii_lowercase() && word.len() < 32 && !(word.len() == 2 && word[1] | 0x20 == b'm');
         return if plain { Class::Text } else { without_digits(word) };
     }
     let letters = word.iter().filter(|byte| byte.is_ascii_alphabetic()).count();

@@ -87,10 +87,19 @@ impl PromptMemory {
 
     /// Keep a prompt of a line, and drop the oldest beyond the bounds.
     fn keep(&self, line: &str, shape: &PromptShape, keys: &[u8], tokens: u32) -> PyResult<()> {
-        let keys = read(keys)?;
+        let keys = read(keys)?.into_boxed_slice();
         guard(|| {
-            self.kept().keep(self.line(line), shape.0.clone(), &keys, tokens);
+            self.kept().keep(self.line(line), shape.0.clone(), keys, tokens);
             Ok(())
+        })
+    }
+
+    /// As `nearest`, where it is `asked` for, and then as `keep`.
+    fn ended(&self, line: &str, shape: &PromptShape, keys: &[u8], tokens: u32, asked: bool) -> PyResult<Option<Facts>> {
+        let keys = read(keys)?.into_boxed_slice();
+        guard(|| {
+            let found = self.kept().ended(self.line(line), shape.0.clone(), keys, tokens, asked);
+            Ok(found.map(|found| facts(&found)))
         })
     }
 
