@@ -3,6 +3,8 @@
 //! Text around the array is skipped, not validated: its grammar is checked only as far as finding the field takes. The
 //! array itself must have integers from 0 to 2**32 - 1, as JSON writes them.
 
+use memchr::memchr2;
+
 /// Bound on nested objects and arrays.
 const MAX_DEPTH: usize = 1000;
 
@@ -74,8 +76,7 @@ pub(crate) fn expect(body: &[u8], mut at: usize, byte: u8) -> Option<usize> {
 pub(crate) fn string_end(body: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     loop {
-        at = past_plain(body, at, |byte| byte == b'"' || byte == b'\\');
-        at += body.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+        at += memchr2(b'"', b'\\', body.get(at..)?)?;
         if body[at] == b'"' {
             return Some(at + 1);
         }
@@ -83,10 +84,11 @@ pub(crate) fn string_end(body: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The index of the first 32 bytes of which one matters; 32 are checked at a time.
+/// The index of the first 32 bytes of which one is a quote or a bracket, as after long lists of numbers.
 #[inline]
-fn past_plain(body: &[u8], start: usize, matters: impl Fn(u8) -> bool) -> usize {
+fn past_plain(body: &[u8], start: usize) -> usize {
     let rest = body.get(start..).unwrap_or_default();
+    let matters = |byte: u8| byte == b'"' || matches!(byte | 0x20, b'{' | b'}');
     let plain = |bytes: &&[u8; 32]| !bytes.iter().fold(false, |any, byte| any | matters(*byte));
     start + 32 * rest.as_chunks::<32>().0.iter().take_while(plain).count()
 }
@@ -96,9 +98,6 @@ pub(crate) fn value_end(body: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0;
     let mut at = start;
     loop {
-        if depth > 0 {
-            at = past_plain(body, at, |byte| byte == b'"' || matches!(byte | 0x20, b'{' | b'}'));
-        }
         match *body.get(at)? {
             b'"' => at = string_end(body, at + 1)?,
             b'[' | b'{' => {
@@ -110,6 +109,7 @@ pub(crate) fn value_end(body: &[u8], start: usize) -> Option<usize> {
                 at += 1;
             }
             b',' | b']' | b'}' if depth == 0 => return (at > start).then_some(at),
+            b'0'..=b'9' if depth > 0 => at = past_plain(body, at + 1),
             _ => at += 1,
         }
         if depth > MAX_DEPTH {

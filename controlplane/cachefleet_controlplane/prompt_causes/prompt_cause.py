@@ -85,7 +85,7 @@ class Difference(IntEnum):
     BRANCH = 10
 
 
-_CAUSES: Final[Mapping[int, PromptCause]] = {
+_CAUSES: Final[Mapping[Difference, PromptCause]] = {
     Difference.TOOL_ORDER: PromptCause.TOOL_ORDER,
     Difference.TOOLS: PromptCause.TOOLS,
     Difference.SYSTEM: PromptCause.SYSTEM_PROMPT,
@@ -113,7 +113,7 @@ PARTS: Final[Mapping[PartKind, str]] = {
 """Their names in answers."""
 
 
-class Relation(Struct, frozen=True, kw_only=True):
+class Relation(Struct, frozen=True, kw_only=True, gc=False):
     """A prompt against its nearest earlier one."""
 
     blocks: int
@@ -142,7 +142,7 @@ class Relation(Struct, frozen=True, kw_only=True):
     """Those of them that the earlier prompt has, too."""
 
 
-class Examined(Struct, frozen=True, kw_only=True):
+class Examined(Struct, frozen=True, kw_only=True, gc=False):
     """What is known of an ended request's prompt, in tokens."""
 
     prompt_tokens: int
@@ -152,7 +152,7 @@ class Examined(Struct, frozen=True, kw_only=True):
     servable: int
 
 
-class PromptLoss(Struct, frozen=True):
+class PromptLoss(Struct, frozen=True, gc=False):
     """So many first-seen tokens have this cause."""
 
     cause: PromptCause
@@ -166,11 +166,19 @@ def prompt_losses(relation: Relation | None, prompt: Examined) -> tuple[PromptLo
     if relation is None:
         return _told((PromptCause.NEW, prompt.first_seen))
     begins, shared = prompt.servable - prompt.first_seen, relation.blocks * prompt.block_size
+    if shared <= begins and _goes_on(relation, prompt, begins):
+        return (PromptLoss(PromptCause.NEW, prompt.first_seen),)
     repeated = max(0, min(shared, prompt.servable) - begins)
     cause, worth = _cause(relation, prompt, begins)
     charged = min(worth, prompt.first_seen - repeated)
     rest = prompt.first_seen - repeated - charged
     return _told((PromptCause.REPEATED, repeated), (cause, charged), (PromptCause.NEW, rest))
+
+
+def _goes_on(relation: Relation, prompt: Examined, begins: int) -> bool:
+    """Whether the whole earlier prompt was served, of which this one is a continuation: most prompts are."""
+    same = relation.difference is Difference.NONE and not relation.salt and not relation.parameters
+    return same and min(relation.tokens, prompt.servable) - begins < LEAST_TOKENS
 
 
 def not_examined(tokens: int) -> tuple[PromptLoss, ...]:

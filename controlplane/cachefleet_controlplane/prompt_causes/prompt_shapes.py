@@ -24,6 +24,8 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
 
 DEFAULT_BYTES: Final = 32 * 1024 * 1024
 """Memory of all shapes: some 10,000 prompts of 4,096 tokens in blocks of 16."""
+_Facts = tuple[tuple[int, int, int, bool, bool, bool], tuple[int, int, int, int], tuple[int, int, int]]
+"""Of a relation, as native code tells it."""
 _DIFFERENCES: Final = tuple(Difference)
 _PARTS: Final = tuple(PartKind)
 
@@ -72,7 +74,7 @@ class PromptShapes:
         return None if found is None else _relation(found)
 
 
-def _relation(found: PromptFacts) -> Relation:
+def _relation(found: _Facts) -> Relation:
     (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = found
     return Relation(
         blocks=blocks,

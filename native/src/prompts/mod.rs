@@ -42,24 +42,32 @@ fn mixed(state: u64, chunk: &[u8; 16], secret: u64) -> u64 {
 }
 
 /// The same purpose for a word: one of up to 16 bytes is read at once.
-#[inline]
 #[must_use]
 pub fn word_digest(word: &[u8], secret: u64) -> u64 {
-    let (first, last) = match word.len() {
-        17.. => return keyed_digest(word, secret),
-        8.. => (ends::<8>(word).map(u64::from_le_bytes)).into(),
-        4.. => (ends::<4>(word).map(|end| u64::from(u32::from_le_bytes(end)))).into(),
-        1.. => (u64::from(word[0]) << 8 | u64::from(word[word.len() / 2]), u64::from(word[word.len() - 1])),
-        0 => (0, 0),
-    };
-    let state = fold(first ^ secret ^ LANES[0], last ^ LANES[1] ^ (word.len() as u64).wrapping_mul(GOLDEN));
-    fold(state ^ LANES[1], secret ^ LANES[0])
+    match (word.first_chunk::<8>(), word.last_chunk::<8>()) {
+        _ if word.len() <= 8 => short_digest(short(word), word.len(), secret),
+        (Some(first), Some(last)) if word.len() <= 16 => {
+            digest_of(u64::from_le_bytes(*first), u64::from_le_bytes(*last), word.len(), secret)
+        }
+        _ => keyed_digest(word, secret),
+    }
 }
 
-/// The first and last bytes of a word that has so many.
+/// Up to 8 bytes as a number.
+fn short(word: &[u8]) -> u64 {
+    word.iter().rev().fold(0, |bytes, byte| bytes << 8 | u64::from(*byte))
+}
+
+/// The digest of a word of at most 8 bytes, which are a number.
 #[inline]
-fn ends<const N: usize>(word: &[u8]) -> [[u8; N]; 2] {
-    [word.first_chunk(), word.last_chunk()].map(|end| end.copied().unwrap_or([0; N]))
+fn short_digest(word: u64, length: usize, secret: u64) -> u64 {
+    digest_of(word, 0, length, secret)
+}
+
+#[inline]
+fn digest_of(first: u64, last: u64, length: usize, secret: u64) -> u64 {
+    let state = fold(first ^ secret ^ LANES[0], last ^ LANES[1] ^ (length as u64).wrapping_mul(GOLDEN));
+    fold(state ^ LANES[1], secret ^ LANES[0])
 }
 
 /// Builds the hasher of tables whose keys are digests, which are their own hashes.

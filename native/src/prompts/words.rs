@@ -1,6 +1,7 @@
 //! A text as words: for each a few bits of a keyed digest, and its class, which tells a time or an id from other text.
 
-use super::{keyed_digest, word_digest};
+use super::{keyed_digest, short, short_digest, word_digest};
+use std::ops::Range;
 
 /// Words kept of one part.
 pub const MOST_WORDS: usize = 16_384;
@@ -49,8 +50,8 @@ pub struct Word(u32);
 
 impl Word {
     #[expect(clippy::cast_possible_truncation, reason = "a few bits of a digest are enough")]
-    fn of(word: &[u8], digits: usize, secret: u64) -> Self {
-        Self((word_digest(word, secret) as u32) << CLASS_BITS | class(word, digits) as u32)
+    fn with(digest: u64, class: Class) -> Self {
+        Self((digest as u32) << CLASS_BITS | class as u32)
     }
 
     #[must_use]
@@ -67,54 +68,90 @@ impl Word {
 /// The words of a text, the first `MOST_WORDS`.
 #[must_use]
 pub fn words(text: &[u8], secret: u64) -> Vec<Word> {
-    let mut found = Vec::with_capacity((text.len() / 6 + 1).min(MOST_WORDS));
-    let mut at = 0;
-    while at < text.len() && found.len() < MOST_WORDS {
-        let (word, digits, next) = next_word(text, at);
-        if !word.is_empty() {
-            found.push(Word::of(word, digits, secret));
+    let mut found = Vec::with_capacity((text.len() / 5 + 1).min(MOST_WORDS));
+    each_run(text, |run, small| {
+        let length = run.len();
+        if small && length <= 8 && (length != 2 || text[run.start + 1] != b'm') {
+            found.push(Word::with(short_digest(padded(text, &run), length, secret), Class::Text));
+        } else {
+            let (word, digits) = read(&text[run]);
+            let kept = (!word.is_empty()).then(|| Word::with(word_digest(word, secret), class(word, digits)));
+            found.extend(kept);
         }
-        at = next;
-    }
+        found.len() < MOST_WORDS
+    });
     found
+}
+
+/// Tell each run of bytes within words, and whether all are small letters, while that is wanted; 64 bytes at a time.
+fn each_run(text: &[u8], mut wanted: impl FnMut(Range<usize>, bool) -> bool) {
+    let mut open = None;
+    for (number, chunk) in text.chunks(64).enumerate() {
+        let (base, (mut within, small)) = (64 * number, masks(chunk));
+        while within != 0 || open.is_some() {
+            let from = if open.is_some() { 0 } else { within.trailing_zeros() };
+            let run = ones(within, from);
+            let (begin, all) = open.take().unwrap_or((base + from as usize, true));
+            let all = all && small & run == run;
+            if run >> 63 == 1 {
+                open = Some((begin, all));
+                break;
+            }
+            within &= !run;
+            if !wanted(begin..base + (from + run.count_ones()) as usize, all) {
+                return;
+            }
+        }
+    }
+    if let Some((begin, all)) = open {
+        wanted(begin..text.len(), all);
+    }
+}
+
+/// The bits that are set from one on, up to the first that is not.
+fn ones(bits: u64, from: u32) -> u64 {
+    let length = (!(bits >> from)).trailing_zeros();
+    if length == 64 { u64::MAX } else { ((1 << length) - 1) << from }
+}
+
+/// Which of up to 64 bytes are within words, and which are small letters: a bit for each.
+fn masks(chunk: &[u8]) -> (u64, u64) {
+    let mut last = [0; 64];
+    let bytes = chunk.first_chunk().unwrap_or_else(|| {
+        last[..chunk.len()].copy_from_slice(chunk);
+        &last
+    });
+    let (mut words, mut small) = ([0; 64], [0; 64]);
+    for (at, byte) in bytes.iter().enumerate() {
+        words[at] = u8::from(within(*byte));
+        small[at] = u8::from(byte.is_ascii_lowercase());
+    }
+    (bits(&words), bits(&small))
+}
+
+/// The lowest bit of each of 64 bytes.
+fn bits(bytes: &[u8; 64]) -> u64 {
+    let eight = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+    bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| bits << 8 | eight(bytes))
+}
+
+/// A run of at most 8 bytes as a number.
+fn padded(text: &[u8], run: &Range<usize>) -> u64 {
+    match text[run.start..].first_chunk::<8>() {
+        Some(bytes) => u64::from_le_bytes(*bytes) & u64::MAX >> (64 - 8 * run.len()),
+        None => short(&text[run.clone()]),
+    }
 }
 
 /// Words as they are spelt, each with where in the text it begins, in bytes, and its class.
 pub fn spelt(text: &[u8]) -> impl Iterator<Item = (usize, &[u8], Class)> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        while at < text.len() {
-            let (word, digits, next) = next_word(text, at);
-            at = next;
-            if !word.is_empty() {
-                return Some((word.as_ptr() as usize - text.as_ptr() as usize, word, class(word, digits)));
-            }
-        }
-        None
-    })
+    let runs = text.split(|byte| !within(*byte)).map(read).filter(|(word, _)| !word.is_empty());
+    runs.map(|(word, digits)| (word.as_ptr() as usize - text.as_ptr() as usize, word, class(word, digits)))
 }
 
-/// The word that may begin at a place, without punctuation at its ends, its digits, and where the next one may begin.
-#[inline]
-fn next_word(text: &[u8], at: usize) -> (&[u8], usize, usize) {
-    let rest = &text[at..];
-    let (mut length, mut kinds) = (0, 0);
-    while let Some(byte) = rest.get(length) {
-        let kind = KINDS[*byte as usize];
-        if kind == 0 {
-            break;
-        }
-        kinds |= kind;
-        length += 1;
-    }
-    let (mut word, mut digits) = (&rest[..length], 0);
-    if kinds & MARK != 0 {
-        word = trimmed(word);
-    }
-    if kinds & DIGIT != 0 {
-        digits = word.iter().filter(|byte| byte.is_ascii_digit()).count();
-    }
-    (word, digits, at + length + 1)
+/// A run of bytes within words without punctuation at its ends, and its digits.
+fn read(run: &[u8]) -> (&[u8], usize) {
+    (trimmed(run), run.iter().filter(|byte| byte.is_ascii_digit()).count())
 }
 
 /// A digest of the words in which each time, id and number is replaced by its class.
@@ -131,26 +168,13 @@ pub fn normal(words: &[Word], secret: u64) -> u64 {
     keyed_digest(&bytes, secret)
 }
 
-/// Of bytes within words; others are 0.
-const LETTER: u8 = 1;
-const DIGIT: u8 = 2;
-/// Punctuation that may stand between letters and digits of a word.
-const MARK: u8 = 4;
-#[expect(clippy::cast_possible_truncation, reason = "numbers up to 255")]
-const KINDS: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = match byte as u8 {
-            b'0'..=b'9' => DIGIT,
-            b'-' | b':' | b'.' | b'/' | b'_' | b'+' => MARK,
-            value if value.is_ascii_alphabetic() || value >= 0x80 => LETTER,
-            _ => 0,
-        };
-        byte += 1;
-    }
-    table
-};
+/// Whether a byte is within words: letters, digits, and the punctuation that may stand between them.
+#[expect(clippy::needless_bitwise_bool, reason = "without branches, many bytes are read at a time")]
+#[inline]
+fn within(byte: u8) -> bool {
+    let sign = (byte.wrapping_sub(b'-') <= b':' - b'-') | (byte == b'_') | (byte == b'+');
+    ((byte | 0x20).wrapping_sub(b'a') < 26) | sign | (byte >= 0x80)
+}
 
 /// Without punctuation at its ends.
 fn trimmed(mut word: &[u8]) -> &[u8] {
@@ -347,6 +371,21 @@ mod tests {
         }
         for word in ["may", "hello", "sat", "don", "日本"] {
             assert_eq!(class_of(word), Class::Text, "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_that_are_spelt_wherever_they_are() {
+        let letters = b"abmpAZ09-:./_+ ,\n\"\xc3\xa9am";
+        let mut state = 1;
+        for length in 0..400 {
+            let mut next = || {
+                state = crate::mixing::splitmix64(state);
+                letters[usize::try_from(state >> 32).unwrap() % (if length % 3 == 0 { 4 } else { letters.len() })]
+            };
+            let text: Vec<u8> = (0..length).map(|_| next()).collect();
+            let spelt = spelt(&text).map(|(_, word, class)| Word::with(word_digest(word, 7), class));
+            assert_eq!(words(&text, 7), spelt.collect::<Vec<_>>(), "{}", text.escape_ascii());
         }
     }
 
