@@ -206,7 +206,7 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
             worth = min(worth, _of_whole(relation, prompt, same, reach))
         if worth >= LEAST_TOKENS:
             return cause, worth
-    return _of_template(relation, prompt, missing) if missing else (PromptCause.NEW, 0)
+    return _of_template(relation, prompt, missing, reach) if missing else (PromptCause.NEW, 0)
 
 
 def _of_whole(relation: Relation, prompt: Examined, same: int, reach: int) -> int:
@@ -219,14 +219,19 @@ def _of_whole(relation: Relation, prompt: Examined, same: int, reach: int) -> in
     return both - reach if sure - reach >= LEAST_TOKENS else 0
 
 
-def _of_template(relation: Relation, prompt: Examined, missing: int) -> tuple[PromptCause, int]:
-    """Why tokens of equal parts are not in common blocks."""
-    whole = relation.tokens // prompt.block_size
-    if missing <= prompt.block_size and (relation.difference is not Difference.NONE or relation.blocks >= whole):
+def _of_template(relation: Relation, prompt: Examined, missing: int, reach: int) -> tuple[PromptCause, int]:
+    """Why tokens of equal parts, so many from ``reach`` on, are not in common blocks.
+
+    Where parts differ their number is an estimate: a block may be all that is missing though it says some more.
+    """
+    whole, size = relation.tokens // prompt.block_size, prompt.block_size
+    if relation.difference is not Difference.NONE and (missing + reach) * _SURE - reach <= size:
+        return PromptCause.BLOCK_STRADDLE, min(missing, size)
+    if missing <= size and relation.blocks >= whole:
         return PromptCause.BLOCK_STRADDLE, missing
     if relation.reasoned:
         return PromptCause.REASONING_DROPPED, missing
-    return PromptCause.BLOCK_STRADDLE if missing <= prompt.block_size else PromptCause.TEMPLATE, missing
+    return PromptCause.BLOCK_STRADDLE if missing <= size else PromptCause.TEMPLATE, missing
 
 
 def _missing(relation: Relation, prompt: Examined, reach: int) -> int:

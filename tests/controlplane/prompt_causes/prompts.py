@@ -92,6 +92,8 @@ class Told:
     first_seen: int
     nearest: int
     """Blocks that it shares with any earlier prompt."""
+    keys: bytes
+    """Of its blocks."""
 
     @property
     def causes(self) -> set[PromptCause]:
@@ -135,4 +137,17 @@ class Engine:
         nearest = max((shared_blocks(keys, chain) for chain in self.chains), default=0)
         self.held.update(blocks)
         self.chains.append(keys)
-        return Told(losses, relation, tokens, served * self.block_size, first_seen, nearest)
+        return Told(losses, relation, tokens, served * self.block_size, first_seen, nearest, keys)
+
+
+def check(told: Told, block_size: int = 16) -> None:
+    """What holds of every request: sums, and the position to the block."""
+    assert sum(one.tokens for one in told.losses) == told.first_seen
+    assert all(one.tokens > 0 for one in told.losses)
+    if told.relation is not None:
+        assert told.relation.blocks <= told.nearest
+    if told.causes:
+        assert told.relation is not None
+        assert told.served == told.nearest * block_size
+        # Under other parameters another prompt may begin with more of the same blocks, and have nothing else in common.
+        assert told.relation.blocks == told.nearest or told.relation.parameters

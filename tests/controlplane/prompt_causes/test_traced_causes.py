@@ -1,15 +1,16 @@
-"""Injected causes among real traffic: recorded chats of an agent, of which none has a cause of its own."""
+"""Injected causes of all kinds among real traffic: recorded chats of an agent, of which none has a cause of its own."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
+from cachefleet_native import shared_blocks
 
 from bench.replay_work import TRACES
 from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
@@ -18,30 +19,56 @@ from tests.controlplane.prompt_causes.prompts import TEMPLATES, Body, Engine
 
 RECORDED: Final = TRACES / "tau-bench" / "airline.json"
 TIME: Final = "2024-05-15 15:00:00 EST"
-CHATS: Final = 15
-TURNS: Final = 6
+HEADING: Final = "# Airline Agent Policy"
+DESK: Final = "Desk 4711"
+KINDS: Final = (
+    PromptCause.TIME,
+    PromptCause.ID,
+    PromptCause.TOOL_ORDER,
+    PromptCause.TOOLS,
+    PromptCause.HISTORY_EDITED,
+    PromptCause.HISTORY_DROPPED,
+    PromptCause.REASONING_DROPPED,
+    PromptCause.SYSTEM_PROMPT,
+    PromptCause.IMAGE,
+    PromptCause.PARAMETERS,
+    PromptCause.SALT,
+    PromptCause.BLOCK_STRADDLE,
+)
+EACH: Final = 3
+"""Of each kind under each template."""
+TURNS: Final = 7
 """Of a chat, the first ones."""
+OPEN: Final = 4
+"""Chats that go on at a time."""
+LARGE: Final = 1024
+"""Tokens of a block in which a common beginning ends."""
+KEEP_REASONING: Final = frozenset({"llama3", "mistral"})
+"""Templates that render reasoning of earlier turns, too."""
 pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason=f"{RECORDED} is not here: see bench/replay_work.py")
 
 
+class Asked(NamedTuple):
+    """One request of a chat, and the cause that was put into it."""
+
+    body: Body
+    cause: PromptCause | None = None
+    salt: str = ""
+
+
 @cache
-def chats() -> list[list[Body]]:
+def chats(count: int) -> list[list[Body]]:
     """The messages of chats, in the order of their tasks: several chats of one task come after each other."""
     found = sorted(json.loads(Path(RECORDED).read_text()), key=lambda one: (one["task_id"], one["trial"]))
-    return [[_said(message) for message in one["traj"]] for one in found[:CHATS]]
+    read = [[_said(message) for message in one["traj"]] for one in found]
+    return [messages for messages in read if len(messages) > 2 * TURNS][:count]
 
 
 def _said(message: Mapping[str, Any]) -> Body:
     """A message as templates of this test take it: calls of tools as text."""
     called = json.dumps(message["tool_calls"][0]["function"]) if message.get("tool_calls") else ""
-    return {"role": message["role"], "content": (message.get("content") or "") + called}
-
-
-def turns(messages: list[Body], tools: list[Body]) -> Iterator[Body]:
-    """The requests of a chat: one before each answer."""
-    ends = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    for at in ends[:TURNS]:
-        yield {"model": "m", "messages": messages[:at], "tools": tools}
+    content = (message.get("content") or "").replace(HEADING, f"{HEADING}\n\n{DESK}")
+    return {"role": message["role"], "content": content + called}
 
 
 def system(body: Body, change: str, to: str) -> Body:
@@ -50,43 +77,142 @@ def system(body: Body, change: str, to: str) -> Body:
     return body | {"messages": [first | {"content": first["content"].replace(change, to)}, *rest]}
 
 
-def injected(cause: PromptCause, body: Body, rng: random.Random) -> Body:
-    """The next request of a chat, changed so that its beginning is another."""
-    match cause:
-        case PromptCause.TIME:
-            return system(body, TIME, f"2024-05-{rng.randrange(16, 31)} {rng.randrange(10, 24)}:11:07 EST")
-        case PromptCause.SYSTEM_PROMPT:
-            return system(body, "# Airline Agent Policy", f"# {words(rng, 7)}")
-        case PromptCause.TOOL_ORDER:
-            return body | {"tools": rng.sample(body["tools"], len(body["tools"]))}
-        case PromptCause.TOOLS:
-            return body | {"tools": [tool(rng, "another"), *body["tools"]]}
-        case _:
-            return body | {"chat_template_kwargs": {"style": f"Effort {rng.randrange(99)}. "}}
+def pictured(messages: list[Body], mark: int) -> list[Body]:
+    """With an image before the first question."""
+    first, asked, *rest = messages
+    image = {"type": "image_url", "image_url": {"url": f"data:{mark}"}}
+    return [first, asked | {"content": [image, {"type": "text", "text": asked["content"]}]}, *rest]
 
 
-INJECTED: Final = (
-    PromptCause.TIME,
-    PromptCause.SYSTEM_PROMPT,
-    PromptCause.TOOL_ORDER,
-    PromptCause.TOOLS,
-    PromptCause.PARAMETERS,
-)
+def reasoned(rng: random.Random, body: Body, template: str) -> Iterator[Body]:
+    """A turn within which an answer has its reasoning, and the next one, to which it is not rendered any more."""
+    answer = {"role": "assistant", "content": words(rng, 20)}
+    told = [{"role": "tool", "content": words(rng, 120)}]
+    with_reasoning = answer | {"reasoning_content": words(rng, 80)}
+    yield body | {"messages": [*body["messages"], with_reasoning, *told]}
+    kept = answer if template in KEEP_REASONING else with_reasoning
+    later = [{"role": "assistant", "content": words(rng, 9)}, {"role": "user", "content": words(rng, 9)}]
+    yield body | {"messages": [*body["messages"], kept, *told, *later]}
 
 
-@pytest.mark.parametrize("template", sorted(set(TEMPLATES) - {"mistral"}))  # which puts tools before the last message
-def test_injected_causes_are_named_and_no_other(template: str) -> None:
-    rng, engine = random.Random(template), Engine(template)
+def edited(body: Body) -> Body:
+    """With a word more in the first answer."""
+    system, asked, answered, *rest = body["messages"]
+    return body | {"messages": [system, asked, answered | {"content": f"{answered['content']} Indeed."}, *rest]}
+
+
+def dropped(body: Body) -> Body:
+    """Without the first question and its answer."""
+    return body | {"messages": [body["messages"][0], *body["messages"][3:]]}
+
+
+def repictured(body: Body, mark: int) -> Body:
+    """With another image."""
+    first, asked, *rest = body["messages"]
+    plain = asked | {"content": asked["content"][1]["text"]}
+    return body | {"messages": pictured([first, plain, *rest], mark)}
+
+
+CHANGES: Final[Mapping[PromptCause, Callable[[Body, random.Random], Body]]] = {
+    PromptCause.TIME: lambda body, rng: system(body, TIME, f"2024-05-{rng.randrange(16, 31)} 11:07:09 EST"),
+    PromptCause.ID: lambda body, rng: system(body, DESK, f"Desk {rng.randrange(5000, 9999)}"),
+    PromptCause.SYSTEM_PROMPT: lambda body, rng: system(body, HEADING, f"# {words(rng, 7)}"),
+    PromptCause.TOOL_ORDER: lambda body, _: body | {"tools": body["tools"][::-1]},
+    PromptCause.TOOLS: lambda body, rng: body | {"tools": [tool(rng, "another"), *body["tools"]]},
+    PromptCause.HISTORY_EDITED: lambda body, _: edited(body),
+    PromptCause.HISTORY_DROPPED: lambda body, _: dropped(body),
+    PromptCause.IMAGE: lambda body, rng: repictured(body, rng.getrandbits(40)),
+    PromptCause.PARAMETERS: lambda body, rng: body | {"chat_template_kwargs": {"style": f"Effort {rng.random()}. "}},
+    PromptCause.REASONING_DROPPED: lambda body, _: body,
+    PromptCause.SALT: lambda body, _: body,
+}
+"""What makes the beginning of a chat's next request another."""
+
+
+def chat(cause: PromptCause, messages: list[Body], rng: random.Random, template: str) -> Iterator[Asked]:
+    """The requests of a chat, one before each answer, and then one with the cause."""
     tools = [tool(random.Random(number), f"tool_{number}") for number in range(5)]
+    body: Body = {"model": "m"} if template == "mistral" else {"model": "m", "tools": tools}
+    if cause is PromptCause.IMAGE:
+        messages = pictured(messages, rng.getrandbits(40))
+    *ends, last = [at for at, message in enumerate(messages) if message["role"] == "assistant"][: TURNS + 1]
+    yield from (Asked(body | {"messages": messages[:at]}) for at in ends)
+    body = body | {"messages": messages[:last]}
+    if cause is PromptCause.REASONING_DROPPED:
+        first, body = reasoned(rng, body, template)
+        yield Asked(first)
+    yield Asked(CHANGES[cause](body, rng), cause, str(rng.random()) if cause is PromptCause.SALT else "")
+
+
+class From(NamedTuple):
+    """A request, of whom, and the name of its chat."""
+
+    tenant: str
+    chat: str
+    asked: Asked
+
+
+def mixed(template: str, rng: random.Random) -> Iterator[From]:
+    """Requests of all chats of one tenant, those of some chats in turns."""
+    kinds = [kind for kind in KINDS * EACH if kind is not PromptCause.BLOCK_STRADDLE]
+    if template == "mistral":  # which puts tools before the last message
+        kinds = [kind for kind in kinds if kind not in {PromptCause.TOOLS, PromptCause.TOOL_ORDER}]
+    of_kinds = enumerate(zip(kinds, chats(len(kinds)), strict=True))
+    waiting = [(str(at), chat(kind, messages, rng, template)) for at, (kind, messages) in of_kinds]
+    going = [waiting.pop() for _ in range(OPEN)]
+    while going:
+        one = rng.choice(going)
+        if (asked := next(one[1], None)) is not None:
+            yield From("acme", one[0], asked)
+        else:
+            going.remove(one)
+            going += [waiting.pop()] if waiting else []
+
+
+def tools_late(rng: random.Random) -> Iterator[From]:
+    """The kinds of tools where tools come late: each chat is a tenant's own, for they move with each turn."""
+    tools = [tool(random.Random(number), f"tool_{number}") for number in range(5)]
+    for number, messages in enumerate(chats(2 * EACH)):
+        first, later = ({"model": "m", "tools": tools, "messages": messages[:end]} for end in (2, 4))
+        cause = (PromptCause.TOOL_ORDER, PromptCause.TOOLS)[number % 2]
+        of = f"tenant {number}"
+        yield from (From(of, of, Asked(first)), From(of, of, Asked(CHANGES[cause](later, rng), cause)))
+
+
+def straddling() -> Iterator[From]:
+    """Two chats of each of some agents, each in one message: in large blocks their common beginning ends within one."""
+    for number in range(EACH):
+        for at, messages in enumerate(chats(2 * EACH)[2 * number : 2 * number + 2]):
+            rules = messages[0] | {"content": messages[0]["content"][:2100]}
+            said = " ".join(str(one["content"]) for one in messages[1:])[:1900]
+            body: Body = {"model": "m", "messages": [rules, {"role": "user", "content": said}]}
+            cause = PromptCause.BLOCK_STRADDLE if at else None
+            yield From(f"agent {number}", f"agent {number}", Asked(body, cause))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_injected_causes_are_named_with_their_place_and_no_other(template: str) -> None:
+    """Of all kinds under each of four templates, 144 in all, among some thousand requests without one."""
+    rng = random.Random(template)
+    engine, large = Engine(template), Engine(template, block_size=LARGE)
+    requests = [(engine, one) for one in mixed(template, rng)]
+    requests += [(engine, one) for one in (tools_late(rng) if template == "mistral" else ())]
+    requests += [(large, one) for one in straddling()]
     named: list[PromptCause] = []
-    for number, messages in enumerate(chats()):
-        for at, body in enumerate(turns(messages, tools)):
-            told = engine.ask(body)
-            assert sum(one.tokens for one in told.losses) == told.first_seen
-            assert not told.causes, (number, at, told)
-        cause = INJECTED[number % len(INJECTED)]
-        told = engine.ask(injected(cause, body, rng))
+    others = 0
+    before: dict[tuple[int, str], bytes] = {}
+    for number, (at, (tenant, chat, asked)) in enumerate(requests):
+        told = at.ask(asked.body, tenant=tenant, salt=asked.salt)
         assert sum(one.tokens for one in told.losses) == told.first_seen
-        assert told.causes == {cause}, (number, told)
+        assert told.causes == {asked.cause} - {None}, (number, told)
+        if asked.cause is not None:
+            assert told.relation is not None
+            own = told.relation.blocks == shared_blocks(told.keys, before[at.block_size, chat])
+            # A prompt under other parameters may have more of the same text than the chat's own last one.
+            assert own or (told.relation.parameters and asked.cause is not PromptCause.PARAMETERS), (number, told)
+            others += not own
+        before[at.block_size, chat] = told.keys
         named += told.causes
-    assert len(named) == CHATS
+    assert sorted(named) == sorted(KINDS * EACH)
+    assert others <= 1
+    assert len(requests) - len(named) >= 200
