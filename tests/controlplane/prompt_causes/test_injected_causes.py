@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from cachefleet_controlplane.prompt_causes.prompt_cause import LEAST_TOKENS, PromptCause
+from cachefleet_controlplane.prompt_causes.prompt_cause import (
+    LEAST_TOKENS,
+    Difference,
+    Examined,
+    PartKind,
+    PromptCause,
+    PromptLoss,
+    Relation,
+    prompt_losses,
+)
 from tests.controlplane.prompt_causes.conversations import (
     INJECTED,
     answer,
@@ -90,6 +99,29 @@ def test_a_common_beginning_that_ends_within_a_large_block_is_named(template: st
         assert told.causes == {PromptCause.BLOCK_STRADDLE}
         [straddle] = [one for one in told.losses if one.cause is PromptCause.BLOCK_STRADDLE]
         assert straddle.tokens <= 1024
+
+
+@pytest.mark.parametrize(
+    ("block_size", "cause", "tokens"), [(1024, PromptCause.BLOCK_STRADDLE, 1024), (128, PromptCause.TEMPLATE, 1050)]
+)
+def test_an_estimate_of_little_more_than_a_block_is_no_change_of_the_template(
+    block_size: int, cause: PromptCause, tokens: int
+) -> None:
+    """Half of a prompt of 2,100 tokens by its bytes: a block of 1,024 may have all of it, eight of 128 cannot."""
+    relation = Relation(
+        blocks=0,
+        tokens=2100,
+        text_bytes=4000,
+        difference=Difference.BRANCH,
+        part=PartKind.TEXT,
+        before=2000,
+        after=2000,
+        same=0,
+    )
+    servable = 2099 // block_size * block_size
+    prompt = Examined(prompt_tokens=2100, block_size=block_size, first_seen=servable, servable=servable)
+    first, *_ = prompt_losses(relation, prompt)
+    assert first == PromptLoss(cause, tokens)
 
 
 def asked(rng: random.Random, body: Body) -> Body:

@@ -37,7 +37,7 @@ KINDS: Final = (
 )
 EACH: Final = 3
 """Of each kind under each template."""
-TURNS: Final = 7
+TURNS: Final = 8
 """Of a chat, the first ones."""
 OPEN: Final = 4
 """Chats that go on at a time."""
@@ -192,7 +192,7 @@ def straddling() -> Iterator[From]:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_injected_causes_are_named_with_their_place_and_no_other(template: str) -> None:
-    """Of all kinds under each of four templates, 144 in all, among some thousand requests without one."""
+    """Of all kinds under each of four templates, 144 in all, among 1,030 requests without one."""
     rng = random.Random(template)
     engine, large = Engine(template), Engine(template, block_size=LARGE)
     requests = [(engine, one) for one in mixed(template, rng)]
@@ -215,4 +215,4 @@ def test_injected_causes_are_named_with_their_place_and_no_other(template: str) 
         named += told.causes
     assert sorted(named) == sorted(KINDS * EACH)
     assert others <= 1
-    assert len(requests) - len(named) >= 200
+    assert len(requests) - len(named) >= 220
