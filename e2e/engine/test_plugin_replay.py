@@ -48,15 +48,38 @@ FORMS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "responses": ("/v1/responses", RESPONSE | {"tools": [{"type": "function", **FUNCTION}]}, CALLS),
     "completion": ("/v1/completions", COMPLETION, "It is wide. 字👩‍👩‍👧 So it is."),
 }
+NAMED: Final = {"type": "function", "function": {"name": "tide"}}
+JSON_SCHEMA: Final = {"type": "json_schema", "json_schema": {"name": "tide", "schema": SCHEMA}}
+SHORT: Final = {"max_tokens": 60}
+GRAMMARS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
+    "required": ("/v1/chat/completions", CHAT | SHORT | {"tools": TOOLS, "tool_choice": "required"}, ""),
+    "named": ("/v1/chat/completions", CHAT | SHORT | {"tools": TOOLS, "tool_choice": NAMED}, ""),
+    "schema": ("/v1/chat/completions", CHAT | SHORT | {"response_format": JSON_SCHEMA}, ""),
+    "messages-any": ("/v1/messages", MESSAGE | SHORT | {"tools": [TOOL], "tool_choice": {"type": "any"}}, ""),
+}
+"""The model's own words, as far as a grammar lets it."""
+LOGPROBS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
+    "logprobs": (
+        "/v1/chat/completions",
+        CHAT | {"logprobs": True, "top_logprobs": 3},
+        "It is wide. 字👩‍👩‍👧 So it is.",
+    ),
+    "logprobs-completion": ("/v1/completions", COMPLETION | {"logprobs": 2}, "It is wide. 字 So it is."),
+    "logprobs-sampled": ("/v1/completions", COMPLETION | {"logprobs": 0}, "It is wide."),
+}
+"""What comes of a record is the same; of what is computed anew numbers may differ in their last digits."""
 THOUGHTS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "reasoning": ("/v1/chat/completions", CHAT, THOUGHT + "The tide is low. 字👩‍👩‍👧"),
     "reasoning-messages": ("/v1/messages", MESSAGE, THOUGHT + "The tide is low."),
     "reasoning-responses": ("/v1/responses", RESPONSE, THOUGHT + "The tide is low."),
 }
+ALL: Final = FORMS | GRAMMARS | LOGPROBS | THOUGHTS
 
 
 def scripted(server: VllmServer, body: dict[str, Any], text: str) -> dict[str, Any]:
-    """The body of a request that is answered with this text."""
+    """The body of a request that is answered with this text; as it is without one."""
+    if not text:
+        return body
     asked = {"model": "tiny", "prompt": text, "add_special_tokens": False}
     ids = call(server, "POST", "/tokenize", asked).json["tokens"]
     end = call(server, "POST", "/tokenize", asked | {"prompt": END}).json["tokens"]
@@ -83,7 +106,7 @@ def ids_of(record: Iterable[bytes]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("vllm_server", "form"),
-    [*((TOOLED, form) for form in FORMS), *((REASONING, form) for form in THOUGHTS)],
+    [*((TOOLED, form) for form in FORMS | GRAMMARS | LOGPROBS), *((REASONING, form) for form in THOUGHTS)],
     indirect=["vllm_server"],
 )
 def test_a_stream_is_made_again_from_any_part_of_its_record(vllm_server: VllmServer, form: str) -> None:
@@ -91,7 +114,7 @@ def test_a_stream_is_made_again_from_any_part_of_its_record(vllm_server: VllmSer
 
     How many of those make one piece differs from time to time, and some parsers say other pieces then.
     """
-    path, body, text = (FORMS | THOUGHTS)[form]
+    path, body, text = ALL[form]
     sent = json.dumps(scripted(vllm_server, body, text)).encode()
     stream = events(vllm_server, path, sent, ASK)
     lines = [part_of(event) for event in stream if event.startswith(COMMENT)]
@@ -103,7 +126,7 @@ def test_a_stream_is_made_again_from_any_part_of_its_record(vllm_server: VllmSer
         told = [part_of(event) for event in again if event.startswith(COMMENT)]
         assert recorded(again, cut) == recorded(stream, cut)
         assert (told[:cut], ids_of(told)) == (lines[:cut], ids_of(lines))
-        if form in FORMS:
+        if form in FORMS | GRAMMARS:
             assert said(again) == said(stream)
     assert plain(again) == plain(stream)
 
@@ -113,17 +136,49 @@ def test_a_stream_is_made_again_from_any_part_of_its_record(vllm_server: VllmSer
     ("fields", "why"),
     [
         ({"seed": 0}, Unrecorded.SEED),
-        ({"frequency_penalty": 0.5}, Unrecorded.PENALTIES),
-        ({"logprobs": True}, Unrecorded.LOGPROBS),
+        ({"seed": 0, "temperature": 1}, Unrecorded.SEED),
         ({"n": 2, "temperature": 1}, Unrecorded.CHOICES),
-        ({"response_format": {"type": "json_object"}}, Unrecorded.GRAMMAR),
-        ({"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"}, Unrecorded.GRAMMAR),
     ],
 )
 def test_what_is_not_recorded_says_why(vllm_server: VllmServer, fields: dict[str, Any], why: Unrecorded) -> None:
     body = json.dumps(CHAT | {"max_tokens": 3} | fields).encode()
     stream = events(vllm_server, "/v1/chat/completions", body, ASK)
     assert [part_of(event) for event in stream if event.startswith(COMMENT)] == [b'{"off":"%s"}' % why.encode()]
+
+
+@pytest.mark.parametrize("vllm_server", [REASONING], indirect=True)
+def test_a_grammar_that_waits_for_the_end_of_a_thought_is_not_recorded(vllm_server: VllmServer) -> None:
+    body = json.dumps(CHAT | {"max_tokens": 3, "response_format": {"type": "json_object"}}).encode()
+    stream = events(vllm_server, "/v1/chat/completions", body, ASK)
+    assert [part_of(event) for event in stream if event.startswith(COMMENT)] == [b'{"off":"grammar"}']
+
+
+@pytest.mark.parametrize("vllm_server", [TOOLED], indirect=True)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 1.5},
+        {"presence_penalty": 2.0, "min_tokens": 30},
+        {"repetition_penalty": 1.2, "frequency_penalty": -0.5, "logprobs": True},
+        {"response_format": {"type": "json_object"}, "frequency_penalty": 0.5, "ignore_eos": False},
+    ],
+    ids=["frequency", "presence", "repetition", "grammar"],
+)
+def test_what_was_produced_elsewhere_counts_as_produced(vllm_server: VllmServer, fields: dict[str, Any]) -> None:
+    """The model's own words: each depends on how often it has said it, in whatever engine."""
+    path, plain_body = "/v1/chat/completions", CHAT | {"max_tokens": 40, "ignore_eos": True}
+    sent = json.dumps(plain_body | fields).encode()
+    stream = events(vllm_server, path, sent, ASK)
+    lines = [part_of(event) for event in stream if event.startswith(COMMENT)]
+    others = [part_of(event) for event in events(vllm_server, path, json.dumps(plain_body).encode(), ASK)]
+    assert ids_of(lines) != ids_of(filter(None, others))
+    for cut in sorted({1, len(lines) // 3, len(lines) - 2, len(lines)}):
+        record = record_of(lines[:cut])
+        again = events(vllm_server, path, sent + record, ReplayAsk(ASK.name, ASK.seconds, len(record)))
+        told = [part_of(event) for event in again if event.startswith(COMMENT)]
+        assert ids_of(told) == ids_of(lines)
+        assert told[:cut] == lines[:cut]
+        assert recorded(again, cut) == recorded(stream, cut)
 
 
 @pytest.mark.parametrize("vllm_server", [TOOLED], indirect=True)

@@ -39,7 +39,7 @@ class Unrecorded(StrEnum):
     PENALTIES = "penalties"
     """They count what was produced, of which another engine knows as prompt alone."""
     LOGPROBS = "logprobs"
-    """Those of what was produced are in no record."""
+    """Those of the prompt, or of all tokens, are in no record."""
     GRAMMAR = "grammar"
     """A grammar has a state that another engine does not have: named and required tools, JSON schemas."""
     EMBEDS = "embeds"
@@ -50,6 +50,16 @@ class Unrecorded(StrEnum):
     """A sampling parameter that is not known here."""
     PROMPT = "prompt"
     """The second worker makes another prompt of the request."""
+
+
+class TokenLogprobs(Struct, frozen=True, array_like=True):
+    """Log probabilities at one token: the produced one's, then the likeliest ones', as an answer has them."""
+
+    rank: int
+    """The produced token's."""
+    ids: list[int]
+    values: list[float | None]
+    """None for minus infinity, which JSON has not."""
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
@@ -66,6 +76,8 @@ class Part(Struct, frozen=True, omit_defaults=True):
     """Why the engine ended the answer with these ids."""
     stop: int | str | None = None
     """The token or string that ended it."""
+    logprobs: list[TokenLogprobs] = []  # msgspec copies it
+    """One for each id, where they were asked for."""
     off: Unrecorded | None = None
     """There is no record, for this reason; nothing follows."""
 

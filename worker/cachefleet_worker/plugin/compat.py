@@ -131,10 +131,20 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
         Need(f"{_OUTPUTS}:RequestOutputCollector.get_nowait"),
         Need(f"{_OUTPUTS}:RequestState.__init__", ("stream_interval", "queue")),
         Need("vllm.v1.engine:EngineCoreOutput", ("request_id", "new_token_ids", "finish_reason", "stop_reason")),
+        Need("vllm.v1.engine:EngineCoreOutput", ("new_logprobs",)),
+        Need("vllm.v1.outputs:LogprobsLists", ("logprob_token_ids", "logprobs", "sampled_token_ranks")),
         Need("vllm.v1.engine:EngineCoreRequest", ("prompt_token_ids", "prompt_embeds", "sampling_params")),
         Need("vllm.v1.engine:FinishReason.STOP"),
         Need("vllm.utils:random_uuid"),
         Need("vllm.utils:uuid.uuid4"),
+    ),
+    "restored_outputs": (
+        Need("vllm.v1.request:Request.from_engine_core_request", ("request", "block_hasher")),
+        Need("vllm.v1.request:Request.append_output_token_ids", ("token_ids",)),
+        Need("vllm.v1.worker.gpu_input_batch:CachedRequestState", ("sampling_params", "output_token_ids")),
+        Need("vllm.v1.worker.gpu_input_batch:CachedRequestState.__post_init__"),
+        Need("vllm.v1.structured_output:StructuredOutputManager._create_grammar", ("request",)),
+        Need("vllm.v1.structured_output.backend_types:StructuredOutputGrammar.accept_tokens", ("request_id", "tokens")),
     ),
     "message_start": (
         Need(

@@ -36,6 +36,7 @@ PATCHES: Final[Mapping[str, Patch]] = {
     "tokens": Patch("tokens.hook_installation", ("tokens",)),
     "prompts": Patch("prompts.renderer_hook", ("prompts",)),
     "detokenizer": Patch("detokenizer_hook", ("detokenizer",)),
+    "restored": Patch("replay.restored_outputs", ("restored_outputs",)),
 }
 """Patches by name, in the order they are installed."""
 

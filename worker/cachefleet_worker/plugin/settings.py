@@ -18,7 +18,7 @@ PREFIX: Final = "CACHEFLEET_"
 FEATURES: Final = frozenset(
     {"gate", "finish_reason", "streaming", "preemption", "budget", "snapshot", "heartbeat", "tokens", "keys", "routes"}
     | {"guard", "prompts", "conversations", "held", "detokenizer", "adapters", "flush"}
-    | {"message_start", "left_answers", "answer_replay"}
+    | {"message_start", "left_answers", "answer_replay", "restored_outputs"}
 )
 
 

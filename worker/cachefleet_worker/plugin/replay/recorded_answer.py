@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from cachefleet_core.engine.answer_replay import Part, ReplayAsk, Unrecorded, comment
+from cachefleet_worker.plugin.replay.token_logprobs import recorded_logprobs
 
 _NAME_BITS: Final = 128
 
@@ -30,6 +31,8 @@ class RecordedAnswer:
         """Outputs of the engine that come of the parts, and are to be given first."""
         self.off: Unrecorded | None = None
         """Why it is not recorded."""
+        self.restored: frozenset[Unrecorded] = frozenset()
+        """What its engine goes on with that others do not."""
         self.cached: int | None = None
         self.written: int | None = None
         """Counts of the prompt's tokens as the first worker told them."""
@@ -83,7 +86,11 @@ class RecordedAnswer:
         (choice,) = output.outputs
         first = {"prompt": self._prompt, "cached": output.num_cached_tokens, "written": _written(output)}
         ends = {"finish": choice.finish_reason or "", "stop": choice.stop_reason}
-        part = Part(ids=list(choice.token_ids), **ends, **(first if self._prompt else {}))
+        ids, logprobs = list(choice.token_ids), recorded_logprobs(getattr(choice, "logprobs", None))
+        if logprobs and len(logprobs) != len(ids):
+            self.refuse(Unrecorded.LOGPROBS)
+            return
+        part = Part(ids=ids, logprobs=logprobs, **ends, **(first if self._prompt else {}))
         self._prompt = ""
         self._pending.append(comment(part))
 

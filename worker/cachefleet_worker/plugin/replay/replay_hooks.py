@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
@@ -15,6 +15,7 @@ from cachefleet_worker.plugin.compat import unmet
 from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.plugin_process import Process, engineless
+from cachefleet_worker.plugin.replay import restored_outputs
 from cachefleet_worker.plugin.replay.engine_outputs import RecordedQueue, core_output, replay, unrecorded
 from cachefleet_worker.plugin.replay.recorded_answer import current
 
@@ -41,7 +42,10 @@ def install(process: Process, *, has_engine: bool) -> None:
     from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
     from vllm.v1.engine.output_processor import OutputProcessor  # noqa: PLC0415
 
-    patch(AsyncLLM, OutputProcessor, core_output(EngineCoreOutput, FinishReason), process.faults)
+    restores = process.capabilities.mode(restored_outputs.FEATURE) == "on"
+    member = restored_outputs.member(process.worker_key()) if restores else ""
+    output = core_output(EngineCoreOutput, FinishReason, logprob_rows)
+    patch(AsyncLLM, OutputProcessor, output, process.faults, member=member)
     for name in NAMING:
         stand_in(import_module(name), "uuid", SeededNames())
     for name in DATING:
@@ -49,18 +53,30 @@ def install(process: Process, *, has_engine: bool) -> None:
     process.capabilities.add(FEATURE, "on")
 
 
-def patch(client: type[Any], processor: type[Any], output: Callable[..., Any], faults: Faults) -> None:
-    """Hook an engine client and its output processor; earlier hooks are replaced."""
-    wrap_method(client, "add_request", functools.partial(_recording, faults), mark=_STOCK)
-    wrap_method(processor, "add_request", functools.partial(_replaying, faults, output), mark=_STOCK)
+def logprob_rows(ids: Sequence[Any], values: Sequence[Any], ranks: Sequence[Any]) -> Any:
+    """Log probabilities as an engine of vLLM's gives them, one row a token."""
+    import numpy as np  # noqa: PLC0415 - vLLM has it
+    from vllm.v1.outputs import LogprobsLists  # noqa: PLC0415
+
+    rows: list[Any] = [[np.array(row) for row in each] for each in (ids, values, ranks)]
+    return LogprobsLists(*rows)  # rows may be of several lengths
 
 
-def _recording(faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
+def patch(
+    client: type[Any], processor: type[Any], output: Callable[..., Any], faults: Faults, *, member: str = ""
+) -> None:
+    """Hook an engine client and its output processor; earlier hooks are replaced. ``member``: of restored_outputs."""
+    wrap_method(client, "add_request", functools.partial(_recording, faults, member), mark=_STOCK)
+    wrap_method(processor, "add_request", functools.partial(_replaying, faults, output, member), mark=_STOCK)
+
+
+def _recording(faults: Faults, member: str, stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     async def add_request(self: Any, *args: Any, **named: Any) -> Any:
         answer = current.get()
         if answer is None or not faults.on(FEATURE):
             return await stock(self, *args, **named)
+        answer.restored = restored_outputs.restored(self.vllm_config, on=bool(member))
         with answer.own_names():
             queue = await stock(self, *args, **named)
         return RecordedQueue(queue, answer)
@@ -68,7 +84,9 @@ def _recording(faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
     return add_request
 
 
-def _replaying(faults: Faults, output: Callable[..., Any], stock: Callable[..., Any]) -> Callable[..., Any]:
+def _replaying(
+    faults: Faults, output: Callable[..., Any], member: str, stock: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(stock)
     def add_request(self: Any, request: Any, prompt: Any, *args: Any, **named: Any) -> Any:
         added = stock(self, request, prompt, *args, **named)
@@ -76,8 +94,9 @@ def _replaying(faults: Faults, output: Callable[..., Any], stock: Callable[..., 
         if answer is not None and faults.on(FEATURE):
             with faults.guard(FEATURE):
                 state = self.request_states[request.request_id]
-                if answer.begin(request.prompt_token_ids or (), unrecorded(request, state.parent_req)):
-                    answer.replayed.extend(replay(self, request, answer.parts, output))
+                reason = unrecorded(request, state.parent_req, restored=answer.restored)
+                if answer.begin(request.prompt_token_ids or (), reason):
+                    answer.replayed.extend(replay(self, request, answer.parts, output, member=member))
         return added
 
     return add_request
