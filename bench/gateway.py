@@ -3,6 +3,7 @@
     python -m bench.gateway                 # in front of a fake engine that computes in no time
     python -m bench.gateway --engine vllm   # in front of real vLLM on the CPU, with a tiny model
     python -m bench.gateway --profile       # where the CPU of a request goes instead, by part (bench.gateway_profile)
+    python -m bench.gateway --recorded      # what recording streams costs instead (bench.gateway_recorded)
 
 Direct and through the gateway take turns: request by request on one connection; second by second on sixteen, which
 ask a few times a second each (so that what is measured is delay, not a queue) or without pause (what one core gets
@@ -30,7 +31,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from bench import gateway_profile
+from bench import gateway_profile, gateway_recorded
 from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 
@@ -264,7 +265,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300, help="requests a row and way, at least")
     parser.add_argument("--profile", action="store_true", help="print where the gateway's CPU goes, and end")
     parser.add_argument("--functions", action="store_true", help="with --profile: also by function")
+    parser.add_argument("--recorded", action="store_true", help="print what recording streams costs, and end")
     given = parser.parse_args()
+    if given.recorded:
+        gateway_recorded.run(rounds=max(1, given.rounds // 30))
+        return
     if given.profile:
         gateway_profile.run(rounds=max(1, given.rounds // 20), functions=given.functions)
         return

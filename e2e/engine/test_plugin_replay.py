@@ -49,6 +49,7 @@ FORMS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "completion": ("/v1/completions", COMPLETION, "It is wide. 字👩‍👩‍👧 So it is."),
 }
 NAMED: Final = {"type": "function", "function": {"name": "tide"}}
+FEW: Final = {"allowed_token_ids": list(range(300, 308))}
 JSON_SCHEMA: Final = {"type": "json_schema", "json_schema": {"name": "tide", "schema": SCHEMA}}
 SHORT: Final = {"max_tokens": 60}
 GRAMMARS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
@@ -160,13 +161,13 @@ def test_a_grammar_that_waits_for_the_end_of_a_thought_is_not_recorded(vllm_serv
         {"frequency_penalty": 1.5},
         {"presence_penalty": 2.0, "min_tokens": 30},
         {"repetition_penalty": 1.2, "frequency_penalty": -0.5, "logprobs": True},
-        {"response_format": {"type": "json_object"}, "frequency_penalty": 0.5, "ignore_eos": False},
+        {"structured_outputs": {"regex": "([a-z]{2} ){30}"}, "frequency_penalty": 0.5, "allowed_token_ids": None},
     ],
     ids=["frequency", "presence", "repetition", "grammar"],
 )
 def test_what_was_produced_elsewhere_counts_as_produced(vllm_server: VllmServer, fields: dict[str, Any]) -> None:
-    """The model's own words: each depends on how often it has said it, in whatever engine."""
-    path, plain_body = "/v1/chat/completions", CHAT | {"max_tokens": 40, "ignore_eos": True}
+    """The model's own words, of few: each depends on how often it has said it, in whatever engine."""
+    path, plain_body = "/v1/chat/completions", CHAT | {"max_tokens": 40, "ignore_eos": True} | FEW
     sent = json.dumps(plain_body | fields).encode()
     stream = events(vllm_server, path, sent, ASK)
     lines = [part_of(event) for event in stream if event.startswith(COMMENT)]

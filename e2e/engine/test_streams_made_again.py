@@ -135,6 +135,28 @@ async def test_a_stream_whose_worker_is_killed_goes_on(fleet: Up, path: str, bod
         assert completed(stream) == completed(whole)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fleet", [TOOLED], indirect=True)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0.4, "ignore_eos": True, "allowed_token_ids": list(range(300, 320))},
+        {"structured_outputs": {"regex": "([a-z]{3} ){80}"}},
+        {"structured_outputs": {"regex": "([a-z]{3} ){80}"}, "presence_penalty": 1.0, "tools": FUNCTIONS["tools"]},
+    ],
+    ids=["penalties", "grammar", "both"],
+)
+async def test_what_its_engine_counts_goes_on_too(fleet: Up, fields: dict[str, Any]) -> None:
+    """The model's own words, which depend on all that was said before."""
+    until(lambda: fleet.live(2), READY_SECONDS, "whole")
+    body = CHAT | {"max_tokens": 300} | fields
+    whole, _ = await ask(fleet, "/v1/chat/completions", body)
+    stream, decision = await ask(fleet, "/v1/chat/completions", body, kill_after=len(whole) // 3)
+    attempts = fleet.decision(decision)["attempts"]
+    assert [(each["outcome"], each["unresumed"]) for each in attempts] == [("cut_off", ""), ("finished", "")]
+    assert unnamed(stream) == unnamed(whole)
+
+
 @pytest.mark.parametrize("fleet", [TOOLED], indirect=True)
 async def test_what_cannot_go_on_says_why(fleet: Up) -> None:
     until(lambda: fleet.live(2), READY_SECONDS, "whole")

@@ -79,7 +79,7 @@ class FleetRoutes:
         """Of each held request that was answered."""
         self.holds = True
         """Whether it holds requests; where it is off by now, a request that is to be held is refused."""
-        self.lacking: set[str] = set()
+        self.lacking: set[str] = {"answer_replay"} if worker.options.unrecorded else set()
         """APIs that its vLLM does not render."""
         self._flushed = 0
         self._worker = worker
@@ -160,6 +160,7 @@ class FleetRoutes:
     async def _capabilities(self, _: web.Request) -> web.Response:
         options = self._worker.options
         modes = _MODES | (_KEYED if options.index_key else {})
+        modes = {name: mode for name, mode in modes.items() if name not in self.lacking}
         features = [
             {"feature": name, "mode": modes.get(name, "off"), "reason": "" if name in modes else _NOT_HERE}
             for name in _FEATURES

@@ -50,6 +50,8 @@ class EngineOptions:
     """Serve transcriptions and translations, as a speech model does; beside the others, for simplicity."""
     plugin: bool = False
     """Serve cachefleet's ``/v1/fleet``: capabilities, stats, policy with the budget on idle blocks, keys."""
+    unrecorded: bool = False
+    """Its plugin records no streams."""
     index_key: bytes = b""
     """Of 32 bytes; with it the plugin answers ``/v1/fleet/keys``."""
     worker_key: str = ""

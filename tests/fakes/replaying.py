@@ -42,7 +42,7 @@ def recorded(request: web.Request, body: bytes, *, on: bool) -> Iterator[bytes]:
 
 
 def unrecorded(ask: Ask) -> Unrecorded | None:
-    """As the plugin, from the body in place of sampling parameters."""
+    """As the plugin in an engine that restores no outputs, from the body in place of sampling parameters."""
     body = ask.body
     if len(ask.prompts) * ask.n > 1:
         return Unrecorded.CHOICES
