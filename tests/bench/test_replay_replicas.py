@@ -31,6 +31,7 @@ def test_two_that_share_are_as_one_and_two_that_do_not_are_not() -> None:
     assert abs(shared.hit_ratio - one.hit_ratio) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_prefix_that_all_ask_for_at_once_is_spread_as_by_one_replica() -> None:
     """200 requests a second for 8,192 tokens on eight workers, known elsewhere after 50 ms: see docs/gateway.md.

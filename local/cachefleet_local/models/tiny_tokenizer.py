@@ -47,7 +47,8 @@ def train(words: Sequence[str], vocabulary: int) -> tuple[dict[str, int], list[P
         _count(counts, word, weight)
     merges: list[Pair] = []
     while counts and len(merges) < vocabulary - BYTES - len(SPECIAL_TOKENS):
-        pair = min(counts, key=lambda pair: (-counts[pair], pair))
+        most = max(counts.values())
+        pair = min(pair for pair, count in counts.items() if count == most)
         merges.append(pair)
         corpus = [(_merged(word, pair, counts, weight), weight) for word, weight in corpus]
     tokens = dict.fromkeys([*alphabet, *(a + b for a, b in merges), *SPECIAL_TOKENS])

@@ -98,7 +98,9 @@ def test_answers_take_room_before_what_was_asked_for_earlier(asked: list[tuple[i
     assert found == pytest.approx(hits)
 
 
-@pytest.mark.parametrize("shared", [0, 1, 40])
+@pytest.mark.parametrize(
+    "shared", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 40]
+)
 def test_a_sample_of_few_blocks_is_near_all_blocks(shared: int) -> None:
     """However many of them all prompts have, which the sample holds or not by chance."""
     chance, reuse, exact = random.Random(shared), PoolReuse(), PoolReuse(entries=1 << 20)

@@ -130,7 +130,7 @@ async def _alone(gateway: str, text: str) -> str:
 async def test_a_killed_replica_costs_its_connections_and_comes_back_warm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients = 6
+    clients = 3
     with two_replicas(tmp_path, monkeypatch) as fleet:
         async with running(fleet) as replicas:
             gateway, second = fleet.plan.gateway_url, "controlplane-2"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from cachefleet_worker.agent.engines.engine_poll import RankStats
 from cachefleet_worker.plugin.engine_calls import _cachefleet_call
@@ -18,6 +19,7 @@ def stats(engine: Any, *, sleeping: bool = False) -> RankStats:
     return msgspec.convert(msgspec.msgpack.decode(_cachefleet_call(core, "stats", b"")), RankStats)
 
 
+@pytest.mark.engine
 def test_why_it_makes_no_step_and_what_a_step_could_go_on_with() -> None:
     from vllm.v1.core.sched.interface import PauseState  # noqa: PLC0415 - once a test runs
 
