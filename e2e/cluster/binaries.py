@@ -11,6 +11,7 @@ KUBEBUILDER_ASSETS.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from e2e.cluster import keda_source
 MODULES = Path(__file__).parent / "modules"
 PROGRESS_SECONDS = 10.0
 WAIT_SECONDS = 0.5
+_DIGEST_DIGITS = 12
 
 
 class UnavailableError(RuntimeError):
@@ -146,8 +148,20 @@ def cache_root() -> Path:
 
 
 def cached(program: Program) -> Path:
-    """Where the program of the pinned version is kept, there or not."""
-    return cache_root() / "bin" / f"{program.module}-{_release(program)}" / program.name
+    """Where the program of the pinned version is kept, there or not; one whose source is here, by that source."""
+    name = "-".join(filter(None, (program.module, _release(program), _source_digest(MODULES / program.module))))
+    return cache_root() / "bin" / name / program.name
+
+
+def _source_digest(module: Path) -> str:
+    """Equal for equal files of a module with a program of our own; "" for one that only pins others' programs."""
+    if not (module / "main.go").exists():
+        return ""
+    files = sorted(path for path in module.rglob("*") if path.suffix in {".go", ".mod", ".sum"})
+    told = hashlib.sha256()
+    for path in files:
+        told.update(f"{path.relative_to(module)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return told.hexdigest()[:_DIGEST_DIGITS]
 
 
 def _release(program: Program) -> str:
