@@ -123,15 +123,14 @@ def worker_facts(
     worker: Worker, now: float, *, held_blocks: int, cache_value: float, rate: float | None, agents: AgentConnections
 ) -> WorkerFacts:
     """One rank's facts; what it has not announced or reported is 0, "" or None. ``rate``: its ``prefill_rate``."""
-    report, hello, endpoint = worker.load, worker.hello, worker.endpoint
-    block_bytes = hello.block_bytes if hello else 0
+    report, endpoint = worker.load, worker.endpoint
     return WorkerFacts(
         id=worker.id,
         name=worker.name,
         pool=worker.pool,
         rank=worker.rank,
         url=endpoint.url if endpoint else "",
-        agent=(endpoint.agent if endpoint else "") or (hello.agent if hello else ""),
+        agent=(endpoint.agent if endpoint else "") or (worker.hello.agent if worker.hello else ""),
         listed=endpoint is not None,
         ready=worker.listed_ready,
         vouched=worker.vouched,
@@ -142,27 +141,35 @@ def worker_facts(
         sequence=worker.stream.sequence,
         report_age_seconds=now - report.at if report else None,
         stale=worker.stream.stale(now),
-        held_blocks=held_blocks,
-        held_bytes=held_blocks * block_bytes if block_bytes else None,
-        block_bytes=block_bytes,
         indexed=not worker.unindexed,
         cache_value=cache_value,
         trust=worker.row.trust / WHOLE,
         blind=worker.unindexed_hits.blind,
         excluded=bool(worker.differences),
         differences=worker.differences,
-        configuration=hello.configuration if hello else (),
         backing_off=worker.row.backoff_until > now,
         key_refused=worker.row.key_refused,
         inflight_requests=worker.row.open,
         inflight_tokens=worker.row.tokens(now),
-        engine_version=hello.engine_version if hello else "",
-        capabilities=(*hello.capabilities, *_index(hello)) if hello else (),
-        not_indexed=hello.not_indexed if hello else "",
         adapters=worker.adapters.report,
+        **_announced(worker.hello, held_blocks),
         **_waiting_work(worker, now, rate),
         **(report_facts(report.state) if report else {}),
     )
+
+
+def _announced(hello: Hello | None, held_blocks: int) -> dict[str, Any]:
+    """The fields of a worker's facts that come from its Hello, and how much it holds by those."""
+    block_bytes = hello.block_bytes if hello else 0
+    return {
+        "held_blocks": held_blocks,
+        "held_bytes": held_blocks * block_bytes if block_bytes else None,
+        "block_bytes": block_bytes,
+        "configuration": hello.configuration if hello else (),
+        "engine_version": hello.engine_version if hello else "",
+        "capabilities": (*hello.capabilities, *_index(hello)) if hello else (),
+        "not_indexed": hello.not_indexed if hello else "",
+    }
 
 
 def _waiting_work(worker: Worker, now: float, rate: float | None) -> dict[str, Any]:

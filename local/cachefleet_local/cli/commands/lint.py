@@ -104,14 +104,23 @@ def lint(
     named = api or _api_of(body, file)
     _check(body, named, file)
     if gateway is None:
-        if certificate is not None:
-            raise FailureError(["--certificate goes with --gateway"], Exit.BAD_INPUT)
+        _require(certificate is None, "--certificate goes with --gateway")
         report = _offline(body, named, against=against, block_size=block_size)
-    elif against is not None or block_size is not None:
-        raise FailureError(["--against and --block-size are for use without --gateway"], Exit.BAD_INPUT)
     else:
+        _require(against is None and block_size is None, "--against and --block-size are for use without --gateway")
         report = _asked(body, named, gateway, os.environ.get(api_key_env, ""), certificate)
     typer.echo(_shown(report, Output.JSON if json else output))
+    _fail_by_warnings(report, file)
+
+
+def _require(holds: bool, message: str) -> None:  # noqa: FBT001 - it is an assertion
+    """FailureError of bad input where it does not hold."""
+    if not holds:
+        raise FailureError([message], Exit.BAD_INPUT)
+
+
+def _fail_by_warnings(report: Item, file: str) -> None:
+    """Exit status 1 where there is a warning."""
     if warnings := sum(one["severity"] == "warning" for one in report["findings"]):
         raise FailureError([f"{file}: {warnings} {'warning' if warnings == 1 else 'warnings'}"])
 
