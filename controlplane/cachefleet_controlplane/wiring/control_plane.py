@@ -19,9 +19,7 @@ from cachefleet_controlplane.admin.admin_app import AdminParts
 from cachefleet_controlplane.flushing.flusher import Flusher
 from cachefleet_controlplane.gateway.admit.passed_requests import OtherControlPlanes
 from cachefleet_controlplane.gateway.app import Gateway
-from cachefleet_controlplane.gateway.know.prompt_lookup import PromptLookup
 from cachefleet_controlplane.gateway.layers import GatewayParts
-from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.send.credentials import Credentials
 from cachefleet_controlplane.index_queries.index_queries import IndexQueries
 from cachefleet_controlplane.metrics import Metrics
@@ -108,6 +106,17 @@ class ControlPlane:
 
     def _gateway(self, salt_key: bytes) -> Gateway:
         settings = self._settings
+        return Gateway(
+            self._gateway_parts(salt_key),
+            sockets=socket_limits(settings),
+            ready=lambda: self.readiness()[0],
+            origins=allowed_origins(settings),
+            access_log=settings.access_log,
+        )
+
+    def _gateway_parts(self, salt_key: bytes) -> GatewayParts:
+        """Makes what only a gateway knows of: how it finds prompts, hot ones and queries of the index."""
+        settings = self._settings
         options = gateway_options(settings, tracer=self.tracer)
         self._context = context = gateway_context(self.fleet, self._upstream, self._credentials, self.metrics, options)
         lookup = prompt_lookup(
@@ -123,17 +132,6 @@ class ControlPlane:
         self._deaths, self._sampler = context.deaths, self.history.sampler(self.fleet, context.queue.waiting)
         tenants = self.tenancy.tenants
         self.hot = hot_prefix_parts(settings, self.fleet, lookup, tenants, salt_key=salt_key, metrics=self.metrics)
-        return Gateway(
-            self._gateway_parts(context, lookup),
-            sockets=socket_limits(settings),
-            ready=lambda: self.readiness()[0],
-            origins=allowed_origins(settings),
-            access_log=settings.access_log,
-        )
-
-    def _gateway_parts(self, context: GatewayContext, lookup: PromptLookup) -> GatewayParts:
-        """All that its layers share; after the parts that it names are made."""
-        settings = self._settings
         return GatewayParts(
             context=context,
             lookup=lookup,
