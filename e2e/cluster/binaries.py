@@ -79,6 +79,8 @@ KSTATUS = Program("kstatus", "kstatus", ".")
 """Says of an object what kstatus does, by which Flux waits."""
 SYFT = Program("syft", "syft", "github.com/anchore/syft/cmd/syft")
 """Lists the parts of an image for a release."""
+VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
+"""An S3 server over a folder."""
 KEDA = tuple(Program(name, "keda", f"./cmd/{name}", release="v2.21.0") for name in ("operator", "adapter"))
 """KEDA's operator and its adapter of external metrics, with no scaler but Prometheus'."""
 _PINNED = {
@@ -91,6 +93,7 @@ _PINNED = {
     "kstatus": "sigs.k8s.io/cli-utils",
     "kubernetes": "k8s.io/kubernetes",
     "syft": "github.com/anchore/syft",
+    "versitygw": "github.com/versity/versitygw",
 }
 
 

@@ -120,6 +120,8 @@ MATRIX: Final[dict[str, Values]] = {
             "renderers": ["http://renderer-0:8000", "http://renderer-1:8000"],
             "queueRequests": 0,
             "tracing": {"endpoint": "http://collector:4318", "ratio": 0.5},
+            "databaseUrlSecretRef": {"name": "db"},
+            "batches": {"enabled": True, "filesUrl": "s3://bucket/files"},
             "gateway": {"allowedOrigins": ["https://app.example", "http://localhost:3000"]},
             "requestMaxBytes": 1073741824,
             "withdrawSeconds": 0,

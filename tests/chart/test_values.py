@@ -28,6 +28,10 @@ BAD: dict[str, tuple[Object, str]] = {
         {"controlPlane": {"gateway": {"allowedOrigins": ["*", "https://app.example/"]}}},
         "/controlPlane/gateway/allowedOrigins/1",
     ),
+    "files with credentials": (
+        {"controlPlane": {"batches": {"filesUrl": "s3://key:secret@bucket"}}},
+        "/controlPlane/batches/filesUrl",
+    ),
     "renderer with a path": ({"controlPlane": {"renderers": ["http://a/b"]}}, "/controlPlane/renderers/0"),
     "name of a control plane": ({"controlPlane": {"name": "B"}}, "/controlPlane/name"),
     "name of another control plane": ({"controlPlane": {"others": {"B": "http://b"}}}, "'B' does not match pattern"),
@@ -47,6 +51,10 @@ BAD: dict[str, tuple[Object, str]] = {
     "a volume for as many as an autoscaler wants": (
         {"controlPlane": {"replicas": None, "persistence": {"enabled": True}}},
         "controlPlane.replicas 1, not null",
+    ),
+    "batches without a database": (
+        {"controlPlane": {"batches": {"enabled": True}}},
+        "controlPlane.batches.enabled: needs a database that all replicas share",
     ),
     "label of two words": ({"commonLabels": {"team": "team one"}}, "/commonLabels/team"),
     "a volume and a database": (

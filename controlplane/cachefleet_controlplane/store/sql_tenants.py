@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, case, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from cachefleet_controlplane.store.access_marker import ClosedReason, Mark, StoreAccess, closed, mark_of
@@ -137,7 +137,7 @@ class SqlTenants:
             connection.execute(delete(_conversations).where(_conversations.c.tenant == name))
             connection.execute(delete(_responses).where(_responses.c.tenant == name))
             connection.execute(delete(_batches).where(_batches.c.tenant == name))
-            connection.execute(delete(_files).where(_files.c.tenant == name))
+            _delete_files(connection, name)
             connection.execute(delete(_keys).where(_keys.c.tenant == name))
             connection.execute(delete(_tenants).where(_tenants.c.name == name))
 
@@ -234,6 +234,16 @@ class SqlTenants:
             self.problem = str(error)
         else:
             self.problem = ""
+
+
+def _delete_files(connection: Connection, tenant: TenantId) -> None:
+    """Delete a tenant's files; rows of those in object storage go after their objects, and of one that is being written
+    once that has ended for certain.
+    """
+    own = _files.c.tenant == tenant
+    connection.execute(delete(_files).where(own & (_files.c.place == "database")))
+    expires = case((_files.c.status == "writing", _files.c.expires), else_=0.0)
+    connection.execute(update(_files).where(own).values(status="deleted", expires=expires))
 
 
 def _made_anew(found: Tenancy, known: Tenancy) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -23,9 +24,10 @@ from cachefleet_controlplane.gateway.batches.batch_runner import BatchRunner
 from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
 from cachefleet_controlplane.gateway.batches.line_request import Enter
 from cachefleet_controlplane.gateway.batches.line_results import LineResults
+from cachefleet_controlplane.gateway.files.file_contents import FileContents
 from cachefleet_controlplane.gateway.files.file_object import DAY, FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
-from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
+from cachefleet_controlplane.gateway.files.kept_files import FILES_URL, LABEL, KeptFiles
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
@@ -33,7 +35,7 @@ from cachefleet_controlplane.store.content.tenant_cipher import TenantCipher
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wiring.settings import Settings
+from cachefleet_controlplane.wiring.settings import Settings, SettingsError
 from cachefleet_core.tenancy import FleetKey
 
 STORE_SECONDS: Final = 30.0
@@ -63,7 +65,15 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
         return None
     counted = BatchMetrics(metrics)
     thread_bounds = StoreThreadBounds(answer_seconds=STORE_SECONDS)
-    file_thread = _file_thread(database, metrics, thread_bounds)
+    failed = _counting(metrics)
+    file_thread = StoreThread(
+        SqlFiles(database),
+        "files",
+        failed=failed,
+        prune=lambda store: store.prune(now=time.time()),
+        bounds=thread_bounds,
+    )
+    objects = _objects(settings.files_url, file_thread, failed)
     batch_thread = StoreThread(
         SqlBatches(database),
         "batches",
@@ -75,7 +85,7 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
     bounds = FileBounds(file_bytes=settings.batch_file_bytes, tenant_bytes=settings.batch_tenant_bytes, seconds=kept)
     key = fleet_key.history_key
     return BatchParts(
-        files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds),
+        files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds, objects=objects),
         store=BatchStore(batch_thread),
         results=LineResults(key),
         bounds=BatchBounds(
@@ -91,20 +101,30 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
     )
 
 
-def _file_thread(database: Database, metrics: Metrics, bounds: StoreThreadBounds) -> StoreThread[SqlFiles]:
+def _counting(metrics: Metrics) -> Callable[[str], None]:
+    """What counts failures of the store of files, by operation."""
     failures = Counter(
         "cachefleet_file_store_failures",
         "Calls of the store of files that failed",
         ["operation"],
         registry=metrics.registry,
     )
-    return StoreThread(
-        SqlFiles(database),
-        "files",
-        failed=lambda operation: failures.labels(operation).inc(),
-        prune=lambda store: store.prune(now=time.time()),
-        bounds=bounds,
+    return lambda operation: failures.labels(operation).inc()
+
+
+def _objects(url: str, thread: StoreThread[SqlFiles], failed: Callable[[str], None]) -> FileContents | None:
+    """Object storage for files; None where no URL says where. SettingsError."""
+    if not url:
+        return None
+    from cachefleet_controlplane.gateway.files.object_contents import (  # noqa: PLC0415 - an extra
+        ObjectContents,
+        object_storage,
     )
+
+    try:
+        return ObjectContents(object_storage(url), thread, failed=failed)
+    except ValueError as error:
+        raise SettingsError([f"{FILES_URL}: {error}"]) from error
 
 
 def batch_runner(

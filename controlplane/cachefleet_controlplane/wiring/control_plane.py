@@ -263,6 +263,7 @@ class ControlPlane:
     def _start_batches(self) -> None:
         if self.batches is not None:
             self._start("files", self.batches.file_thread.run)
+            self._start("objects", self.batches.files.run)
             self._start("batches", self.batches.batch_thread.run)
         if self.batch_runner is not None:
             self._start("batch_runner", self.batch_runner.run)

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import make_url
 
+from cachefleet_controlplane.gateway.files.files_url import usable_files_url
 from cachefleet_controlplane.index.block_index import MOST_BYTES
 from cachefleet_controlplane.store.database import usable_url
 from cachefleet_controlplane.wire.cross_origin import MAX_ORIGINS, is_origin
@@ -232,6 +233,9 @@ class Settings(BaseSettings):
     # Batches, whose requests and answers are kept in the store, encrypted.
     batches: bool = False
     """Serve batches and their files. Set it where the database, which all replicas must share, has room for both."""
+    files_url: str = ""
+    """Object storage for their content: `s3://BUCKET/PATH`, `gs://`, `az://` or `file:///FOLDER`; empty keeps it in the
+    database. Set it where files are large or many."""
     batch_file_bytes: int = Field(100 * MIB, ge=MIB, le=1024 * MIB)
     """The largest file that is uploaded. Raise it with the database's room."""
     batch_tenant_bytes: int = Field(1024 * MIB, ge=MIB, le=1024 * 1024 * MIB)
@@ -270,6 +274,7 @@ class Settings(BaseSettings):
             "database_url": lambda: usable_url(self.url),
             "model_names": lambda: self.name_rules,
             "control_planes": lambda: self.others,
+            "files_url": lambda: usable_files_url(self.files_url),
         }
         for name, check in checks.items():
             try:

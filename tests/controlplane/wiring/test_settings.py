@@ -69,6 +69,13 @@ def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "line"),
     [
         ("GATEWAY_PORT", "70000", "CACHEFLEET_GATEWAY_PORT: got '70000', allowed: a whole number from 0 to 65535"),
+        (
+            *("FILES_URL", "s3://key:secret@bucket"),
+            (
+                "CACHEFLEET_FILES_URL: allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///FOLDER, "
+                "without credentials: these are read from the environment"
+            ),
+        ),
         ("MAX_ATTEMPTS", "two", "CACHEFLEET_MAX_ATTEMPTS: got 'two', allowed: a whole number from 1 to 16"),
         ("DRAIN_SECONDS", "-1", "CACHEFLEET_DRAIN_SECONDS: got '-1', allowed: a number from 0 to 3600"),
         (

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from cachefleet_controlplane.gateway.files.file_object import PART_BYTES, KeptFile
+from cachefleet_controlplane.gateway.files.file_object import KeptFile
 from cachefleet_controlplane.gateway.files.kept_files import KeptFiles
 
 
@@ -56,9 +56,10 @@ class InputFile:
 
     async def line(self, place: LinePlace) -> bytes:
         """Return one line. ApiError 404, 503."""
-        first, last = place.start // PART_BYTES, (place.start + place.size - 1) // PART_BYTES
+        size = self._file.part_bytes
+        first, last = place.start // size, (place.start + place.size - 1) // size
         parts = [await self._part(number) for number in range(first, last + 1)]
-        begin = place.start - first * PART_BYTES
+        begin = place.start - first * size
         return b"".join(parts)[begin : begin + place.size]
 
     async def _part(self, number: int) -> bytes:

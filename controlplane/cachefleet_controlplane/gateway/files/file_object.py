@@ -13,7 +13,9 @@ from cachefleet_core.tenancy import TenantId
 MIB: Final = 1024 * 1024
 DAY: Final = 86_400
 PART_BYTES: Final = 256 * 1024
-"""Of a file's content in each part but the last."""
+"""Of a file's content in each part but the last, in the database."""
+OBJECT_BYTES: Final = MIB
+"""The same in object storage, where each part is asked for over a network."""
 MAX_ID: Final = 64
 """Characters of an id."""
 MAX_NAME: Final = 255
@@ -35,6 +37,15 @@ class FileStatus(StrEnum):
     WRITING = "writing"
     """Nobody sees it yet; what writes it may have ended."""
     PROCESSED = "processed"
+    DELETED = "deleted"
+    """Nobody sees it any more; its objects are to be deleted."""
+
+
+class FilePlace(StrEnum):
+    """Where a file's content is kept."""
+
+    DATABASE = "database"
+    OBJECTS = "objects"
 
 
 class FileBounds(Struct, frozen=True, kw_only=True):
@@ -48,6 +59,10 @@ class FileBounds(Struct, frozen=True, kw_only=True):
     """How long a file is kept."""
     writing_seconds: float = 3600.0
     """How long one that is being written is kept without anything written."""
+    swept_seconds: float = 60.0
+    """How often it is looked for objects that are to be deleted."""
+    landing_seconds: float = 120.0
+    """How long after its row is given up an object may still be written."""
     stall_seconds: float = 10.0
     """How long an upload may bring nothing."""
 
@@ -63,11 +78,17 @@ class KeptFile(Struct, frozen=True, kw_only=True):
     status: str
     created: float
     expires: float
+    place: str = FilePlace.DATABASE.value
+
+    @property
+    def part_bytes(self) -> int:
+        """Of its content in each part but the last."""
+        return OBJECT_BYTES if self.place == FilePlace.OBJECTS else PART_BYTES
 
     @property
     def parts(self) -> int:
         """How many parts its content has."""
-        return -(-self.bytes // PART_BYTES)
+        return -(-self.bytes // self.part_bytes)
 
     def shown(self) -> dict[str, Any]:
         """Return OpenAI's object."""

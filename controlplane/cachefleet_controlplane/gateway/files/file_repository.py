@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
-from cachefleet_controlplane.gateway.files.file_object import FileStatus, KeptFile
+from cachefleet_controlplane.gateway.files.file_object import FilePlace, FileStatus, KeptFile
 from cachefleet_controlplane.gateway.files.list_query import ListQuery
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.batch_tables import FilePartRow, FileRow
@@ -19,6 +19,7 @@ PRUNE_FILES: Final = 16
 
 _files = cast("Table", FileRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _parts = cast("Table", FilePartRow.__table__)  # type: ignore[attr-defined]
+_in_database = _files.c.place == FilePlace.DATABASE
 
 
 class SqlFiles:
@@ -43,6 +44,12 @@ class SqlFiles:
         """
         with self._database.transaction(write=True) as connection:
             return add_part(connection, file, number, sealed, size=size, expires=expires)
+
+    def grow(self, file: str, *, size: int, expires: float) -> int:
+        """As ``add_part``, of a part that is kept elsewhere."""
+        with self._database.transaction(write=True) as connection:
+            tenant = _grown(connection, file, size=size, expires=expires)
+            return 0 if tenant is None else _kept(connection, tenant)
 
     def finish(self, file: str, *, expires: float) -> bool:
         """Show a file that is whole; False where it is not there any more."""
@@ -76,16 +83,33 @@ class SqlFiles:
             ordered = query.order_by(*in_order(_files, oldest_first=asked.oldest_first)).limit(asked.limit + 1)
             return [_record(each) for each in connection.execute(ordered).mappings()]
 
-    def delete(self, tenant: TenantId, file: str) -> bool:
-        """Delete a tenant's file, whole or not; False where it has none of that id."""
+    def delete(self, tenant: TenantId, file: str, *, swept: float) -> bool:
+        """Delete a tenant's file, whole or not; False where it has none of that id. One in object storage is seen no
+        more, and its row is there for what sweeps that, from ``swept`` on.
+        """
+        own = (_files.c.tenant == tenant) & (_files.c.id == file) & (_files.c.status != FileStatus.DELETED)
         with self._database.transaction(write=True) as connection:
-            return connection.execute(delete(_files).where(_files.c.tenant == tenant, _files.c.id == file)).rowcount > 0
+            gone = connection.execute(delete(_files).where(own & _in_database)).rowcount
+            values = {"status": FileStatus.DELETED.value, "expires": swept}
+            return gone + connection.execute(update(_files).where(own).values(values)).rowcount > 0
 
     def prune(self, *, now: float) -> int:
-        """Delete some files that have expired; return how many. Called until that is 0."""
+        """Delete some files in the database that have expired; return how many. Called until that is 0."""
+        expired = select(_files.c.id).where(_files.c.expires <= now, _in_database).limit(PRUNE_FILES)
         with self._database.transaction(write=True) as connection:
-            over = connection.execute(select(_files.c.id).where(_files.c.expires <= now).limit(PRUNE_FILES)).scalars()
+            over = connection.execute(expired).scalars()
             return connection.execute(delete(_files).where(_files.c.id.in_(over.all()))).rowcount
+
+    def expired_objects(self, *, now: float) -> list[str]:
+        """Return some files in object storage that have expired or are deleted: their objects go first."""
+        query = select(_files.c.id).where(_files.c.expires <= now, ~_in_database).limit(PRUNE_FILES)
+        with self._database.transaction() as connection:
+            return list(connection.execute(query).scalars())
+
+    def drop(self, file: str) -> None:
+        """Delete the row of a file whose objects are gone."""
+        with self._database.transaction(write=True) as connection:
+            connection.execute(delete(_files).where(_files.c.id == file))
 
 
 def begin(connection: Connection, file: KeptFile) -> None:
@@ -95,13 +119,24 @@ def begin(connection: Connection, file: KeptFile) -> None:
 
 def add_part(connection: Connection, file: str, number: int, sealed: bytes, *, size: int, expires: float) -> int:
     """As ``SqlFiles.add_part``."""
-    values = {"bytes": _files.c.bytes + size, "expires": expires}
-    grown = update(_files).where(_files.c.id == file, _files.c.status == FileStatus.WRITING).values(values)
-    tenant = connection.execute(grown.returning(_files.c.tenant)).scalar()
+    tenant = _grown(connection, file, size=size, expires=expires)
     if tenant is None:
         return 0
     connection.execute(insert(_parts), {"file": file, "number": number, "sealed": sealed})
-    return int(connection.execute(select(func.sum(_files.c.bytes)).where(_files.c.tenant == tenant)).scalar() or 0)
+    return _kept(connection, tenant)
+
+
+def _grown(connection: Connection, file: str, *, size: int, expires: float) -> TenantId | None:
+    """Count bytes of a file that is being written; its tenant, None where it is not there any more."""
+    values = {"bytes": _files.c.bytes + size, "expires": expires}
+    grown = update(_files).where(_files.c.id == file, _files.c.status == FileStatus.WRITING).values(values)
+    return connection.execute(grown.returning(_files.c.tenant)).scalar()
+
+
+def _kept(connection: Connection, tenant: TenantId) -> int:
+    """Bytes of all files of a tenant."""
+    own = (_files.c.tenant == tenant) & (_files.c.status != FileStatus.DELETED)
+    return int(connection.execute(select(func.sum(_files.c.bytes)).where(own)).scalar() or 0)
 
 
 def finish(connection: Connection, file: str, *, expires: float) -> bool:

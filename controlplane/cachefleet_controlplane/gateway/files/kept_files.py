@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from cachefleet_controlplane.gateway.files.file_contents import DatabaseContents, FileContents
 from cachefleet_controlplane.gateway.files.file_object import (
-    PART_BYTES,
     FileBounds,
+    FilePlace,
     FileStatus,
     KeptFile,
     Purpose,
@@ -31,11 +35,15 @@ STORAGE: Final = "storage_limit"
 """Code of an error: the tenant keeps as much as it may."""
 FILE_BYTES: Final = "CACHEFLEET_BATCH_FILE_BYTES"
 TENANT_BYTES: Final = "CACHEFLEET_BATCH_TENANT_BYTES"
+FILES_URL: Final = "CACHEFLEET_FILES_URL"
+_ELSEWHERE: Final = f"This file is in object storage, and none is set here ({FILES_URL})."
 _FULL: Final = "The tenant's files would be more than {} bytes ({}). Delete some, or wait until they expire."
 
 
 class KeptFiles:
-    """All files; each is its tenant's alone. ``wall_clock`` is in Unix seconds."""
+    """All files; each is its tenant's alone. New ones are kept in ``objects`` where that is given. ``wall_clock`` is in
+    Unix seconds. Run ``run`` as a task where there are objects.
+    """
 
     def __init__(
         self,
@@ -43,12 +51,16 @@ class KeptFiles:
         cipher: TenantCipher,
         bounds: FileBounds,
         *,
+        objects: FileContents | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._database = DatabaseContents(store)
+        self._objects = objects
         self._cipher = cipher
         self.bounds = bounds
         self._wall_clock = wall_clock
+        self._swept = asyncio.Event()
 
     async def begin(self, tenant: TenantId, name: str, purpose: str, *, bounded: bool = True) -> FileWriter:
         """Begin to write a file, which nobody sees until it is whole. ApiError 503.
@@ -65,6 +77,7 @@ class KeptFiles:
             status=FileStatus.WRITING.value,
             created=now,
             expires=now + self.bounds.writing_seconds,
+            place=(self._objects or self._database).place.value,
         )
         await self._ask("begin", lambda store: store.begin(file))
         return FileWriter(self, file, bounded=bounded)
@@ -90,21 +103,56 @@ class KeptFiles:
 
     async def part(self, file: KeptFile, number: int) -> bytes:
         """Return one part of a file's content. ApiError 404 where it is gone, 503."""
-        found = await self._ask("read", lambda store: self._opened(store, file, number))
+        contents = self._contents(file)
+        try:
+            sealed = await contents.part(file, number)
+        except StoreError as error:
+            raise unavailable() from error
+        found = None if sealed is None else await asyncio.to_thread(self._opened, sealed, file, number)
         if found is None:
             raise no_such_file(file.id)
         return found
 
     async def delete(self, tenant: TenantId, file: str) -> None:
-        """Delete a tenant's file. ApiError 404, 503."""
-        if not await self._ask("delete", lambda store: store.delete(tenant, file)):
+        """Delete a tenant's file; what is in object storage at the next sweep. ApiError 404, 503."""
+        if not await self._ask("delete", lambda store: store.delete(tenant, file, swept=self._wall_clock())):
             raise no_such_file(file)
+        self._swept.set()
 
-    def _opened(self, store: SqlFiles, file: KeptFile, number: int) -> bytes | None:
-        """None for a part that is not there, or that another fleet key has sealed."""
-        sealed = store.part(file.id, number)
-        if sealed is None:
-            return None
+    async def abandon(self, file: KeptFile) -> None:
+        """Delete a file that is not whole: what is still being written of it has time to arrive. ApiError 503."""
+        swept = self._wall_clock() + self.bounds.landing_seconds
+        await self._ask("delete", lambda store: store.delete(file.tenant, file.id, swept=swept))
+
+    async def run(self) -> None:
+        """Delete objects of files that have expired or were deleted until cancelled; at once after a deletion here."""
+        while True:
+            self._swept.clear()
+            await self.sweep()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.bounds.swept_seconds):
+                    await self._swept.wait()
+
+    async def sweep(self) -> None:
+        """Delete objects of files that are over, then their rows; what fails is tried again the next time."""
+        if self._objects is None:
+            return
+        with suppress(StoreError):
+            while over := await self._store.ask("sweep", lambda store: store.expired_objects(now=self._wall_clock())):
+                for file in over:
+                    await self._objects.forget(file)
+                    await self._store.ask("sweep", partial(SqlFiles.drop, file=file))
+
+    def _contents(self, file: KeptFile) -> FileContents:
+        """Where a file's content is. ApiError 503."""
+        if file.place == FilePlace.DATABASE:
+            return self._database
+        if self._objects is None:
+            raise ApiError(503, _ELSEWHERE, headers={"retry-after": str(RETRY_SECONDS)})
+        return self._objects
+
+    def _opened(self, sealed: bytes, file: KeptFile, number: int) -> bytes | None:
+        """None for a part that another fleet key has sealed."""
         try:
             return self._cipher.open(sealed, tenant=file.tenant, place=place(file.id, number))
         except SealError:
@@ -112,13 +160,13 @@ class KeptFiles:
 
     async def add(self, file: KeptFile, number: int, content: bytes, *, bounded: bool) -> None:
         """Write one part. ApiError 413 where the tenant keeps too much then and it is ``bounded``, 503."""
+        where = place(file.id, number)
+        sealed = await asyncio.to_thread(self._cipher.seal, content, tenant=file.tenant, place=where)
         expires = self._wall_clock() + self.bounds.writing_seconds
-
-        def write(store: SqlFiles) -> int:
-            sealed = self._cipher.seal(content, tenant=file.tenant, place=place(file.id, number))
-            return store.add_part(file.id, number, sealed, size=len(content), expires=expires)
-
-        kept = await self._ask("write", write)
+        try:
+            kept = await self._contents(file).add(file, number, sealed, size=len(content), expires=expires)
+        except StoreError as error:
+            raise unavailable() from error
         if not kept:
             raise unavailable()
         if bounded and kept > self.bounds.tenant_bytes:
@@ -156,8 +204,8 @@ class FileWriter:
         if self._bounded and self.size > (most := self._files.bounds.file_bytes):
             raise ApiError(413, f"The file is larger than {most} bytes ({FILE_BYTES}).", param="file")
         self._buffer += content
-        while len(self._buffer) >= PART_BYTES:
-            await self._part(PART_BYTES)
+        while len(self._buffer) >= self._file.part_bytes:
+            await self._part(self._file.part_bytes)
 
     @property
     def id(self) -> str:
@@ -177,7 +225,7 @@ class FileWriter:
     async def abandon(self) -> None:
         """Delete what was written; a store that cannot do it now forgets it later."""
         try:
-            await self._files.delete(self._file.tenant, self._file.id)
+            await self._files.abandon(self._file)
         except ApiError:
             return
 

@@ -22,6 +22,8 @@ class FileRow(SQLModel, table=True):
     status: str = Field(max_length=16)
     created: float = Field(sa_column=Column(Float(53), nullable=False))
     expires: float = Field(sa_column=Column(Float(53), nullable=False, index=True))
+    place: str = Field(sa_column=Column(String(16), nullable=False, server_default="database"))
+    """Where its content is."""
 
 
 class FilePartRow(SQLModel, table=True):

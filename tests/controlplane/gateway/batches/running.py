@@ -46,9 +46,11 @@ class Batches:
     failed: list[str] = field(default_factory=list)
     may_begin: float = inf
     """Lines that runners may begin, beside what the fleet says."""
+    url: str = ""
+    """Of object storage for files."""
 
     def __post_init__(self) -> None:
-        self.keeping = Keeping(self.database)
+        self.keeping = Keeping(self.database, url=self.url)
         self.clock = self.keeping.clock
         self.thread = StoreThread(
             *(SqlBatches(self.database), "batches"),

@@ -12,6 +12,7 @@ from cachefleet_controlplane.gateway.batches.batch_object import BatchBounds
 from cachefleet_controlplane.gateway.batches.batch_repository import SqlBatches
 from cachefleet_controlplane.gateway.batches.batch_routes import BatchRoutes
 from cachefleet_controlplane.gateway.batches.batch_store import BatchStore
+from cachefleet_controlplane.gateway.files.file_contents import FileContents
 from cachefleet_controlplane.gateway.files.file_object import FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
 from cachefleet_controlplane.gateway.files.kept_files import LABEL, KeptFiles
@@ -39,6 +40,8 @@ class Keeping:
     bounds: FileBounds = field(default_factory=FileBounds)
     clock: Clock = field(default_factory=Clock)
     failed: list[str] = field(default_factory=list)
+    url: str = ""
+    """Of object storage; "" keeps files in the database."""
 
     def __post_init__(self) -> None:
         self.database.open()
@@ -49,7 +52,17 @@ class Keeping:
             bounds=StoreThreadBounds(answer_seconds=60, retry_seconds=0),
         )
         cipher = TenantCipher(FLEET_KEY.history_key, LABEL)
-        self.files = KeptFiles(self.store, cipher, self.bounds, wall_clock=self.clock)
+        self.files = KeptFiles(self.store, cipher, self.bounds, objects=self._objects(), wall_clock=self.clock)
+
+    def _objects(self) -> FileContents | None:
+        if not self.url:
+            return None
+        from cachefleet_controlplane.gateway.files.object_contents import (  # noqa: PLC0415 - an extra
+            ObjectContents,
+            object_storage,
+        )
+
+        return ObjectContents(object_storage(self.url), self.store, failed=self.failed.append)
 
     def routes(self, bodies: RequestBodies) -> BatchRoutes:
         thread = StoreThread(
