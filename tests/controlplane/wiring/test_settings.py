@@ -72,8 +72,8 @@ def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             *("FILES_URL", "s3://key:secret@bucket"),
             (
-                "CACHEFLEET_FILES_URL: allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or file:///FOLDER, "
-                "without credentials: these are read from the environment"
+                "CACHEFLEET_FILES_URL: allowed: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or "
+                "file:///FOLDER, without credentials: these are read from the environment"
             ),
         ),
         ("MAX_ATTEMPTS", "two", "CACHEFLEET_MAX_ATTEMPTS: got 'two', allowed: a whole number from 1 to 16"),
