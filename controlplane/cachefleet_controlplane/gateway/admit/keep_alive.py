@@ -110,11 +110,16 @@ class KeepAliveLayer:
 
 def keep_alive_seconds(request: Request) -> int:
     """Seconds between comments to a request, by its header, else the most of its pools; 0 for none. ApiError 400."""
+    given = next((value for name, value in request.headers if name == HEADER), None)
+    asked = None if given is None else _seconds(given)
     if not request.info.stream or request.info.endpoint not in GENERATING:
         return 0
-    given = next((value for name, value in request.headers if name == HEADER), None)
-    if given is None:
+    if asked is None:
         return max((pool.spec.admission.keep_alive_seconds for pool in request.model.declared), default=0)
+    return asked
+
+
+def _seconds(given: bytes) -> int:
     if not given.isdigit() or len(given) > _DIGITS or int(given) > MAX_KEEP_ALIVE_SECONDS:
         name = HEADER.decode()
         raise ApiError(400, f"`{name}` must be whole seconds from 0 to {MAX_KEEP_ALIVE_SECONDS}.", param=name)

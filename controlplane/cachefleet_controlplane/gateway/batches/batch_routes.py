@@ -32,9 +32,9 @@ from cachefleet_controlplane.gateway.files.list_query import list_query, listed
 from cachefleet_controlplane.gateway.files.object_exchange import named_id, tell, tenant_of
 from cachefleet_controlplane.gateway.health import Handler
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.http_exchange import Receive, Reply, Scope
-from cachefleet_controlplane.wire.json_members import parse_fields
+from cachefleet_controlplane.wire.json_members import parse_fields, text
 
 T = TypeVar("T")
 Find = Callable[[str], Mapping[str, Handler] | None]
@@ -141,12 +141,12 @@ def read_batch(body: bytes) -> AskedBatch:
     """Return what the body of a request for a batch says. ApiError 400."""
     fields = parse_fields(body)
     for name in ("input_file_id", "endpoint", "completion_window"):
-        if name not in fields:
+        if not text(fields, name):
             raise ApiError(400, f"`{name}` is required.", param=name, code="missing_required_parameter")
     try:
         asked = msgspec.json.decode(body, type=AskedBatch)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The body cannot be read: {error}") from error
+    except msgspec.ValidationError as error:  # of what is not text alone
+        raise ApiError(400, "`metadata` must be an object of texts, or null.", param="metadata") from error
     if asked.endpoint not in ENDPOINTS:
         raise ApiError(400, f"`endpoint` must be one of {', '.join(ENDPOINTS)}.", param="endpoint")
     if window_seconds(asked.completion_window) is None:
@@ -189,5 +189,5 @@ def made_batch(asked: AskedBatch, admitted: AdmittedRequest, now: float, bounds:
 
 def _found(batch: Batch | None, named: str) -> Mapping[str, Any]:
     if batch is None:
-        raise ApiError(404, f"No batch found with id '{named}'.", param="batch_id")
+        raise ApiError(404, f"No batch found with id '{shown(named)}'.", param="batch_id")
     return batch.shown()

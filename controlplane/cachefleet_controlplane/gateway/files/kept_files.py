@@ -24,7 +24,7 @@ from cachefleet_controlplane.gateway.files.list_query import ListQuery, listed
 from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.content.tenant_cipher import SealError, TenantCipher
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_core.tenancy import TenantId
 
 T = TypeVar("T")
@@ -242,7 +242,7 @@ def place(file: str, number: int) -> bytes:
 
 def no_such_file(file: str) -> ApiError:
     """404: a tenant has no such file."""
-    return ApiError(404, f"No such File object: {file}", param="id")
+    return ApiError(404, f"No such File object: {shown(file)}", param="id")
 
 
 def unavailable() -> ApiError:

@@ -177,10 +177,11 @@ async def test_a_header_goes_before_the_pools_setting() -> None:
         assert comments(data, CHATS)[0] >= 4
 
 
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("given", ["-1", "301", "1.5", "x", "", "99999"])
-async def test_a_header_out_of_its_range_is_400_with_the_range(given: str) -> None:
+async def test_a_header_out_of_its_range_is_400_with_the_range(given: str, *, stream: bool) -> None:
     async with slow() as (workers, gate):
-        status, _, data = await gate.post(CHATS, chat(WORDS, stream=True), x_cachefleet_keep_alive=given)
+        status, _, data = await gate.post(CHATS, chat(WORDS, stream=stream), x_cachefleet_keep_alive=given)
         error = json.loads(data)["error"]
         assert (status, error["param"]) == (400, "x-cachefleet-keep-alive")
         assert "from 0 to 300" in error["message"]

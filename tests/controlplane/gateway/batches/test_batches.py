@@ -111,10 +111,14 @@ async def test_what_is_refused(batches: Batches) -> None:
             {"completion_window": "169h"},
             {"metadata": {str(number): "" for number in range(17)}},
             {"metadata": {"a": "b" * 513}},
+            {"metadata": {"a": 1}},
+            {"input_file_id": 3},
+            {"input_file_id": ""},
         ]
         for changes in wrong:
-            with pytest.raises(openai.BadRequestError, match=next(iter(changes))):
+            with pytest.raises(openai.BadRequestError, match=next(iter(changes))) as refused:
                 await gate.acme.batches.create(**(asked | changes))
+            assert refused.value.param == next(iter(changes))
         with pytest.raises(openai.NotFoundError, match="file-nope"):
             await gate.acme.batches.create(**(asked | {"input_file_id": "file-nope"}))
         await gate.acme.batches.create(**asked)
