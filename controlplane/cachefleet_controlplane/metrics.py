@@ -31,6 +31,7 @@ TASKS: Final = (
     "leases",
     "loads",
     "objectives",
+    "objects",
     "pools",
     "reports",
     "store",

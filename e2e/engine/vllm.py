@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cachefleet_core.engine import engine_arguments
+from cachefleet_core.engine.executors import IN_PROCESS
 from cachefleet_local.fleet.port_promises import open_promises
 from cachefleet_local.fleet.ports import take_ports
 from cachefleet_local.supervise import guard
@@ -178,7 +179,7 @@ def _arguments(options: VllmOptions, folder: Path, ports: dict[str, int]) -> lis
         "block-size": str(options.block_size),
         "num-gpu-blocks-override": str(options.num_blocks),
         "kv-events-config": json.dumps(events),
-        "distributed-executor-backend": engine_arguments.IN_PROCESS,
+        "distributed-executor-backend": IN_PROCESS,
     }
     both = ["--api-key", options.api_key, options.user_key]
     keys = both if options.user_key else [f"--api-key={options.api_key}"]  # a worker key may begin with a dash

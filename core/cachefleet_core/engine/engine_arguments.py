@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
+from cachefleet_core.engine.executors import IN_PROCESS
 from cachefleet_core.pool.adapter_options import ADAPTERS, REVISION, RUNTIME_ADAPTERS, allows_loading
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, WantedAdapter
 from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
@@ -31,9 +32,6 @@ _NAMED: Final = re.compile(r"(?:^|[-._])vllm[-_]?v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)
 _FIRST: Final = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[-+._a-z].*)?$")
 _KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
-IN_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The model runs in the engine core's process, as on one GPU. vLLM's choice on CPUs is one process more, which spins
-while it waits: a quarter of a core and 800 MB for each idle engine. It replaces its own name for this one, "uni"."""
 _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 
 ADAPTERS_AT_ONCE: Final = 4

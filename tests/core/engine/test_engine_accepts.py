@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine.engine_arguments import IN_PROCESS, EngineAddresses, engine_arguments, engine_environment
+from cachefleet_core.engine.engine_arguments import EngineAddresses, engine_arguments, engine_environment
+from cachefleet_core.engine.executors import IN_PROCESS
 from cachefleet_core.pool.managed_arguments import MANAGED_ARGUMENTS
 from cachefleet_core.pool.spec import read_pool
 from tests.core.engine.vllm_parser import read_by_vllm

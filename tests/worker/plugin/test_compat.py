@@ -57,6 +57,19 @@ def test_a_need_says_what_is_not_there(target: str, takes: tuple[str, ...], miss
 
 
 @pytest.mark.usefixtures("_module")
+@pytest.mark.parametrize(
+    ("target", "instead", "missing"),
+    [
+        ("made_up:Owner.gone", "made_up:Owner.method", ""),
+        ("made_up:Owner.method", "made_up:Owner.gone", ""),
+        ("made_up:Owner.gone", "made_up:Gone", "made_up:Owner.gone"),
+    ],
+)
+def test_what_serves_as_well_will_do(target: str, instead: str, missing: str) -> None:
+    assert Need(target, instead=Need(instead)).missing() == missing
+
+
+@pytest.mark.usefixtures("_module")
 def test_a_feature_names_all_that_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {"gate": (Need("made_up:Owner"), Need("made_up:Gone"), Need("nowhere:X")), "budget": ()}
     monkeypatch.setattr(compat, "NEEDS", needs)

@@ -35,6 +35,7 @@ _OPENAI: Final = "vllm.entrypoints.openai"
 _CLIENT: Final = "vllm.v1.engine.async_llm"
 _OUTPUTS: Final = "vllm.v1.engine.output_processor"
 _ANTHROPIC: Final = "vllm.entrypoints.anthropic.serving"
+_MESSAGES: Final = f"{_ANTHROPIC}:AnthropicServingMessages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,16 @@ class Need:
 
     target: str
     takes: tuple[str, ...] = ()
+    instead: Need | None = None
+    """What serves as well."""
 
     def missing(self) -> str:
         """What is missing; "" where nothing is."""
+        if self.instead is not None and not self.instead.missing():
+            return ""
+        return self._missing()
+
+    def _missing(self) -> str:
         module, _, path = self.target.partition(":")
         try:
             found = attrgetter(path)(import_module(module))
@@ -148,7 +156,9 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     ),
     "message_start": (
         Need(
-            f"{_ANTHROPIC}:AnthropicServingMessages.chat_completion_stream_generator", ("request", "result_generator")
+            f"{_MESSAGES}.chat_completion_stream_generator",
+            ("request", "result_generator"),
+            instead=Need(f"{_MESSAGES}.chat_completion_stream_generator_raw", ("request", "result_generator")),
         ),
         Need(f"{_ANTHROPIC}:_build_anthropic_usage", ("usage",)),
     ),

@@ -304,7 +304,7 @@ def test_cache_contracts_are_listed_met_or_not(command: Command) -> None:
         (("keys", "revoke", "acme", "k1"), 1, "tenant acme has no key k1"),
         (("create", "acme"), 1, "acme exists already"),
         (("create", "a/b"), 2, "body.name: "),
-        (("set", "a/b", "--priority", "1"), 1, "Not Found"),
+        (("set", "a/b", "--priority", "1"), 1, "there is no /admin/v1/tenants/a/b here"),
         (("keys", "create", "acme", "--expires", "2020-01-01"), 2, "body.expires must be in the future"),
         (("create", "b", "--priority", "101"), 2, "--priority"),
         (("usage", "--from", "yesterday"), 2, "--from"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cachefleet_core.engine.answer_replay import Unrecorded
-from cachefleet_core.engine.engine_arguments import IN_PROCESS
+from cachefleet_core.engine.executors import IN_PROCESS
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
 from cachefleet_worker.plugin.replay import restored_outputs

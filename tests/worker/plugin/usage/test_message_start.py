@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.plugin_faults import Faults
@@ -65,6 +66,48 @@ async def test_the_first_chunk_gets_the_first_outputs_counts() -> None:
     }
     assert told == {"id": "c", "choices": []}
     assert rest == ["data: 0\n\n", "data: 1\n\n", "data: r\n\n"]
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = 64
+    prompt_tokens_details: dict[str, int] | None = None
+
+
+class Chunk(BaseModel):
+    usage: Usage | None = None
+
+
+class Objects(Chats):
+    """As vLLM's serving of chats streams where messages are made from its chunks as objects."""
+
+    async def chat_completion_stream_generator_raw(
+        self, request: Any, result_generator: AsyncIterator[Any], request_id: str
+    ) -> AsyncIterator[Chunk]:
+        async for _ in self.chat_completion_stream_generator(request, result_generator, request_id):
+            yield Chunk(usage=Usage())
+
+
+async def test_chunks_that_are_objects_get_them_too() -> None:
+    patch(made := type("Messages", (Objects,), {}), Faults(Capabilities()))
+    stream = made().chat_completion_stream_generator_raw(None, outputs((48, 16), (1, 1)), request_id="r")
+    first, *rest = [chunk async for chunk in stream]
+    assert first.usage.prompt_tokens_details == {"cached_tokens": 48, "created_cache_tokens": 16}
+    assert rest == [Chunk(usage=Usage())] * 3
+    assert with_counts(Chunk(), SimpleNamespace(num_cached_tokens=5)) == Chunk()
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore")
+def test_vllms_own_chunks_take_them() -> None:
+    from vllm.entrypoints.anthropic.serving import _build_anthropic_usage  # noqa: PLC0415 - only where vLLM is
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionStreamResponse  # noqa: PLC0415
+    from vllm.entrypoints.serve.engine.protocol import UsageInfo  # noqa: PLC0415
+
+    chunk = ChatCompletionStreamResponse(choices=[], model="m", usage=UsageInfo(prompt_tokens=64, total_tokens=64))
+    told = with_counts(chunk, SimpleNamespace(num_cached_tokens=48, num_cache_creation_tokens=16))
+    usage = _build_anthropic_usage(told.usage)
+    assert (usage.input_tokens, usage.cache_read_input_tokens) == (0, 48)
 
 
 async def test_chats_and_streams_without_details_or_after_a_fault_are_as_they_were() -> None:

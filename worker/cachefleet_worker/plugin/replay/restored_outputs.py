@@ -15,25 +15,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cachefleet_core.engine.answer_replay import Unrecorded
-from cachefleet_core.engine.engine_arguments import IN_PROCESS
+from cachefleet_core.engine.executors import LOCAL
 from cachefleet_worker.plugin.capabilities import Capabilities
 from cachefleet_worker.plugin.method_hooks import wrap_method
 from cachefleet_worker.plugin.plugin_faults import Faults
+from cachefleet_worker.plugin.plugin_process import NO_WORKER_KEY
 from cachefleet_worker.plugin.settings import PluginSettings
 
 FEATURE: Final = "restored_outputs"
 _STOCK: Final = "cachefleet_unrestored"
-_LOCAL: Final = frozenset({"mp", "uni", IN_PROCESS})
-"""Executors whose workers are processes of this machine, with the plugin and the key."""
 
 
 def install(capabilities: Capabilities, faults: Faults, settings: PluginSettings) -> None:
     """Hook vLLM in this process, unless that is switched off."""
-    if FEATURE in settings.plugin_off:
-        faults.off(FEATURE, "switched off by CACHEFLEET_PLUGIN_OFF")
-        return
-    if not (key := settings.worker_key()):
-        faults.off(FEATURE, "CACHEFLEET_WORKER_KEY_FILE names no key")
+    key = settings.worker_key()
+    if missing := settings.switched_off(FEATURE) or ("" if key else NO_WORKER_KEY):
+        faults.off(FEATURE, missing)
         return
     from vllm.v1.request import Request  # noqa: PLC0415 - only where vLLM is
     from vllm.v1.structured_output import StructuredOutputManager  # noqa: PLC0415
@@ -66,7 +63,7 @@ def restored(config: Any, *, on: bool) -> frozenset[Unrecorded]:
     backend = parallel.distributed_executor_backend
     backend = f"{backend.__module__}.{backend.__qualname__}" if isinstance(backend, type) else backend
     machines = getattr(parallel, "nnodes", 1)
-    if not on or backend not in _LOCAL or machines > 1 or parallel.pipeline_parallel_size > 1:
+    if not on or backend not in LOCAL or machines > 1 or parallel.pipeline_parallel_size > 1:
         return frozenset()
     outputs = config.structured_outputs_config
     thoughts = outputs.reasoning_parser and not outputs.enable_in_reasoning

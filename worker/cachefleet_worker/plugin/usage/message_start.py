@@ -21,6 +21,9 @@ from cachefleet_worker.plugin.plugin_process import Process, engineless
 FEATURE: Final = "message_start"
 _STOCK: Final = "cachefleet_unhooked"
 _DATA: Final = "data: "
+_CHUNKS: Final = "chat_completion_stream_generator"
+_OBJECTS: Final = f"{_CHUNKS}_raw"
+"""The method whose chunks messages are made from, where there is one that does not write them as text."""
 _COUNTS: Final = {"cached_tokens": "num_cached_tokens", "created_cache_tokens": "num_cache_creation_tokens"}
 """Counts of a prompt's tokens by the names that answers give them, and as an engine's output has them."""
 
@@ -40,7 +43,8 @@ def install(process: Process, *, has_engine: bool) -> None:
 
 def patch(serving: type[Any], faults: Faults) -> None:
     """Hook ``serving``, which inherits the method from that of chats; an earlier hook is replaced."""
-    wrap_method(serving, "chat_completion_stream_generator", functools.partial(_hooked, faults), mark=_STOCK)
+    name = _OBJECTS if hasattr(serving, _OBJECTS) else _CHUNKS
+    wrap_method(serving, name, functools.partial(_hooked, faults), mark=_STOCK)
 
 
 def _hooked(faults: Faults, stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +77,7 @@ class _FirstSeen:
 
 
 class _FirstTold:
-    """A stream's chunks as text, whose first one gets the counts; the others come without a step in between."""
+    """A stream's chunks, whose first one gets the counts; the others come without a step in between."""
 
     def __init__(self, chunks: Any, outputs: _FirstSeen, faults: Faults) -> None:
         self._chunks = chunks
@@ -84,29 +88,43 @@ class _FirstTold:
     def __aiter__(self) -> _FirstTold:
         return self
 
-    def __anext__(self) -> Awaitable[str]:
-        following: Awaitable[str] = self._chunks.__anext__() if self._begun else self._first()
+    def __anext__(self) -> Awaitable[Any]:
+        following: Awaitable[Any] = self._chunks.__anext__() if self._begun else self._first()
         return following
 
     async def aclose(self) -> None:
         """End the stream."""
         await self._chunks.aclose()
 
-    async def _first(self) -> str:
-        chunk: str = await self._chunks.__anext__()
+    async def _first(self) -> Any:
+        chunk = await self._chunks.__anext__()
         self._begun = True
         with self._faults.guard(FEATURE):
             chunk = with_counts(chunk, self._outputs.first)
         return chunk  # noqa: RET504 - as it was, after a fault
 
 
-def with_counts(chunk: str, output: Any) -> str:
+def with_counts(chunk: Any, output: Any) -> Any:
     """A chunk whose usage has the counts of an engine's output; unchanged where it has no usage, or there are none."""
     counts = {name: told for name, field in _COUNTS.items() if (told := getattr(output, field, None)) is not None}
-    if not counts or not chunk.startswith(_DATA):
+    if not counts:
+        return chunk
+    return _line_with(chunk, counts) if isinstance(chunk, str) else _object_with(chunk, counts)
+
+
+def _line_with(chunk: str, counts: dict[str, int]) -> str:
+    if not chunk.startswith(_DATA):
         return chunk
     told = msgspec.json.decode(chunk.removeprefix(_DATA))
     if not isinstance(told, dict) or not isinstance(told.get("usage"), dict):
         return chunk
     told["usage"]["prompt_tokens_details"] = counts
     return f"{_DATA}{msgspec.json.encode(told).decode()}\n\n"
+
+
+def _object_with(chunk: Any, counts: dict[str, int]) -> Any:
+    """Pydantic's model of a chunk; one of an error has no usage."""
+    usage = getattr(chunk, "usage", None)
+    if usage is not None:
+        chunk.usage = type(usage).model_validate(usage.model_dump() | {"prompt_tokens_details": counts})
+    return chunk
