@@ -53,6 +53,7 @@ EXPECTED: Final = {
     "message_start": "on",
     "left_answers": "on",
     "answer_replay": "on",
+    "restored_outputs": "on",
     "guard": "on",
     "routes": "on",
     "frontend": "python",
