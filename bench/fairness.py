@@ -20,9 +20,7 @@ the slowest hundredth is told by its parts.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,9 +30,8 @@ from typing import Final
 from bench.bars import Bar
 from bench.fairness_run import FairnessRun, Order, TenantRequest
 from bench.fairness_time import Part, mean_parts, slowest
-from bench.replay import line as told
 from bench.replay_work import BLOCK, line, requests
-from bench.rows import Row, percentile, row
+from bench.rows import Row, percentile, reported, row
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
 
@@ -176,13 +173,7 @@ def main() -> None:
     given = parser.parse_args()
     if not 5 <= given.seconds <= 3600:
         parser.error("--seconds must be from 5 to 3600")
-    found = []
-    for one in measured(given.seconds):
-        print(told(one), flush=True)
-        found.append(one)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"written to {os.path.relpath(RESULTS)}")
+    reported(measured(given.seconds), RESULTS)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import random
 import tempfile
 import time
@@ -30,8 +28,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.bars import Bar
-from bench.replay import line as told
-from bench.rows import Row, percentile, row
+from bench.rows import Row, percentile, reported, row
 from e2e.engine.fleet import READY_SECONDS, running_up, until
 
 RESULTS: Final = Path(__file__).parent / "results" / "fairness_real.json"
@@ -179,13 +176,7 @@ def main() -> None:
     given = parser.parse_args()
     if not 1 <= given.seconds <= 3600:
         parser.error("--seconds must be from 1 to 3600")
-    found = []
-    for one in measured(given.seconds):
-        print(told(one), flush=True)
-        found.append(one)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"written to {os.path.relpath(RESULTS)}")
+    reported(measured(given.seconds), RESULTS)
 
 
 if __name__ == "__main__":

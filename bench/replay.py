@@ -40,7 +40,7 @@ from bench.replay_policies import ideal_hits
 from bench.replay_result import PolicyResult
 from bench.replay_run import PLAIN, POLICIES, Replay
 from bench.replay_work import blocks, mooncake, sessions, sharing, stampede
-from bench.rows import Row, percentile, row
+from bench.rows import Row, percentile, row, told
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
@@ -159,12 +159,6 @@ def barred(one: Row, bars: Sequence[Bar]) -> Row:
     return one
 
 
-def line(one: Row) -> str:
-    figures = "".join("" if one[name] is None else f"{one[name]:>12.4g}" for name in ("ours", "peer", "ratio"))
-    verdict = f"   {one['bar']} {'kept' if one['kept'] else 'MISSED'}" if "bar" in one else ""
-    return f"{one['row']:<66}{figures} {one['unit']:<6}{verdict}"
-
-
 def measured(limit: int | None) -> Iterator[Row]:
     """The rows of the traces that are there."""
     for trace in TRACES:
@@ -206,7 +200,7 @@ def main() -> None:
         return
     print(f"\n{'':<66}{'ours':>12}{'peer':>12}{'ratio':>12}")
     for one in rows:
-        print(line(one))
+        print(told(one))
     share = rows[0]["ratio"]
     print(f"of the ideal {share:.3f}, the aim is {AIM:g}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import random
 import sys
 import tempfile
@@ -32,9 +30,8 @@ from typing import Any, Final
 import aiohttp
 
 from bench.bars import Bar
-from bench.replay import line
 from bench.replay_real_work import BLOCK, OUTPUT_TOKENS, Conversation, agent_sessions, chats
-from bench.rows import Row, percentile, row
+from bench.rows import Row, percentile, reported, row
 from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
 
 RESULTS: Final = Path(__file__).parent / "results" / "replay_real.json"
@@ -226,11 +223,7 @@ def main() -> None:
             found = replay(Path(folder), most=given.requests, some=given.chats)
         except (UnsoundError, FileNotFoundError) as error:
             sys.exit(f"{error}")
-    for one in found:
-        print(line(one))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"written to {os.path.relpath(RESULTS)}")
+    reported(found, RESULTS)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -17,6 +20,23 @@ RESAMPLES: Final = 10_000
 
 def row(name: str, ours: float, peer: float | None = None, *, unit: str = "ms") -> Row:
     return {"row": name, "ours": ours, "peer": peer, "ratio": ours / peer if peer else None, "unit": unit}
+
+
+def told(one: Row) -> str:
+    figures = "".join("" if one[name] is None else f"{one[name]:>12.4g}" for name in ("ours", "peer", "ratio"))
+    verdict = f"   {one['bar']} {'kept' if one['kept'] else 'MISSED'}" if "bar" in one else ""
+    return f"{one['row']:<66}{figures} {one['unit']:<6}{verdict}"
+
+
+def reported(rows: Iterable[Row], results: Path) -> None:
+    """Print rows as they come, and write them to a file."""
+    found = []
+    for one in rows:
+        print(told(one), flush=True)
+        found.append(one)
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"written to {os.path.relpath(results)}")
 
 
 def median(values: Sequence[float]) -> float:
