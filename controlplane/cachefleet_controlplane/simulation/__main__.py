@@ -28,12 +28,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # also where nobody is left who would end it
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     try:
-        figures = simulate(read_job(sys.stdin.buffer))
+        figures = msgspec.msgpack.encode(simulate(read_job(sys.stdin.buffer)))
     except MemoryError:
-        sys.exit(NO_MEMORY)
+        os._exit(NO_MEMORY)  # at once: there is no memory for the exception of sys.exit either
     except TooMuchWorkError:
         sys.exit(TOO_MUCH_WORK)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(figures))
+    sys.stdout.buffer.write(figures)
 
 
 if __name__ == "__main__":
