@@ -88,8 +88,9 @@ def examine(shapes: PromptShapes, one: Asked) -> None:
         not_examined(first_seen)
         return
     shape = shapes.read.shape(one.info.ask, "salt")
-    sizes = {"prompt_tokens": one.prompt.tokens, "block_size": BLOCK_SIZE}
-    prompt = Examined(first_seen=first_seen, servable=servable, **sizes)
+    prompt = Examined(
+        prompt_tokens=one.prompt.tokens, block_size=BLOCK_SIZE, first_seen=first_seen, servable=servable
+    )
     shapes.ended(LINE, shape, one.prompt.keys, prompt)
 
 

@@ -18,6 +18,8 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
     PartKind,
     PromptLoss,
     Relation,
+    all_new,
+    goes_on,
     not_examined,
     prompt_losses,
 )
@@ -57,15 +59,20 @@ class PromptShapes:
     def ended(
         self, line: str, shape: PromptShape | None, keys: bytes, prompt: Examined
     ) -> tuple[tuple[PromptLoss, ...], Relation | None]:
-        """The causes of a prompt's first-seen tokens, and its nearest earlier one on its ``line``; keeps its shape.
+        """The causes of a prompt's first-seen tokens, and the relation to its nearest earlier one; keeps its shape.
 
-        A line is a tenant's prompts of one model in one pool.
+        A ``line`` is a tenant's prompts of one model in one pool. No relation is told of a prompt that only goes on.
         """
         if shape is None:
             return not_examined(prompt.first_seen), None
         asked = prompt.first_seen >= LEAST_TOKENS
         found = self._memory.ended(line, shape, keys, prompt.prompt_tokens, asked)
-        relation = None if found is None else _relation(found)
+        if found is None:
+            return prompt_losses(None, prompt), None
+        (blocks, tokens, _, salt, parameters, _), (difference, _, _, _), _ = found
+        if not (difference or salt or parameters) and goes_on(blocks, tokens, prompt):
+            return all_new(prompt), None
+        relation = _relation(found)
         return prompt_losses(relation, prompt), relation
 
     def nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:

@@ -1,14 +1,18 @@
 //! Shapes of the latest prompts, in bounded memory, and the nearest of them to a new one.
+//!
+//! A prompt that goes on from an earlier one, with all its parts and all its blocks, is kept in its place: it has all
+//! that the earlier one had, under the same anchors, and only what is new is noted.
 
 use super::Digests;
-use super::anchors::Anchors;
+use super::anchors::{Begun, Runs, anchors};
+use super::order::{Kept, Order};
 use super::parts::{Known, Reader};
 use super::places::Places;
-use super::relation::{Relation, begun, relation};
-use super::shape::{Item, Shape};
+use super::relation::{Earlier, Relation, begun, relation};
+use super::shape::{Item, Shape, Shared, ToolList};
 use crate::ask::Members;
 use crate::plane::reservations::shared_blocks;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Prompts kept of one line: a tenant's in a pool.
@@ -16,7 +20,7 @@ pub const MOST_OF_LINE: usize = 1024;
 /// Earlier prompts that one is compared with.
 const MOST_COMPARED: usize = 8;
 /// Memory of a prompt besides its keys, shape and anchors.
-const PROMPT_BYTES: usize = 240;
+const PROMPT_BYTES: usize = 320;
 /// Share of all memory for the table of anchors: its inverse.
 const OF_PLACES: usize = 4;
 
@@ -24,46 +28,133 @@ struct Prompt {
     line: u64,
     shape: Arc<Shape>,
     keys: Box<[u64]>,
-    tokens: u32,
+    earlier: Earlier,
+    /// The anchor of all its parts.
+    whole: u64,
+    /// Where it goes on from an earlier one, as much of it.
+    begun: Begun,
+    last_key: Option<u64>,
+    /// Of its latest keeping.
+    stamp: u32,
 }
 
 impl Prompt {
+    fn new(runs: &Runs, line: u64, shape: Arc<Shape>, keys: Box<[u64]>, tokens: u32) -> Self {
+        let (whole, earlier, last_key) = (runs.whole(), Earlier::of(&shape, tokens), keys.last().copied());
+        let begun = Begun { parts: shape.parts.len(), keys: keys.len() };
+        Self { line, shape, keys, earlier, whole, begun, last_key, stamp: 0 }
+    }
+
     fn bytes(&self) -> usize {
         PROMPT_BYTES + 8 * self.keys.len() + self.shape.bytes()
     }
+
+    /// Whether a prompt begins with all its parts and all its blocks; `run` is the anchor of as many parts as it has.
+    fn begins(&self, run: u64, parts: usize, keys: &[u64]) -> bool {
+        let blocks = self.begun.keys.checked_sub(1).and_then(|last| keys.get(last).copied());
+        self.whole == run && self.begun.parts == parts && blocks == self.last_key
+    }
 }
 
-/// Items of kept prompts, by their digests.
+type Prompts = HashMap<u64, Prompt, Digests>;
+
+/// Whether an entry of an order is its prompt's latest.
+fn current(prompts: &Prompts) -> impl Fn(Kept) -> bool {
+    |(number, stamp)| prompts.get(&number).is_some_and(|prompt| prompt.stamp == stamp)
+}
+
+/// An earlier prompt with which a new one begins, by its number.
+#[derive(Clone, Copy)]
+struct Base {
+    number: u64,
+    begun: Begun,
+}
+
+/// What kept prompts have in common, by its digest.
+struct Kind<T>(HashMap<u64, Arc<T>, Digests>);
+
+impl<T> Default for Kind<T> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<T: Shared> Kind<T> {
+    /// Note one more prompt that has it; the bytes that this takes where it is the first one.
+    fn keep(&mut self, one: &Arc<T>) -> Option<usize> {
+        if !one.used() {
+            return None;
+        }
+        self.0.entry(one.digest()).or_insert_with(|| one.clone());
+        Some(one.bytes())
+    }
+
+    /// Note one prompt less; the bytes that this frees where it was the last one.
+    ///
+    /// Two prompts that came at once have an equal one each.
+    fn drop(&mut self, one: &Arc<T>) -> Option<usize> {
+        if !one.unused() {
+            return None;
+        }
+        if self.0.get(&one.digest()).is_some_and(|held| Arc::ptr_eq(held, one)) {
+            self.0.remove(&one.digest());
+        }
+        Some(one.bytes())
+    }
+}
+
+/// Items of kept prompts and their lists of tools.
 #[derive(Default)]
-struct Items(HashMap<u64, Arc<Item>, Digests>);
+struct Items {
+    items: Kind<Item>,
+    tools: Kind<ToolList>,
+    bytes: usize,
+}
 
 impl Known for Items {
     const WORDS: bool = true;
 
     fn item(&self, digest: u64) -> Option<Arc<Item>> {
-        self.0.get(&digest).cloned()
+        self.items.0.get(&digest).cloned()
+    }
+
+    fn tools(&self, digest: u64) -> Option<Arc<ToolList>> {
+        self.tools.0.get(&digest).cloned()
     }
 }
 
 impl Items {
-    /// Note one more prompt that has an item; the bytes that this takes.
-    fn keep(&mut self, item: &Arc<Item>) -> usize {
-        if !item.used() {
-            return 0;
+    /// Note a prompt in the place of an earlier one; an empty shape is no prompt.
+    fn exchange(&mut self, old: &Shape, new: &Shape) {
+        if old.tools.as_ref().map(Arc::as_ptr) != new.tools.as_ref().map(Arc::as_ptr) {
+            new.tools.iter().for_each(|list| self.keep_tools(list));
+            old.tools.iter().for_each(|list| self.drop_tools(list));
         }
-        self.0.entry(item.digest).or_insert_with(|| item.clone());
-        item.bytes()
+        let same = old.items.iter().zip(&new.items).take_while(|(one, other)| Arc::ptr_eq(one, other)).count();
+        new.items[same..].iter().for_each(|item| self.keep(item));
+        old.items[same..].iter().for_each(|item| self.drop(item));
     }
 
-    /// Note one prompt less; the bytes that this frees. Two prompts that came at once have an equal item each.
-    fn drop(&mut self, item: &Arc<Item>) -> usize {
-        if !item.unused() {
-            return 0;
+    fn keep(&mut self, item: &Arc<Item>) {
+        self.bytes += self.items.keep(item).unwrap_or(0);
+    }
+
+    fn drop(&mut self, item: &Arc<Item>) {
+        self.bytes -= self.items.drop(item).unwrap_or(0);
+    }
+
+    fn keep_tools(&mut self, list: &Arc<ToolList>) {
+        if let Some(bytes) = self.tools.keep(list) {
+            self.bytes += bytes;
+            list.items.iter().for_each(|item| self.keep(item));
         }
-        if self.0.get(&item.digest).is_some_and(|held| Arc::ptr_eq(held, item)) {
-            self.0.remove(&item.digest);
+    }
+
+    fn drop_tools(&mut self, list: &Arc<ToolList>) {
+        if let Some(bytes) = self.tools.drop(list) {
+            self.bytes -= bytes;
+            list.items.iter().for_each(|item| self.drop(item));
         }
-        item.bytes()
     }
 }
 
@@ -71,11 +162,12 @@ impl Items {
 pub struct PromptMemory {
     secret: u64,
     most_bytes: usize,
+    /// Of prompts, without their items.
     bytes: usize,
     next: u32,
-    prompts: HashMap<u64, Prompt, Digests>,
-    order: VecDeque<u64>,
-    lines: HashMap<u64, VecDeque<u64>, Digests>,
+    prompts: Prompts,
+    order: Order,
+    lines: HashMap<u64, Order, Digests>,
     places: Places,
     items: Items,
 }
@@ -89,7 +181,7 @@ impl PromptMemory {
             bytes: 0,
             next: 0,
             prompts: HashMap::default(),
-            order: VecDeque::new(),
+            order: Order::default(),
             lines: HashMap::default(),
             places: Places::new(most_bytes / OF_PLACES),
             items: Items::default(),
@@ -99,10 +191,14 @@ impl PromptMemory {
     /// Bytes of all that is kept, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes + self.places.bytes()
+        self.held() + self.places.bytes()
     }
 
-    /// Prompts that are kept.
+    fn held(&self) -> usize {
+        self.bytes + self.items.bytes
+    }
+
+    /// Prompts that are kept; one that another goes on from is part of that.
     #[must_use]
     pub fn len(&self) -> usize {
         self.prompts.len()
@@ -122,13 +218,13 @@ impl PromptMemory {
     /// The nearest earlier prompt of a line; None where none has anything in common with it.
     #[must_use]
     pub fn nearest(&self, line: u64, shape: &Shape, keys: &[u64]) -> Option<Relation> {
-        self.nearest_at(&Anchors::of(shape, keys, line, self.secret), line, shape, keys)
+        let runs = Runs::of(shape, line);
+        self.nearest_at(&runs, self.base(&runs, line, shape, keys), line, shape, keys)
     }
 
     /// Keep a prompt, and drop the oldest beyond the bounds.
     pub fn keep(&mut self, line: u64, shape: Arc<Shape>, keys: Box<[u64]>, tokens: u32) {
-        let anchors = Anchors::of(&shape, &keys, line, self.secret);
-        self.keep_at(&anchors, Prompt { line, shape, keys, tokens });
+        self.ended(line, shape, keys, tokens, false);
     }
 
     /// The nearest earlier prompt of a line, where it is `asked` for; then this one is kept.
@@ -140,19 +236,31 @@ impl PromptMemory {
         tokens: u32,
         asked: bool,
     ) -> Option<Relation> {
-        let anchors = Anchors::of(&shape, &keys, line, self.secret);
-        let found = if asked { self.nearest_at(&anchors, line, &shape, &keys) } else { None };
-        self.keep_at(&anchors, Prompt { line, shape, keys, tokens });
+        let runs = Runs::of(&shape, line);
+        let base = self.base(&runs, line, &shape, &keys);
+        let found = if asked { self.nearest_at(&runs, base, line, &shape, &keys) } else { None };
+        self.keep_at(&runs, base, Prompt::new(&runs, line, shape, keys, tokens));
         found
     }
 
-    fn nearest_at(&self, anchors: &Anchors, line: u64, shape: &Shape, keys: &[u64]) -> Option<Relation> {
-        let begun = || anchors.runs().iter().find_map(|run| self.at(*run, line));
-        if let Some(prompt) = begun().filter(|prompt| whole(prompt, shape, keys)) {
-            return Some(compared(prompt, shape, keys));
+    /// The latest prompt that begins with as many of its parts as any does, where all of that one are its beginning.
+    fn base(&self, runs: &Runs, line: u64, shape: &Shape, keys: &[u64]) -> Option<Base> {
+        let found = runs.anchors().iter().enumerate().find_map(|(at, run)| Some((at, *run, self.at(*run, line)?)));
+        let (at, run, (number, prompt)) = found?;
+        prompt.begins(run, shape.parts.len() - at, keys).then_some(Base { number, begun: prompt.begun })
+    }
+
+    fn nearest_at(&self, runs: &Runs, base: Option<Base>, line: u64, shape: &Shape, keys: &[u64]) -> Option<Relation> {
+        if let Some((base, prompt)) = base.and_then(|base| Some((base, self.prompts.get(&base.number)?))) {
+            let found = prompt.earlier.gone_on(shape, base.begun.parts, base.begun.keys);
+            // Where it has little else, none is nearer.
+            if enough(found.bytes_before, found.bytes_before + found.bytes_after) {
+                return Some(found);
+            }
         }
         let mut earlier: Vec<&Prompt> = Vec::with_capacity(MOST_COMPARED);
-        for prompt in anchors.all.iter().filter_map(|anchor| self.at(*anchor, line)) {
+        let anchors = anchors(shape, runs, keys, self.secret, Begun::default());
+        for (_, prompt) in anchors.iter().filter_map(|anchor| self.at(*anchor, line)) {
             if !earlier.iter().any(|other| std::ptr::eq(*other, prompt)) {
                 earlier.push(prompt);
                 if earlier.len() == MOST_COMPARED {
@@ -163,59 +271,66 @@ impl PromptMemory {
         nearest_of(&earlier, shape, keys)
     }
 
-    /// The latest prompt of a line that had an anchor.
-    fn at(&self, anchor: u64, line: u64) -> Option<&Prompt> {
-        self.prompts.get(&u64::from(self.places.get(anchor)?)).filter(|prompt| prompt.line == line)
+    /// The latest prompt of a line that had an anchor, and its number.
+    fn at(&self, anchor: u64, line: u64) -> Option<(u64, &Prompt)> {
+        let number = u64::from(self.places.get(anchor)?);
+        Some((number, self.prompts.get(&number).filter(|prompt| prompt.line == line)?))
     }
 
-    fn keep_at(&mut self, anchors: &Anchors, prompt: Prompt) {
+    fn keep_at(&mut self, runs: &Runs, base: Option<Base>, mut prompt: Prompt) {
         if prompt.bytes() > self.most_bytes / 4 {
             return;
         }
         self.next = self.next.checked_add(1).unwrap_or(1);
-        let (number, line) = (u64::from(self.next), prompt.line);
-        self.drop(number);
-        self.bytes += prompt.bytes();
-        self.bytes += prompt.shape.items.iter().map(|item| self.items.keep(item)).sum::<usize>();
-        for anchor in &anchors.all {
-            self.places.put(*anchor, self.next);
+        let stamp = self.next;
+        let number = base.map_or(stamp, |base| u32::try_from(base.number).unwrap_or(stamp));
+        if base.is_none() {
+            self.drop(u64::from(number));
         }
-        self.prompts.insert(number, prompt);
-        self.order.push_back(number);
-        let of_line = self.lines.entry(line).or_default();
-        of_line.push_back(number);
-        if of_line.len() > MOST_OF_LINE
-            && let Some(oldest) = of_line.front().copied()
-        {
-            self.drop(oldest);
+        let begun = base.map(|base| base.begun).unwrap_or_default();
+        for anchor in anchors(&prompt.shape, runs, &prompt.keys, self.secret, begun) {
+            self.places.put(anchor, number, stamp);
         }
+        prompt.stamp = stamp;
+        self.put((u64::from(number), stamp), prompt);
         self.bound();
     }
 
-    fn bound(&mut self) {
-        while self.bytes > self.most_bytes {
-            let Some(oldest) = self.order.pop_front() else { break };
+    /// Keep a prompt under a number, in the place of the one that has it.
+    fn put(&mut self, kept: Kept, prompt: Prompt) {
+        let (line, shape) = (prompt.line, prompt.shape.clone());
+        self.bytes += prompt.bytes();
+        let old = self.prompts.insert(kept.0, prompt);
+        self.bytes -= old.as_ref().map_or(0, Prompt::bytes);
+        self.items.exchange(old.as_ref().map_or(&Shape::default(), |old| &old.shape), &shape);
+        self.order.keep(kept, old.is_none(), current(&self.prompts));
+        self.lines.entry(line).or_default().keep(kept, old.is_none(), current(&self.prompts));
+        let of_line = self.lines.entry(line).or_default();
+        if of_line.len() > MOST_OF_LINE
+            && let Some(oldest) = of_line.oldest(current(&self.prompts))
+        {
             self.drop(oldest);
         }
-        if self.order.len() > 2 * self.prompts.len() + MOST_OF_LINE {
-            self.order.retain(|number| self.prompts.contains_key(number));
+    }
+
+    fn bound(&mut self) {
+        while self.held() > self.most_bytes {
+            let Some(oldest) = self.order.oldest(current(&self.prompts)) else { break };
+            self.drop(oldest);
         }
     }
 
     fn drop(&mut self, number: u64) {
         let Some(prompt) = self.prompts.remove(&number) else { return };
         self.bytes -= prompt.bytes();
+        self.order.drop();
         if let Some(of_line) = self.lines.get_mut(&prompt.line) {
-            if of_line.front() == Some(&number) {
-                of_line.pop_front();
-            } else {
-                of_line.retain(|other| *other != number);
-            }
-            if of_line.is_empty() {
+            of_line.drop();
+            if of_line.len() == 0 {
                 self.lines.remove(&prompt.line);
             }
         }
-        self.bytes -= prompt.shape.items.iter().map(|item| self.items.drop(item)).sum::<usize>();
+        self.items.exchange(&prompt.shape, &Shape::default());
     }
 }
 
@@ -237,19 +352,13 @@ fn nearest_of(earlier: &[&Prompt], shape: &Shape, keys: &[u64]) -> Option<Relati
     Some(*found.iter().filter(almost).max_by_key(|one| one.nearness()).unwrap_or(nearest))
 }
 
-/// Whether a prompt goes on from an earlier one with all its blocks, and has little else: none is nearer.
-fn whole(prompt: &Prompt, shape: &Shape, keys: &[u64]) -> bool {
-    let begins = begun(&prompt.shape, shape).is_some_and(|bytes| enough(bytes, shape.text_bytes()));
-    begins && shared_blocks(&prompt.keys, keys, 0) == prompt.keys.len()
-}
-
 /// Whether a prompt that goes on from one with so many bytes is told rather than one that has `most`.
 fn enough(bytes: u64, most: u64) -> bool {
     4 * bytes >= 3 * most
 }
 
 fn compared(prompt: &Prompt, shape: &Shape, keys: &[u64]) -> Relation {
-    relation(&prompt.shape, shape, shared_blocks(&prompt.keys, keys, 0), prompt.tokens)
+    relation(&prompt.shape, &prompt.earlier, shape, shared_blocks(&prompt.keys, keys, 0))
 }
 
 #[cfg(test)]
@@ -307,13 +416,65 @@ mod tests {
             let next = shape(&memory, &chat("Always the same words.", &format!("question {number} of {}", number * 7)));
             memory.keep(number % 3, next, [number + 1, number + 2].into(), 50);
             assert!(memory.bytes() <= most);
-            assert!(memory.order.len() <= 2 * memory.len() + MOST_OF_LINE);
+            assert!(memory.order.entries() <= 2 * memory.len() + MOST_OF_LINE && memory.order.len() == memory.len());
         }
         assert!(memory.len() > 100);
         memory.most_bytes = 0;
         memory.bound();
-        assert_eq!((memory.bytes, memory.len()), (0, 0));
-        assert!(memory.items.0.is_empty() && memory.lines.is_empty());
+        assert_eq!((memory.held(), memory.len()), (0, 0));
+        assert!(memory.items.items.0.is_empty() && memory.items.tools.0.is_empty() && memory.lines.is_empty());
+    }
+
+    #[test]
+    fn a_prompt_takes_the_place_of_the_one_it_goes_on_from() {
+        let mut memory = PromptMemory::new(3, 1 << 20);
+        let said = |count: usize| {
+            let said = |at: usize| format!(r#", {{"role": "user", "content": "And what of number {at}?"}}"#);
+            chat("It is 2026-11-27.", "Hello.")
+                .replace("]}", &format!("{}]}}", (0..count).map(said).collect::<String>()))
+        };
+        for turn in 0..60 {
+            let (next, keys) = (shape(&memory, &said(turn)), (0..=turn as u64).collect());
+            let found = memory.ended(1, next, keys, 60, true);
+            assert_eq!(found.map(|found| (found.goes_on(), found.blocks)), (turn > 0).then_some((true, turn)));
+            assert_eq!((memory.len(), memory.items.items.0.len()), (1, turn + 2));
+        }
+        let dated = shape(&memory, &said(59).replace("11-27", "11-28"));
+        assert_eq!(memory.nearest(1, &dated, &[0, 100]).unwrap().difference, Difference::Time);
+        let branch = shape(&memory, &said(3).replace("]}", r#", {"role": "user", "content": "Bye."}]}"#));
+        let found = memory.ended(1, branch, [0, 1, 2, 3, 200].into(), 60, true).unwrap();
+        assert_eq!((found.difference, found.blocks, memory.len()), (Difference::Branch, 4, 2));
+    }
+
+    #[test]
+    fn a_prompt_whose_blocks_are_others_takes_no_place() {
+        let mut memory = PromptMemory::new(3, 1 << 20);
+        for (keys, kept) in [([1, 2], 1), ([1, 3], 2), ([1, 3], 2), ([4, 2], 3)] {
+            let next = shape(&memory, &chat("Always the same.", "And this, too."));
+            memory.keep(1, next, keys.into(), 40);
+            assert_eq!(memory.len(), kept);
+        }
+    }
+
+    #[test]
+    fn tools_are_told_apart_once_and_given_back() {
+        let mut memory = PromptMemory::new(3, 1 << 20);
+        let body = |names: &[&str], said: &str| {
+            let tool = |name: &&str| format!(r#"{{"type": "function", "function": {{"name": "{name}"}}}}"#);
+            let tools: Vec<_> = names.iter().map(tool).collect();
+            chat("Help.", said).replacen('{', &format!(r#"{{"tools": [{}], "#, tools.join(", ")), 1)
+        };
+        let first = shape(&memory, &body(&["one", "two"], "Hi"));
+        memory.keep(1, first.clone(), [1].into(), 40);
+        let same = shape(&memory, &body(&["one", "two"], "Bye"));
+        assert!(Arc::ptr_eq(first.tools.as_ref().unwrap(), same.tools.as_ref().unwrap()));
+        let turned = shape(&memory, &body(&["two", "one"], "Bye"));
+        assert_eq!(memory.nearest(1, &turned, &[2]).unwrap().difference, Difference::ToolOrder);
+        memory.keep(1, turned, [2].into(), 40);
+        assert_eq!((memory.items.tools.0.len(), memory.items.items.0.len()), (2, 5));
+        memory.most_bytes = 0;
+        memory.bound();
+        assert_eq!((memory.held(), memory.items.items.0.len()), (0, 0));
     }
 
     #[test]
@@ -323,7 +484,7 @@ mod tests {
         memory.keep(1, kept, [7].into(), 9);
         for number in 0..2 * MOST_OF_LINE as u64 {
             let next = shape(&memory, &chat("Same.", "again"));
-            memory.keep(2, next, [number].into(), 9);
+            memory.keep(2, next, [number + 1].into(), 9);
         }
         assert_eq!(memory.len(), MOST_OF_LINE + 1);
     }

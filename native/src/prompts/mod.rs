@@ -2,6 +2,7 @@
 
 mod anchors;
 pub mod memory;
+mod order;
 mod parts;
 mod places;
 pub mod relation;

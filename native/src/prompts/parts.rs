@@ -1,7 +1,7 @@
 //! A request's members as the parts of its prompt: tools, system texts, messages.
 
 use super::keyed_digest;
-use super::shape::{Details, Item, Part, PartKind, Role, Shape};
+use super::shape::{Described, Details, Item, Part, PartKind, Role, Shape, ToolList};
 use super::words::words;
 use crate::ask::Members;
 use crate::ask::values::{Object, listed, unquoted};
@@ -29,6 +29,9 @@ pub trait Known {
 
     fn item(&self, digest: u64) -> Option<Arc<Item>>;
 
+    /// The same of a list of tools.
+    fn tools(&self, digest: u64) -> Option<Arc<ToolList>>;
+
     /// See a part's text, while it is there.
     fn read(&self, _part: &Part, _text: &[u8]) {}
 }
@@ -44,13 +47,29 @@ enum Form {
     Message,
     /// A text that is the whole prompt, or a list of such.
     Prompt,
+    /// All tools.
+    Tools,
 }
 
 /// What is read of an item.
 #[derive(Default)]
 struct Read {
-    parts: Vec<Part>,
-    texts: Vec<Details>,
+    first: Option<Described>,
+    others: Vec<Described>,
+}
+
+impl Read {
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    fn push(&mut self, one: Described) {
+        if self.first.is_none() {
+            self.first = Some(one);
+        } else {
+            self.others.push(one);
+        }
+    }
 }
 
 /// Reads shapes under one secret.
@@ -66,8 +85,8 @@ impl<K: Known> Reader<'_, K> {
         let salts = fields.given("cache_salt").map_or(0, |own| keyed_digest(own, self.secret));
         let salt = keyed_digest(salt, self.secret) ^ salts;
         let mut shape = Shape { parameters: self.parameters(fields), salt, ..Shape::default() };
-        for (index, tool) in fields.given("tools").into_iter().flat_map(|tools| listed(tools)).enumerate() {
-            self.add(&mut shape, tool, Form::Tool, number(index));
+        if let Some(tools) = fields.given("tools") {
+            self.tools(&mut shape, tools);
         }
         for name in ["system", "instructions"] {
             if let Some(system) = fields.given(name) {
@@ -84,16 +103,36 @@ impl<K: Known> Reader<'_, K> {
 
     /// Add the parts of an item, which is read only where it is not known; None where it is no such item.
     fn add(&self, shape: &mut Shape, json: &[u8], form: Form, index: u32) -> Option<bool> {
-        let digest = keyed_digest(json, self.secret ^ (form as u64).wrapping_mul(GOLDEN));
+        let digest = self.digest(json, form);
         let item = match self.known.item(digest) {
             Some(item) => item,
             None => Arc::new(self.unknown(digest, json, form, index)?),
         };
         let number = number(shape.items.len());
-        shape.parts.extend(item.parts().map(|part| Part { index, item: number, ..part.clone() }));
+        shape.parts.extend(item.parts().map(|part| Part { index, item: number, ..*part }));
         let leading = item.leading;
         shape.items.push(item);
         Some(leading)
+    }
+
+    fn digest(&self, json: &[u8], form: Form) -> u64 {
+        keyed_digest(json, self.secret ^ (form as u64).wrapping_mul(GOLDEN))
+    }
+
+    /// Add all tools, which are told apart only where their list is not known.
+    fn tools(&self, shape: &mut Shape, json: &[u8]) {
+        let digest = self.digest(json, Form::Tools);
+        let list = self.known.tools(digest).unwrap_or_else(|| Arc::new(self.unknown_tools(digest, json)));
+        shape.parts.extend_from_slice(&list.parts);
+        shape.tools = (!list.parts.is_empty()).then_some(list);
+    }
+
+    fn unknown_tools(&self, digest: u64, json: &[u8]) -> ToolList {
+        let mut of = Shape::default();
+        for (index, tool) in listed(json).enumerate() {
+            self.add(&mut of, tool, Form::Tool, number(index));
+        }
+        ToolList::new(digest, of.parts, of.items)
     }
 
     fn unknown(&self, digest: u64, json: &[u8], form: Form, index: u32) -> Option<Item> {
@@ -101,14 +140,14 @@ impl<K: Known> Reader<'_, K> {
         let parts = &mut read;
         let mut leading = false;
         match form {
-            Form::Tool => self.tool(parts, json, index),
+            Form::Tool | Form::Tools => self.tool(parts, json, index),
             Form::System => self.content(parts, json, (PartKind::System, Role::System), index, 0),
             Form::Prompt => self.content(parts, json, (PartKind::Text, Role::User), index, 0),
             Form::Leading | Form::Message => {
                 leading = self.message(parts, json, &Object::of(json)?, index, form == Form::Leading);
             }
         }
-        Some(Item::new(digest, read.parts, read.texts, leading))
+        Some(Item::new(digest, read.first, read.others, leading))
     }
 
     fn parameters(&self, fields: &Members) -> u64 {
@@ -123,7 +162,7 @@ impl<K: Known> Reader<'_, K> {
         let name = [function.as_ref(), object.as_ref()].into_iter().flatten().find_map(|tool| tool.given("name"));
         let name = name.map_or(0, |name| keyed_digest(name, self.secret));
         self.part(parts, tool, (PartKind::Tool, Role::System), index);
-        parts.parts.iter_mut().for_each(|part| part.name = name);
+        parts.first.iter_mut().for_each(|(part, _)| part.name = name);
     }
 
     /// Messages or input items; a text is one of the user's.
@@ -184,7 +223,7 @@ impl<K: Known> Reader<'_, K> {
                 Some(part) => self.typed(parts, item, &part, of, index, depth),
                 None => self.part(parts, item, of, index),
             }
-            if parts.parts.len() > MOST_PARTS {
+            if parts.len() > MOST_PARTS {
                 return;
             }
         }
@@ -216,11 +255,10 @@ impl<K: Known> Reader<'_, K> {
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
         });
         let digest = keyed_digest(&text, self.secret);
-        let (bytes, at) = (number(text.len()), number(parts.texts.len()));
+        let (bytes, at) = (number(text.len()), number(parts.len()));
         let part = Part { digest, name: 0, kind, role, index, bytes, item: 0, text: at };
         self.known.read(&part, &text);
-        parts.texts.push(self.details(&text, kind));
-        parts.parts.push(part);
+        parts.push((part, self.details(&text, kind)));
     }
 
     fn details(&self, text: &[u8], kind: PartKind) -> Details {

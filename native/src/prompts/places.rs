@@ -42,12 +42,12 @@ impl Places {
         found.map(|held| number(*held))
     }
 
-    /// Note that a prompt has an anchor; numbers count up from 1, and around.
-    pub fn put(&mut self, anchor: u64, prompt: u32) {
+    /// Note that a prompt has an anchor; numbers count up from 1 to `now`, and around.
+    pub fn put(&mut self, anchor: u64, prompt: u32, now: u32) {
         if 2 * self.taken > BUCKET * self.buckets.len() && self.buckets.len() < self.most {
-            self.grow(prompt);
+            self.grow(now);
         }
-        self.place(tag(anchor), prompt, prompt);
+        self.place(tag(anchor), prompt, now);
     }
 
     fn place(&mut self, tag: u32, prompt: u32, now: u32) {
@@ -102,9 +102,9 @@ mod tests {
         let mut places = Places::new(1 << 22);
         for prompt in 1..=2_000u32 {
             for anchor in 0..10 {
-                places.put(splitmix64(u64::from(prompt) * 10 + anchor), prompt);
+                places.put(splitmix64(u64::from(prompt) * 10 + anchor), prompt, prompt);
             }
-            places.put(7, prompt);
+            places.put(7, prompt, prompt);
         }
         assert!(places.buckets.len() > FIRST_BUCKETS);
         assert_eq!(places.get(7), Some(2_000));
@@ -118,7 +118,7 @@ mod tests {
         let mut places = Places::new(1 << 16);
         let most = places.bytes();
         for prompt in 1..=100_000u32 {
-            places.put(splitmix64(u64::from(prompt)), prompt);
+            places.put(splitmix64(u64::from(prompt)), prompt, prompt);
         }
         assert!(places.bytes() <= 1 << 16 && places.bytes() >= most);
         let latest = (99_001..=100_000u32).filter(|prompt| places.get(splitmix64(u64::from(*prompt))) == Some(*prompt));
@@ -130,10 +130,10 @@ mod tests {
     fn numbers_count_around() {
         let mut places = Places::new(0);
         for (anchor, prompt) in [(1, u32::MAX - 1), (2, u32::MAX), (3, 1), (4, 2)] {
-            places.put(anchor, prompt);
+            places.put(anchor, prompt, prompt);
         }
         for at in 0..200 {
-            places.put(splitmix64(at), 3);
+            places.put(splitmix64(at), 3, 3);
         }
         assert!(places.get(1).is_none() && places.bytes() == size_of::<Bucket>());
     }

@@ -68,26 +68,51 @@ impl Relation {
     }
 }
 
-/// Compare a prompt with an earlier one of `tokens` tokens, with which it shares so many whole blocks.
+/// What is told of an earlier prompt besides its parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Earlier {
+    pub tokens: u32,
+    /// Of its text.
+    pub bytes: u64,
+    /// It has reasoning in a message.
+    pub reasoned: bool,
+}
+
+impl Earlier {
+    #[must_use]
+    pub fn of(shape: &Shape, tokens: u32) -> Self {
+        let reasoned = shape.parts.iter().any(|part| part.kind == PartKind::Reasoning);
+        Self { tokens, bytes: shape.text_bytes(), reasoned }
+    }
+
+    /// The relation of a prompt that goes on from it: so many parts and whole blocks come first in both.
+    #[must_use]
+    pub fn gone_on(&self, new: &Shape, parts: usize, blocks: usize) -> Relation {
+        let at = new.parts.get(parts).or(new.parts.last());
+        Relation {
+            blocks,
+            tokens: self.tokens,
+            bytes: self.bytes,
+            salt: false,
+            parameters: false,
+            difference: Difference::None,
+            kind: at.map(|part| part.kind),
+            role: at.map_or(Role::Other, |part| part.role),
+            index: at.map_or(0, |part| part.index),
+            bytes_before: text(&new.parts[..parts]),
+            bytes_after: text(&new.parts[parts..]),
+            bytes_same: 0,
+            reasoned: self.reasoned,
+        }
+    }
+}
+
+/// Compare a prompt with an earlier one, with which it shares so many whole blocks.
 #[must_use]
-pub fn relation(old: &Shape, new: &Shape, blocks: usize, tokens: u32) -> Relation {
+pub fn relation(old: &Shape, earlier: &Earlier, new: &Shape, blocks: usize) -> Relation {
     let first = old.parts.iter().zip(&new.parts).take_while(|(one, other)| one.is(other)).count();
-    let at = new.parts.get(first).or(new.parts.last());
-    let mut found = Relation {
-        blocks,
-        tokens,
-        bytes: old.text_bytes(),
-        salt: old.salt != new.salt,
-        parameters: old.parameters != new.parameters,
-        difference: Difference::None,
-        kind: at.map(|part| part.kind),
-        role: at.map_or(Role::Other, |part| part.role),
-        index: at.map_or(0, |part| part.index),
-        bytes_before: text(&new.parts[..first]),
-        bytes_after: text(&new.parts[first..]),
-        bytes_same: 0,
-        reasoned: old.parts.iter().any(|part| part.kind == PartKind::Reasoning),
-    };
+    let mut found = earlier.gone_on(new, first, blocks);
+    (found.salt, found.parameters) = (old.salt != new.salt, old.parameters != new.parameters);
     if first < old.parts.len() && first < new.parts.len() {
         (found.difference, found.bytes_same) = parts(old, new, first);
     }
@@ -218,8 +243,12 @@ mod tests {
         PromptMemory::new(5, 1).shape(&members, b"").unwrap()
     }
 
+    fn related(old: &Shape, new: &Shape) -> Relation {
+        relation(old, &Earlier::of(old, 9), new, 0)
+    }
+
     fn differ(old: &str, new: &str) -> Difference {
-        relation(&shape(old), &shape(new), 0, 9).difference
+        related(&shape(old), &shape(new)).difference
     }
 
     fn chat(messages: &str) -> String {
@@ -269,7 +298,7 @@ mod tests {
     #[test]
     fn what_both_have_behind_the_difference_is_measured() {
         let (old, new) = (shape(&chat(&[RULES, ASKED, SAID].join(","))), shape(&chat(&[ASKED, SAID, MORE].join(","))));
-        let found = relation(&old, &new, 0, 9);
+        let found = related(&old, &new);
         assert_eq!((found.bytes_before, found.bytes_after), (0, new.text_bytes()));
         assert_eq!(found.bytes_same, u64::from(new.parts[0].bytes + new.parts[1].bytes));
     }

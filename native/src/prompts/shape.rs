@@ -71,7 +71,7 @@ const DETAIL_BYTES: usize = 64;
 const ITEM_BYTES: usize = 200;
 
 /// One part of a prompt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub digest: u64,
     /// A digest of a tool's name; 0 for other parts.
@@ -82,7 +82,7 @@ pub struct Part {
     pub index: u32,
     /// Of its text.
     pub bytes: u32,
-    /// Among the items of its shape, and among the texts of that item.
+    /// Among the items of its shape, of a tool among those of the list; and among the parts of that item.
     pub item: u32,
     pub text: u32,
 }
@@ -93,51 +93,130 @@ impl Part {
     pub fn is(&self, other: &Self) -> bool {
         (self.digest, self.kind, self.role) == (other.digest, other.kind, other.role)
     }
+
+    /// A number that is the same for parts that are the same.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.digest ^ (self.kind as u64) << 56 ^ (self.role as u64) << 48
+    }
+}
+
+/// How many kept prompts have something.
+#[derive(Debug, Default)]
+struct Uses(AtomicU32);
+
+impl Uses {
+    /// Count one more; whether that is the first one.
+    fn more(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Count one less; whether it was the last one.
+    fn less(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
+/// What is read once for all prompts that have it, and goes with the last of them.
+pub trait Shared {
+    /// Of its JSON, and of what it was read as.
+    fn digest(&self) -> u64;
+
+    /// Count a kept prompt that has it; whether that is the first one.
+    fn used(&self) -> bool;
+
+    /// Count a kept prompt less; whether it was the last one.
+    fn unused(&self) -> bool;
+
+    /// Memory of its own.
+    fn bytes(&self) -> usize;
 }
 
 /// One tool, system text or message, as its JSON is read: once for all prompts that have it.
 #[derive(Debug)]
 pub struct Item {
-    /// Of its JSON, and of what it was read as.
-    pub digest: u64,
+    digest: u64,
     /// Of a message: the next one may be a system text at the beginning, too.
     pub leading: bool,
-    uses: AtomicU32,
+    uses: Uses,
     /// Most have one part, which is read with the item.
-    first: Option<Part>,
-    others: Box<[Part]>,
-    /// By their number in a part.
-    texts: Box<[Details]>,
+    first: Option<Described>,
+    others: Box<[Described]>,
 }
+
+/// A part of an item, and what is known of its text.
+pub type Described = (Part, Details);
 
 impl Item {
     #[must_use]
-    pub fn new(digest: u64, parts: Vec<Part>, texts: Vec<Details>, leading: bool) -> Self {
-        let mut parts = parts.into_iter();
-        let (first, others) = (parts.next(), parts.collect());
-        Self { digest, leading, uses: AtomicU32::new(0), first, others, texts: texts.into() }
+    pub fn new(digest: u64, first: Option<Described>, others: Vec<Described>, leading: bool) -> Self {
+        Self { digest, leading, uses: Uses::default(), first, others: others.into() }
     }
 
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        self.first.iter().chain(&self.others)
+        self.first.iter().chain(&self.others).map(|(part, _)| part)
     }
 
-    /// Count a kept prompt that has it; whether that is the first one.
-    #[must_use]
-    pub fn used(&self) -> bool {
-        self.uses.fetch_add(1, Ordering::Relaxed) == 0
+    /// Of a part, by its number among the item's.
+    fn details(&self, number: usize) -> &Details {
+        match (number, &self.first) {
+            (0, Some((_, details))) => details,
+            _ => &self.others[number - 1].1,
+        }
+    }
+}
+
+impl Shared for Item {
+    fn digest(&self) -> u64 {
+        self.digest
     }
 
-    /// Count a kept prompt less; whether it was the last one.
-    #[must_use]
-    pub fn unused(&self) -> bool {
-        self.uses.fetch_sub(1, Ordering::Relaxed) == 1
+    fn used(&self) -> bool {
+        self.uses.more()
     }
 
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let texts: usize = self.texts.iter().map(Details::bytes).sum();
+    fn unused(&self) -> bool {
+        self.uses.less()
+    }
+
+    fn bytes(&self) -> usize {
+        let texts: usize = self.first.iter().chain(&self.others).map(|(_, details)| details.bytes()).sum();
         ITEM_BYTES + size_of_val(&*self.others) + texts
+    }
+}
+
+/// A request's tools, as their list is written: most prompts have the same as an earlier one.
+#[derive(Debug)]
+pub struct ToolList {
+    digest: u64,
+    uses: Uses,
+    pub parts: Box<[Part]>,
+    /// By their number in a part.
+    pub items: Box<[Arc<Item>]>,
+}
+
+impl ToolList {
+    #[must_use]
+    pub fn new(digest: u64, parts: Vec<Part>, items: Vec<Arc<Item>>) -> Self {
+        Self { digest, uses: Uses::default(), parts: parts.into(), items: items.into() }
+    }
+}
+
+impl Shared for ToolList {
+    fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    fn used(&self) -> bool {
+        self.uses.more()
+    }
+
+    fn unused(&self) -> bool {
+        self.uses.less()
+    }
+
+    fn bytes(&self) -> usize {
+        ITEM_BYTES + size_of_val(&*self.parts) + size_of_val(&*self.items)
     }
 }
 
@@ -149,7 +228,8 @@ pub struct Shape {
     /// A digest of the salt under which its blocks are kept.
     pub salt: u64,
     pub parts: Vec<Part>,
-    /// What its parts were read from.
+    pub tools: Option<Arc<ToolList>>,
+    /// What its other parts were read from.
     pub items: Vec<Arc<Item>>,
 }
 
@@ -163,7 +243,11 @@ impl Shape {
     /// What is known of a part's text.
     #[must_use]
     pub fn details(&self, part: &Part) -> &Details {
-        &self.items[part.item as usize].texts[part.text as usize]
+        let items = match &self.tools {
+            Some(list) if part.kind == PartKind::Tool => &list.items[..],
+            _ => &self.items,
+        };
+        items[part.item as usize].details(part.text as usize)
     }
 
     #[must_use]

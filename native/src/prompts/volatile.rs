@@ -4,7 +4,7 @@
 //! `sure` only where it has a time of day, or stands behind a word such as "today" or "session".
 
 use super::parts::{Known, Reader};
-use super::shape::{Item, Part, PartKind, Role};
+use super::shape::{Item, Part, PartKind, Role, ToolList};
 use super::words::{Class, spelt};
 use crate::ask::Members;
 use std::cell::RefCell;
@@ -63,6 +63,10 @@ impl Known for Seen {
     const WORDS: bool = false;
 
     fn item(&self, _: u64) -> Option<Arc<Item>> {
+        None
+    }
+
+    fn tools(&self, _: u64) -> Option<Arc<ToolList>> {
         None
     }
 

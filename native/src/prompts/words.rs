@@ -65,53 +65,77 @@ impl Word {
     }
 }
 
-/// The words of a text, the first `MOST_WORDS`.
+/// The words of a text, the first `MOST_WORDS`; its bytes are looked at 64 at a time.
 #[must_use]
 pub fn words(text: &[u8], secret: u64) -> Vec<Word> {
-    let mut found = Vec::with_capacity((text.len() / 5 + 1).min(MOST_WORDS));
-    each_run(text, |run, small| {
-        let length = run.len();
-        if small && length <= 8 && (length != 2 || text[run.start + 1] != b'm') {
-            found.push(Word::with(short_digest(padded(text, &run), length, secret), Class::Text));
-        } else {
-            let (word, digits) = read(&text[run]);
-            let kept = (!word.is_empty()).then(|| Word::with(word_digest(word, secret), class(word, digits)));
-            found.extend(kept);
-        }
-        found.len() < MOST_WORDS
-    });
-    found
-}
-
-/// Tell each run of bytes within words, and whether all are small letters, while that is wanted; 64 bytes at a time.
-fn each_run(text: &[u8], mut wanted: impl FnMut(Range<usize>, bool) -> bool) {
+    let mut found = Found { text, secret, words: Vec::with_capacity((text.len() / 5 + 1).min(MOST_WORDS)) };
     let mut open = None;
     for (number, chunk) in text.chunks(64).enumerate() {
-        let (base, (mut within, small)) = (64 * number, masks(chunk));
-        while within != 0 || open.is_some() {
-            let from = if open.is_some() { 0 } else { within.trailing_zeros() };
-            let run = ones(within, from);
-            let (begin, all) = open.take().unwrap_or((base + from as usize, true));
-            let all = all && small & run == run;
-            if run >> 63 == 1 {
-                open = Some((begin, all));
-                break;
-            }
-            within &= !run;
-            if !wanted(begin..base + (from + run.count_ones()) as usize, all) {
-                return;
-            }
+        open = found.chunk(64 * number, masks(chunk), open);
+        if found.words.len() >= MOST_WORDS {
+            break;
         }
     }
-    if let Some((begin, all)) = open {
-        wanted(begin..text.len(), all);
+    if let Some((begin, small)) = open {
+        found.run(begin..text.len(), small);
     }
+    found.words.truncate(MOST_WORDS);
+    found.words
 }
 
-/// The bits that are set from one on, up to the first that is not.
-fn ones(bits: u64, from: u32) -> u64 {
-    let length = (!(bits >> from)).trailing_zeros();
-    if length == 64 { u64::MAX } else { ((1 << length) - 1) << from }
+/// Where a run of bytes within words begins whose end is not seen yet, and whether all of it are small letters.
+type Open = Option<(usize, bool)>;
+
+/// Words as they are found in a text.
+struct Found<'a> {
+    text: &'a [u8],
+    secret: u64,
+    words: Vec<Word>,
+}
+
+impl Found<'_> {
+    /// Read the runs that end among 64 bytes, of which each mask has a bit; the one that does not end is returned.
+    fn chunk(&mut self, base: usize, (mut within, small): (u64, u64), open: Open) -> Open {
+        if let Some((begin, all)) = open {
+            let length = within.trailing_ones();
+            let all = all && small.trailing_ones() >= length;
+            if length == 64 {
+                return Some((begin, all));
+            }
+            self.run(begin..base + length as usize, all);
+            within &= u64::MAX << length;
+        }
+        while within != 0 {
+            let from = within.trailing_zeros();
+            let length = (within >> from).trailing_ones();
+            let (begin, all) = (base + from as usize, (small >> from).trailing_ones() >= length);
+            if from + length == 64 {
+                return Some((begin, all));
+            }
+            within &= u64::MAX << (from + length);
+            self.run(begin..begin + length as usize, all);
+        }
+        None
+    }
+
+    /// Read one run of bytes within words.
+    #[inline]
+    fn run(&mut self, run: Range<usize>, small: bool) {
+        let length = run.len();
+        if small && length <= 8 && (length != 2 || self.text[run.start + 1] != b'm') {
+            let digest = short_digest(padded(self.text, &run), length, self.secret);
+            self.words.push(Word::with(digest, Class::Text));
+        } else {
+            let text = self.text;
+            self.other(&text[run]);
+        }
+    }
+
+    fn other(&mut self, run: &[u8]) {
+        let (word, digits) = read(run);
+        let kept = (!word.is_empty()).then(|| Word::with(word_digest(word, self.secret), class(word, digits)));
+        self.words.extend(kept);
+    }
 }
 
 /// Which of up to 64 bytes are within words, and which are small letters: a bit for each.
