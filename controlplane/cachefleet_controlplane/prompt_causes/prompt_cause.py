@@ -53,7 +53,7 @@ class PromptCause(StrEnum):
     """Fewer than LEAST_TOKENS, or a body whose parts are not known."""
 
 
-NOT_MENDED: Final = frozenset({PromptCause.NEW, PromptCause.REPEATED, PromptCause.NOT_EXAMINED})
+NOT_MENDED: Final = (PromptCause.NEW, PromptCause.REPEATED, PromptCause.NOT_EXAMINED)
 """Causes for which a prompt's author can do nothing."""
 
 
@@ -97,7 +97,9 @@ _CAUSES: Final[Mapping[Difference, PromptCause]] = {
     Difference.EDITED: PromptCause.HISTORY_EDITED,
 }
 """Differences of parts that can be mended; of the others the template may tell."""
-LEADING: Final = frozenset({PartKind.TOOL, PartKind.SYSTEM})
+_BY_NUMBER: Final = tuple([_CAUSES.get(difference) for difference in Difference])
+"""The same by their numbers: a member of an enumeration is slow to hash."""
+LEADING: Final = (PartKind.TOOL, PartKind.SYSTEM)
 """Parts whose order in the prompt is the template's: some write tools first, others the system text."""
 ROLES: Final = ("", "system", "user", "assistant", "tool")
 """Of messages, by native code's numbers."""
@@ -208,7 +210,7 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
         worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, 0, reach)
         if worth:
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
-    cause = _CAUSES.get(relation.difference)
+    cause = _BY_NUMBER[relation.difference]
     if cause is not None:
         worth = same + missing if relation.part in LEADING else same
         if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts

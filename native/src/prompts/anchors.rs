@@ -64,10 +64,10 @@ pub fn anchors(shape: &Shape, runs: &Runs, keys: &[u64], secret: u64, begun: Beg
     all.extend(runs.anchors.iter().take(shape.parts.len() - begun.parts));
     let after = all.len();
     single(shape, begun.parts, secret, &mut all);
-    for anchor in all[..before].iter_mut() {
+    for anchor in &mut all[..before] {
         *anchor = joined(*anchor, runs.line);
     }
-    for anchor in all[after..].iter_mut() {
+    for anchor in &mut all[after..] {
         *anchor = joined(*anchor, runs.line);
     }
     all

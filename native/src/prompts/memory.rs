@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub const MOST_OF_LINE: usize = 1024;
 /// Earlier prompts that one is compared with.
 const MOST_COMPARED: usize = 8;
+/// Runs that are looked up together: a turn has one or two messages more than the one before.
+const LOOKED_UP_FIRST: usize = 4;
 /// Memory of a prompt besides its keys, shape and anchors.
 const PROMPT_BYTES: usize = 320;
 /// Share of all memory for the table of anchors: its inverse.
@@ -39,8 +41,8 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(runs: &Runs, line: u64, shape: Arc<Shape>, keys: Box<[u64]>, tokens: u32) -> Self {
-        let (whole, earlier, last_key) = (runs.whole(), Earlier::of(&shape, tokens), keys.last().copied());
+    fn new(whole: u64, line: u64, shape: Arc<Shape>, keys: Box<[u64]>, tokens: u32) -> Self {
+        let (earlier, last_key) = (Earlier::of(&shape, tokens), keys.last().copied());
         let begun = Begun { parts: shape.parts.len(), keys: keys.len() };
         Self { line, shape, keys, earlier, whole, begun, last_key, stamp: 0 }
     }
@@ -56,7 +58,7 @@ impl Prompt {
     }
 }
 
-type Prompts = HashMap<u64, Prompt, Digests>;
+type Prompts = HashMap<u32, Prompt, Digests>;
 
 /// Whether an entry of an order is its prompt's latest.
 fn current(prompts: &Prompts) -> impl Fn(Kept) -> bool {
@@ -66,8 +68,19 @@ fn current(prompts: &Prompts) -> impl Fn(Kept) -> bool {
 /// An earlier prompt with which a new one begins, by its number.
 #[derive(Clone, Copy)]
 struct Base {
-    number: u64,
+    number: u32,
     begun: Begun,
+}
+
+/// A prompt that is not kept yet.
+struct New<'a> {
+    line: u64,
+    shape: &'a Shape,
+    keys: &'a [u64],
+    runs: Runs,
+    base: Option<Base>,
+    /// Its anchors but for those of its base.
+    fresh: Vec<u64>,
 }
 
 /// What kept prompts have in common, by its digest.
@@ -106,7 +119,7 @@ impl<T: Shared> Kind<T> {
 /// Items of kept prompts and their lists of tools.
 #[derive(Default)]
 struct Items {
-    items: Kind<Item>,
+    single: Kind<Item>,
     tools: Kind<ToolList>,
     bytes: usize,
 }
@@ -115,7 +128,7 @@ impl Known for Items {
     const WORDS: bool = true;
 
     fn item(&self, digest: u64) -> Option<Arc<Item>> {
-        self.items.0.get(&digest).cloned()
+        self.single.0.get(&digest).cloned()
     }
 
     fn tools(&self, digest: u64) -> Option<Arc<ToolList>> {
@@ -136,11 +149,11 @@ impl Items {
     }
 
     fn keep(&mut self, item: &Arc<Item>) {
-        self.bytes += self.items.keep(item).unwrap_or(0);
+        self.bytes += self.single.keep(item).unwrap_or(0);
     }
 
     fn drop(&mut self, item: &Arc<Item>) {
-        self.bytes -= self.items.drop(item).unwrap_or(0);
+        self.bytes -= self.single.drop(item).unwrap_or(0);
     }
 
     fn keep_tools(&mut self, list: &Arc<ToolList>) {
@@ -218,8 +231,8 @@ impl PromptMemory {
     /// The nearest earlier prompt of a line; None where none has anything in common with it.
     #[must_use]
     pub fn nearest(&self, line: u64, shape: &Shape, keys: &[u64]) -> Option<Relation> {
-        let runs = Runs::of(shape, line);
-        self.nearest_at(&runs, self.base(&runs, line, shape, keys), line, shape, keys)
+        let new = self.new_prompt(line, shape, keys);
+        self.nearest_to(&new)
     }
 
     /// Keep a prompt, and drop the oldest beyond the bounds.
@@ -236,31 +249,44 @@ impl PromptMemory {
         tokens: u32,
         asked: bool,
     ) -> Option<Relation> {
-        let runs = Runs::of(&shape, line);
-        let base = self.base(&runs, line, &shape, &keys);
-        let found = if asked { self.nearest_at(&runs, base, line, &shape, &keys) } else { None };
-        self.keep_at(&runs, base, Prompt::new(&runs, line, shape, keys, tokens));
+        let new = self.new_prompt(line, &shape, &keys);
+        let found = if asked { self.nearest_to(&new) } else { None };
+        let (base, fresh, whole) = (new.base, new.fresh, new.runs.whole());
+        self.keep_at(base, &fresh, Prompt::new(whole, line, shape, keys, tokens));
         found
+    }
+
+    /// What a prompt is found by, and the earlier one from which it goes on.
+    fn new_prompt<'a>(&self, line: u64, shape: &'a Shape, keys: &'a [u64]) -> New<'a> {
+        let runs = Runs::of(shape, line);
+        let base = self.base(&runs, line, shape, keys);
+        let fresh = anchors(shape, &runs, keys, self.secret, base.map(|base| base.begun).unwrap_or_default());
+        self.places.fetch(&fresh);
+        New { line, shape, keys, runs, base, fresh }
     }
 
     /// The latest prompt that begins with as many of its parts as any does, where all of that one are its beginning.
     fn base(&self, runs: &Runs, line: u64, shape: &Shape, keys: &[u64]) -> Option<Base> {
+        self.places.fetch(&runs.anchors()[..LOOKED_UP_FIRST.min(runs.anchors().len())]);
         let found = runs.anchors().iter().enumerate().find_map(|(at, run)| Some((at, *run, self.at(*run, line)?)));
         let (at, run, (number, prompt)) = found?;
         prompt.begins(run, shape.parts.len() - at, keys).then_some(Base { number, begun: prompt.begun })
     }
 
-    fn nearest_at(&self, runs: &Runs, base: Option<Base>, line: u64, shape: &Shape, keys: &[u64]) -> Option<Relation> {
-        if let Some((base, prompt)) = base.and_then(|base| Some((base, self.prompts.get(&base.number)?))) {
-            let found = prompt.earlier.gone_on(shape, base.begun.parts, base.begun.keys);
-            // Where it has little else, none is nearer.
-            if enough(found.bytes_before, found.bytes_before + found.bytes_after) {
-                return Some(found);
-            }
+    fn nearest_to(&self, new: &New<'_>) -> Option<Relation> {
+        let Some(base) = new.base else { return self.nearest_by(new, &new.fresh) };
+        let found = self.prompts.get(&base.number)?.earlier.gone_on(new.shape, base.begun.parts, base.begun.keys);
+        // Where it has little else, none is nearer.
+        if enough(found.bytes_before, found.bytes_before + found.bytes_after) {
+            return Some(found);
         }
+        self.nearest_by(new, &anchors(new.shape, &new.runs, new.keys, self.secret, Begun::default()))
+    }
+
+    /// The nearest of those that are found by anchors.
+    fn nearest_by(&self, new: &New<'_>, anchors: &[u64]) -> Option<Relation> {
         let mut earlier: Vec<&Prompt> = Vec::with_capacity(MOST_COMPARED);
-        let anchors = anchors(shape, runs, keys, self.secret, Begun::default());
-        for (_, prompt) in anchors.iter().filter_map(|anchor| self.at(*anchor, line)) {
+        for (_, prompt) in anchors.iter().filter_map(|anchor| self.at(*anchor, new.line)) {
             if !earlier.iter().any(|other| std::ptr::eq(*other, prompt)) {
                 earlier.push(prompt);
                 if earlier.len() == MOST_COMPARED {
@@ -268,31 +294,31 @@ impl PromptMemory {
                 }
             }
         }
-        nearest_of(&earlier, shape, keys)
+        nearest_of(&earlier, new.shape, new.keys)
     }
 
     /// The latest prompt of a line that had an anchor, and its number.
-    fn at(&self, anchor: u64, line: u64) -> Option<(u64, &Prompt)> {
-        let number = u64::from(self.places.get(anchor)?);
+    fn at(&self, anchor: u64, line: u64) -> Option<(u32, &Prompt)> {
+        let number = self.places.get(anchor)?;
         Some((number, self.prompts.get(&number).filter(|prompt| prompt.line == line)?))
     }
 
-    fn keep_at(&mut self, runs: &Runs, base: Option<Base>, mut prompt: Prompt) {
+    /// Keep a prompt, in the place of its base where it has one, under its anchors that are not known.
+    fn keep_at(&mut self, base: Option<Base>, fresh: &[u64], mut prompt: Prompt) {
         if prompt.bytes() > self.most_bytes / 4 {
             return;
         }
         self.next = self.next.checked_add(1).unwrap_or(1);
         let stamp = self.next;
-        let number = base.map_or(stamp, |base| u32::try_from(base.number).unwrap_or(stamp));
+        let number = base.map_or(stamp, |base| base.number);
         if base.is_none() {
-            self.drop(u64::from(number));
+            self.drop(number);
         }
-        let begun = base.map(|base| base.begun).unwrap_or_default();
-        for anchor in anchors(&prompt.shape, runs, &prompt.keys, self.secret, begun) {
-            self.places.put(anchor, number, stamp);
+        for anchor in fresh {
+            self.places.put(*anchor, number, stamp);
         }
         prompt.stamp = stamp;
-        self.put((u64::from(number), stamp), prompt);
+        self.put((number, stamp), prompt);
         self.bound();
     }
 
@@ -320,7 +346,7 @@ impl PromptMemory {
         }
     }
 
-    fn drop(&mut self, number: u64) {
+    fn drop(&mut self, number: u32) {
         let Some(prompt) = self.prompts.remove(&number) else { return };
         self.bytes -= prompt.bytes();
         self.order.drop();
@@ -422,7 +448,7 @@ mod tests {
         memory.most_bytes = 0;
         memory.bound();
         assert_eq!((memory.held(), memory.len()), (0, 0));
-        assert!(memory.items.items.0.is_empty() && memory.items.tools.0.is_empty() && memory.lines.is_empty());
+        assert!(memory.items.single.0.is_empty() && memory.items.tools.0.is_empty() && memory.lines.is_empty());
     }
 
     #[test]
@@ -437,7 +463,7 @@ mod tests {
             let (next, keys) = (shape(&memory, &said(turn)), (0..=turn as u64).collect());
             let found = memory.ended(1, next, keys, 60, true);
             assert_eq!(found.map(|found| (found.goes_on(), found.blocks)), (turn > 0).then_some((true, turn)));
-            assert_eq!((memory.len(), memory.items.items.0.len()), (1, turn + 2));
+            assert_eq!((memory.len(), memory.items.single.0.len()), (1, turn + 2));
         }
         let dated = shape(&memory, &said(59).replace("11-27", "11-28"));
         assert_eq!(memory.nearest(1, &dated, &[0, 100]).unwrap().difference, Difference::Time);
@@ -471,10 +497,10 @@ mod tests {
         let turned = shape(&memory, &body(&["two", "one"], "Bye"));
         assert_eq!(memory.nearest(1, &turned, &[2]).unwrap().difference, Difference::ToolOrder);
         memory.keep(1, turned, [2].into(), 40);
-        assert_eq!((memory.items.tools.0.len(), memory.items.items.0.len()), (2, 5));
+        assert_eq!((memory.items.tools.0.len(), memory.items.single.0.len()), (2, 5));
         memory.most_bytes = 0;
         memory.bound();
-        assert_eq!((memory.held(), memory.items.items.0.len()), (0, 0));
+        assert_eq!((memory.held(), memory.items.single.0.len()), (0, 0));
     }
 
     #[test]

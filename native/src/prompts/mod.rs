@@ -90,6 +90,10 @@ impl std::hash::Hasher for OwnHash {
     fn write_u64(&mut self, key: u64) {
         self.0 = key.wrapping_mul(GOLDEN);
     }
+
+    fn write_u32(&mut self, key: u32) {
+        self.write_u64(u64::from(key));
+    }
 }
 
 /// A digest of two.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const SPARE: usize = 16;
 
 /// One keeping of a prompt: its number, and the stamp of that keeping.
-pub type Kept = (u64, u32);
+pub type Kept = (u32, u32);
 
 /// Prompts by when they were kept last. One that is kept again has one more entry; only that of its latest stamp counts.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Order {
     }
 
     /// The prompt that was kept longest ago; it stays.
-    pub fn oldest(&mut self, current: impl Fn(Kept) -> bool) -> Option<u64> {
+    pub fn oldest(&mut self, current: impl Fn(Kept) -> bool) -> Option<u32> {
         while let Some(entry) = self.entries.front().copied() {
             if current(entry) {
                 return Some(entry.0);
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn the_oldest_is_the_one_not_kept_for_longest() {
         let mut order = Order::default();
-        let latest = |(number, stamp): Kept| stamp == [0, 7, 2, 3][usize::try_from(number).unwrap()];
+        let latest = |(number, stamp): Kept| stamp == [0, 7, 2, 3][number as usize];
         for (kept, new) in [((1, 1), true), ((2, 2), true), ((3, 3), true), ((1, 7), false)] {
             order.keep(kept, new, latest);
         }

@@ -144,7 +144,7 @@ fn parts(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
     }
     if was.kind == PartKind::Reasoning && is.kind != PartKind::Reasoning {
         let spoken = |part: &&Part| part.kind != PartKind::Reasoning;
-        let said: Vec<_> = old.parts[first..].iter().filter(spoken).cloned().collect();
+        let said: Vec<_> = old.parts[first..].iter().filter(spoken).copied().collect();
         return (Difference::Reasoning, aligned(&said, &new.parts[first..]));
     }
     if was.kind == PartKind::System || is.kind == PartKind::System {
@@ -154,7 +154,7 @@ fn parts(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
 }
 
 fn tools(old: &Shape, new: &Shape, first: usize) -> (Difference, u64) {
-    let of = |shape: &Shape| shape.parts.iter().filter(|part| part.kind == PartKind::Tool).cloned().collect::<Vec<_>>();
+    let of = |shape: &Shape| shape.parts.iter().filter(|part| part.kind == PartKind::Tool).copied().collect::<Vec<_>>();
     let (was, is) = (of(old), of(new));
     let held = is.iter().skip(first).filter(|tool| was[first.min(was.len())..].iter().any(|other| other.is(tool)));
     let same: u64 = held.map(|tool| u64::from(tool.bytes)).sum();

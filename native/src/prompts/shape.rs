@@ -101,19 +101,23 @@ impl Part {
     }
 }
 
-/// How many kept prompts have something.
+/// How many kept prompts have something; counted by who holds the memory of prompts alone.
 #[derive(Debug, Default)]
 struct Uses(AtomicU32);
 
 impl Uses {
     /// Count one more; whether that is the first one.
     fn more(&self) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed) == 0
+        let uses = self.0.load(Ordering::Relaxed);
+        self.0.store(uses + 1, Ordering::Relaxed);
+        uses == 0
     }
 
     /// Count one less; whether it was the last one.
     fn less(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::Relaxed) == 1
+        let uses = self.0.load(Ordering::Relaxed);
+        self.0.store(uses - 1, Ordering::Relaxed);
+        uses == 1
     }
 }
 
