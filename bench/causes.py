@@ -88,9 +88,7 @@ def examine(shapes: PromptShapes, one: Asked) -> None:
         not_examined(first_seen)
         return
     shape = shapes.read.shape(one.info.ask, "salt")
-    prompt = Examined(
-        prompt_tokens=one.prompt.tokens, block_size=BLOCK_SIZE, first_seen=first_seen, servable=servable
-    )
+    prompt = Examined(prompt_tokens=one.prompt.tokens, block_size=BLOCK_SIZE, first_seen=first_seen, servable=servable)
     shapes.ended(LINE, shape, one.prompt.keys, prompt)
 
 
