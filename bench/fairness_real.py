@@ -1,7 +1,8 @@
 """A flood on real vLLM: what a tenant with many requests under way does to one that asks now and then.
 
-    python -m bench.fairness_real               # about five minutes on two cores
+    python -m bench.fairness_real               # about six minutes on two cores
     python -m bench.fairness_real --seconds 60  # longer runs, steadier percentiles
+    python -m bench.fairness_real --stream      # answers as streams: a prompt is known to be computed
 
 ``cachefleet up`` starts one worker with a tiny model on the CPU, once for each order of waiting. A quiet tenant asks
 one request after the other, with a pause between; a noisy one has none, two or many under way at a time (*alone*, *2 at
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import tempfile
 import time
@@ -42,7 +44,7 @@ spec:
   engine: {{maxModelLen: 6000, dtype: float32}}
   device: {{resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 502}}
   prefixCache: {{budgetMiB: 2}}
-  admission: {{maxQueueSeconds: 300, maxAheadSeconds: {ahead}}}
+  admission: {{maxQueueSeconds: 300, {admission}}}
 """
 TENANT_HEADER: Final = "x-gateway-inference-fairness-id"
 PROMPT_TOKENS: Final = 1500
@@ -55,8 +57,9 @@ DEMANDS: Final = {"alone": 0, "2 at a time": 2, "24 at a time": 24}
 """Requests that the noisy tenant has under way."""
 FLOOD: Final = "24 at a time"
 MODEST: Final = "2 at a time"
-ORDERS: Final = {"shares": 0.0, "shares, ahead": 0.05}
-"""``admission.maxAheadSeconds`` by the name of the order."""
+SHARED: Final = "shares, 2 beside others"
+ORDERS: Final = {"shares": "", "shares, ahead": "maxAheadSeconds: 0.05", SHARED: "sharedRequests: 2"}
+"""``admission`` of the pool by the name of the order."""
 BAR: Final = Bar("fairness", rf"{FLOOD} beside {MODEST}", "ratio", 1.10)
 
 
@@ -76,9 +79,10 @@ class Run:
 class Clients:
     """Both tenants before one gateway."""
 
-    def __init__(self, gateway: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, gateway: str, session: aiohttp.ClientSession, *, stream: bool = False) -> None:
         self._url = f"{gateway}/v1/completions"
         self._session = session
+        self._stream = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         self._chance = random.Random(1)
 
     async def check(self) -> None:
@@ -115,8 +119,9 @@ class Clients:
 
     async def _answer(self, tenant: str, prompt: list[int]) -> dict[str, Any]:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": OUTPUTS, "ignore_eos": True, "temperature": 0}
-        async with self._session.post(self._url, json=body, headers={TENANT_HEADER: tenant}) as answer:
-            said: dict[str, Any] = await answer.json()
+        headers = {TENANT_HEADER: tenant}
+        async with self._session.post(self._url, json=body | self._stream, headers=headers) as answer:
+            said = _whole(await answer.text()) if self._stream and answer.status == 200 else await answer.json()
         usage = said.get("usage", {})
         if answer.status != 200 or (usage["prompt_tokens"], usage["completion_tokens"]) != (PROMPT_TOKENS, OUTPUTS):
             raise UnsoundError(f"{tenant}: {answer.status} {said}")
@@ -124,6 +129,13 @@ class Clients:
 
     def _prompt(self) -> list[int]:
         return [self._chance.randrange(300, 1500) for _ in range(PROMPT_TOKENS)]
+
+
+def _whole(stream: str) -> dict[str, Any]:
+    """The answer that a stream's events tell."""
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: {")]
+    text = "".join(choice["text"] for event in events for choice in event["choices"])
+    return {**events[-1], "choices": [{"text": text}]}
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:
@@ -135,11 +147,11 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
             raise UnsoundError(f"the flood broke off: {found}") from found
 
 
-async def asked(gateway: str, seconds: float) -> dict[str, Run]:
+async def asked(gateway: str, seconds: float, *, stream: bool) -> dict[str, Run]:
     """A run for each demand. UnsoundError."""
     connector = aiohttp.TCPConnector(force_close=True)  # a worker may close an idle connection as it is used again
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
-        clients = Clients(gateway, session)
+        clients = Clients(gateway, session, stream=stream)
         await clients.check()
         return {demand: await clients.run(noisy, seconds=seconds) for demand, noisy in DEMANDS.items()}
 
@@ -151,32 +163,33 @@ def rows(order: str, runs: dict[str, Run]) -> Iterator[Row]:
         for share in (50, 99):
             title = f"{name}: p{share} of another's answer, {FLOOD} beside {other}"
             found = row(title, percentile(flooded.seconds, share), percentile(runs[other].seconds, share), unit="s")
-            judged = ORDERS[order] > 0 and other == MODEST and share == 99
+            judged = order == SHARED and other == MODEST and share == 99
             yield {**found, "bar": str(BAR), "kept": BAR.holds(found["ratio"])} if judged else found
     title = f"{name}: answers of all a second, {FLOOD} beside {MODEST}"
     yield row(title, flooded.rate, runs[MODEST].rate, unit="answers/s")
     yield row(f"{name}: requests of the quiet tenant, {FLOOD}", len(flooded.seconds), unit="requests")
 
 
-def measured(seconds: float) -> Iterator[Row]:
+def measured(seconds: float, *, stream: bool) -> Iterator[Row]:
     """A fleet for each order, from its start to its end. UnsoundError."""
-    for order, ahead in ORDERS.items():
+    for order, admission in ORDERS.items():
         with tempfile.TemporaryDirectory(prefix="cachefleet-fairness-") as folder:
             pool = Path(folder) / "pool.yaml"
-            pool.write_text(POOL.format(ahead=ahead))
+            pool.write_text(POOL.format(admission=admission))
             with running_up(pool, Path(folder), forked=False) as fleet:
                 until(lambda fleet=fleet: fleet.live(1), READY_SECONDS, "whole")  # type: ignore[misc]
-                found = asyncio.run(asked(fleet.gateway, seconds))
+                found = asyncio.run(asked(fleet.gateway, seconds, stream=stream))
         yield from rows(order, found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each of the six runs, 1 to 3600 (20)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each of the nine runs, 1 to 3600 (20)")
+    parser.add_argument("--stream", action="store_true", help="answers as streams (whole ones)")
     given = parser.parse_args()
     if not 1 <= given.seconds <= 3600:
         parser.error("--seconds must be from 1 to 3600")
-    reported(measured(given.seconds), RESULTS)
+    reported(measured(given.seconds, stream=given.stream), RESULTS)
 
 
 if __name__ == "__main__":

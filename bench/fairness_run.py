@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from bench.fairness_time import Part, RequestTime, StepTimes, Underway
 from bench.replay_run import CONTRACT, replay_pool
-from cachefleet_controlplane.gateway.place.fair_shares import Claim, Ticket
+from cachefleet_controlplane.fleet.fleet import Fleet
+from cachefleet_controlplane.gateway.place.fair_shares import UNDER_SHARE, Claim, Ticket
 from cachefleet_controlplane.gateway.place.queue_order import WaitList
 from cachefleet_controlplane.gateway.place.request_queue import PASSED_OVER
-from cachefleet_controlplane.routing.decision import Prompt, RoutingPolicy
+from cachefleet_controlplane.gateway.place.tenant_activity import UNBOUNDED, Bounds, TenantActivity
+from cachefleet_controlplane.routing.decision import Decision, Prompt, RoutingPolicy
 from cachefleet_controlplane.routing.prompt_blocks import expected_tokens
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.placement import FleetPlacement, Placed, Unplaced
@@ -37,11 +40,30 @@ class TenantRequest:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How requests wait: with shares by tenant or by arrival, and what workers are sent ahead, in seconds."""
+    """How requests wait: with shares by tenant or by arrival, and what workers are sent ahead, in seconds, or of one
+    tenant while others use the fleet; 0 for no bound.
+    """
 
     name: str
     shares: bool
     ahead_seconds: float = 0.0
+    requests: int = 0
+
+
+class BoundedPlacement(FleetPlacement):
+    """The control plane's decisions, for a request of ``tenant``, within ``bounds``."""
+
+    bounds = UNBOUNDED
+    tenant = ""
+
+    def __init__(self, fleet: Fleet, model: str, block_size: int) -> None:
+        super().__init__(fleet, model, block_size, RoutingPolicy.CACHE_AWARE)
+        self.activity = TenantActivity()
+
+    def busy(self, decision: Decision) -> bool:
+        """Whether the worker chosen has been sent as much as it may be."""
+        underway = self.activity.underway(decision.worker, self.tenant)
+        return decision.queue_seconds > self.bounds.seconds or underway >= self.bounds.sequences
 
 
 class FairnessRun(SimulatedRun):
@@ -66,7 +88,7 @@ class FairnessRun(SimulatedRun):
         self._step_times = StepTimes(setup.prefill_tokens_per_second, setup.inter_token_seconds)
         self._underway: dict[str, dict[Generation, Underway]] = defaultdict(dict)
         self._began: dict[str, float] = {}
-        self._ahead = order.ahead_seconds
+        self._order = order
         super().__init__(
             [one.request for one in work],
             replay_pool(setup, ahead_seconds=order.ahead_seconds),
@@ -74,9 +96,8 @@ class FairnessRun(SimulatedRun):
             Scenario(setup=setup, policy="cacheAware"),
         )
         model = f"{LINE[0]}/{LINE[1]}"
-        self._placement: FleetPlacement = FleetPlacement(
-            self._fleet.fleet, model, self._size, RoutingPolicy.CACHE_AWARE, ahead_seconds=self._ahead
-        )
+        self._bounded = BoundedPlacement(self._fleet.fleet, model, self._size)
+        self._placement = self._bounded
 
     @property
     def firsts(self) -> dict[int, float]:
@@ -110,7 +131,7 @@ class FairnessRun(SimulatedRun):
         """Send the first request that has its turn, as the gateway's queue does."""
         for ticket in self._room.leading(LINE, 1 + PASSED_OVER):
             request = self._tickets[ticket]
-            self._placement.ahead_seconds = self._room.ahead(ticket.claim, self._ahead)
+            self._bounded.tenant, self._bounded.bounds = ticket.tenant, self._bounds(ticket.claim)
             placed = self._placed(request)
             if isinstance(placed, Placed):
                 self._begin_request(ticket, request, placed)
@@ -121,11 +142,19 @@ class FairnessRun(SimulatedRun):
                 return False
         return False
 
+    def _bounds(self, claim: Claim) -> Bounds:
+        """As the gateway's queue has them."""
+        order, shared = self._order, self._bounded.activity.shared(LINE, claim.tenant, self._now)
+        bounds = Bounds(order.ahead_seconds or inf, order.requests if shared and order.requests else inf)
+        return bounds.times(UNDER_SHARE) if self._room.under(claim) else bounds
+
     def _begin_request(self, ticket: Ticket, request: SimulatedRequest, placed: Placed) -> None:
         prompt = Prompt(tokens=request.tokens, max_tokens=request.outputs)
         tokens = expected_tokens(prompt, request.tokens - placed.predicted_tokens)
         self._charged[request.number] = ticket.claim, tokens
         self._room.began(ticket.claim, tokens)
+        self._bounded.activity.seen(LINE, ticket.tenant, self._now)
+        self._bounded.activity.add(placed.worker, ticket.tenant, 1)
         self._room.leave(ticket)
         del self._tickets[ticket]
 
@@ -159,4 +188,6 @@ class FairnessRun(SimulatedRun):
             claim, tokens = self._charged.pop(number)
             self.computed[number] = generation.prompt_tokens - generation.cached_tokens + generation.outputs
             self._room.ended(claim, self.computed[number] - tokens)
+            self._bounded.activity.seen(LINE, claim.tenant, self._now)
+            self._bounded.activity.add(sent.placed.worker, claim.tenant, -1)
             self.answers[number] = self._now - (START + sent.request.at)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bench.fairness_real import FLOOD, MODEST, OUTPUTS, PROMPT_TOKENS, Clients, Run, UnsoundError, rows
+from bench.fairness_real import FLOOD, MODEST, OUTPUTS, PROMPT_TOKENS, SHARED, Clients, Run, UnsoundError, rows
 
 
 @asynccontextmanager
@@ -38,9 +38,9 @@ async def test_answers_that_are_not_whole_are_not_timed() -> None:
                 await given.run(0, seconds=0.01)
 
 
-def test_the_bar_is_on_the_slowest_hundredth_where_little_is_sent_ahead() -> None:
+def test_the_bar_is_on_the_slowest_hundredth_where_a_tenant_is_bounded_beside_others() -> None:
     slow, fast = (Run([float(number) * scale for number in range(1, 101)], 200, 20.0) for scale in (1.2, 1.0))
-    found = list(rows("shares, ahead", {"alone": fast, MODEST: fast, FLOOD: slow}))
+    found = list(rows(SHARED, {"alone": fast, MODEST: fast, FLOOD: slow}))
     (judged,) = [one for one in found if "bar" in one]
     assert judged["row"].endswith(f"p99 of another's answer, {FLOOD} beside {MODEST}")
     assert (judged["ratio"], judged["kept"]) == (pytest.approx(1.2), False)

@@ -63,7 +63,7 @@ class Reason(StrEnum):
     OTHERS_FIRST = "others_first"
     """There is room, but waiting requests come before this one."""
     SENT_AHEAD = "sent_ahead"
-    """There is room, but the worker has prompts to compute for as long as its pool lets be sent ahead."""
+    """There is room, but the worker has as much to do as its pool lets be sent ahead, in all or of one tenant."""
     QUEUE_FULL = "queue_full"
     """There is no room, and the queue is full."""
     QUEUE_TIMEOUT = "queue_timeout"

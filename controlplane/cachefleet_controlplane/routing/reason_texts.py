@@ -20,7 +20,7 @@ REASONS: Final[Mapping[str, str]] = {
     Reason.ROUND_ROBIN: "The policy takes the workers in turn, whatever they hold or do.",
     Reason.NO_ROOM: "On every worker it needs more blocks than may be taken now.",
     Reason.OTHERS_FIRST: "There is room, but others wait for it already and come first.",
-    Reason.SENT_AHEAD: "There is room, but its worker has as much to compute before it as may be sent ahead.",
+    Reason.SENT_AHEAD: "There is room, but its worker was sent as much before it as may be, in all or of its tenant.",
     Reason.QUEUE_FULL: "There is no room, and as many requests wait for it as may.",
     Reason.QUEUE_TIMEOUT: "There was no room for as long as a request of its pool may wait.",
     Reason.WAIT_TOO_LONG: "There is no room, and those before it take longer than it may wait.",

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from cachefleet_controlplane.fleet.fleet import Fleet
-from cachefleet_controlplane.routing.decision import Knowledge, Prompt, RoutingPolicy, Verdict
+from cachefleet_controlplane.routing.decision import Decision, Knowledge, Prompt, RoutingPolicy, Verdict
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
 
 
@@ -90,8 +90,12 @@ class FleetPlacement:
         )
         decision = self._fleet.route(self._model, prompt, policy=self._policy)
         if decision.verdict is Verdict.ROUTE:
-            if 0 < self.ahead_seconds < decision.queue_seconds:
+            if self.busy(decision):
                 return Unplaced.BUSY
             in_flight = self._fleet.begin(decision, prompt)
             return Placed(decision.worker, in_flight, decision.forecast_tokens, decision.queue_seconds)
         return Unplaced.WAITS if decision.verdict is Verdict.QUEUE else Unplaced.REFUSED
+
+    def busy(self, decision: Decision) -> bool:
+        """Whether the worker chosen has been sent as much as it may be."""
+        return 0 < self.ahead_seconds < decision.queue_seconds

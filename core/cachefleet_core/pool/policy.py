@@ -178,6 +178,11 @@ class AdmissionSpec(Section):
     """Prompts that a worker has yet to compute, in seconds of its work, beyond which the gateway sends it no more and
     requests wait in the queue, where tenants have their shares; three times as many for a tenant under its share; 0 is
     no bound."""
+    shared_ahead_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """As maxAheadSeconds, and only while several tenants use the fleet; the lower of both holds; 0 is no bound."""
+    shared_requests: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Answers to one tenant that a worker may have under way while other tenants use the fleet, beyond which its
+    requests wait in the queue; three times as many for a tenant under its share; 0 is no bound."""
     cold_start_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
     """Longest time a request is held while no worker is ready, as at zero workers, in seconds; 0 refuses it at once."""
     keep_alive_seconds: Annotated[int, Field(ge=0, le=MAX_KEEP_ALIVE_SECONDS)] = 0

@@ -60,7 +60,7 @@ spec:
   hit: {threshold: 0.0, omitZeroCachedTokens: false, objective: {ratio: 0.6, windowSeconds: 600, minTokens: 1}}
   preemption: {policy: HandBack, rejectBelow: 0.5, maxHandBacks: 2}
   admission: {minFreeBlockPercent: 5, maxQueueSeconds: 10, maxAheadSeconds: 0.0,
-    coldStartSeconds: 0, keepAliveSeconds: 0}
+    sharedAheadSeconds: 0.0, sharedRequests: 0, coldStartSeconds: 0, keepAliveSeconds: 0}
   tenancy:
     isolation: PerTenant
     cacheShare: {default: 1.0, tenants: [{name: acme, share: 0.25}]}

@@ -32,7 +32,7 @@ CREDIT: Final = 8192
 _CREDIT: Final = CREDIT / DEFAULT_WEIGHT
 """In virtual time, which is equal for all."""
 UNDER_SHARE: Final = 3
-"""How many times ``maxAheadSeconds`` a worker may be sent ahead for a tenant that is under its share."""
+"""How many times as much as the bounds say a worker may be sent of a tenant that is under its share."""
 
 
 class Claim(Struct, frozen=True, gc=False):

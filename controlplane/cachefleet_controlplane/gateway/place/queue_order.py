@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
-from cachefleet_controlplane.gateway.place.fair_shares import UNDER_SHARE, Claim, FairShares, Fleet, Ticket
+from cachefleet_controlplane.gateway.place.fair_shares import Claim, FairShares, Fleet, Ticket
 from cachefleet_controlplane.gateway.place.queue_places import Places
 
 
@@ -102,13 +102,11 @@ class WaitList:
         level = self._lines[claim.fleet].levels[claim.priority]
         return (level.start(first.tenant), first.arrived) <= (level.start(claim.tenant), claim.arrived)
 
-    def ahead(self, claim: Claim, seconds: float) -> float:
-        """Return how far ahead a worker may be sent such a request, where it is ``seconds`` in general: further for a
-        tenant under its share, so that it need not wait for one that always asks.
-        """
+    def under(self, claim: Claim) -> bool:
+        """Whether its tenant has asked for less than its share so far, among those of its priority."""
         line = self._lines.get(claim.fleet)
         level = line.levels.get(claim.priority) if line else None
-        return UNDER_SHARE * seconds if level is not None and level.under(claim.tenant) else seconds
+        return level is not None and level.under(claim.tenant)
 
     def blocks_before(self, claim: Claim) -> int:
         """Return the blocks of those that would go before such a request, were it to wait. O(tickets)."""

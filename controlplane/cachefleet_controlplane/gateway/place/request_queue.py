@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from math import inf
 from typing import Any, Final, Generic, TypeVar
 
-from cachefleet_controlplane.gateway.place.fair_shares import Claim, Fleet, Ticket
+from cachefleet_controlplane.gateway.place.fair_shares import UNDER_SHARE, Claim, Fleet, Ticket
 from cachefleet_controlplane.gateway.place.queue_order import WaitList
 from cachefleet_controlplane.gateway.place.service_rate import ServiceRate
+from cachefleet_controlplane.gateway.place.tenant_activity import UNBOUNDED, Bounds, TenantActivity
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool.policy import AdmissionSpec
 
 T = TypeVar("T")
 
@@ -61,6 +64,7 @@ class Queue:
         self.places = places
         """Requests that may wait."""
         self._room = WaitList(places)
+        self._activity = TenantActivity()
         self._waiters: dict[Ticket, _Waiter[Any]] = {}
         self._drains: dict[Fleet, ServiceRate] = {}
         self._metrics = metrics
@@ -81,15 +85,28 @@ class Queue:
         """Whether a request has to wait because others that go first do."""
         return self._room.before(claim)
 
-    def ahead(self, claim: Claim, seconds: float) -> float:
-        """How far ahead a worker may be sent a request, in seconds of its work, where its pool says ``seconds``."""
-        return self._room.ahead(claim, seconds)
+    def bounds(self, claim: Claim, admission: AdmissionSpec) -> Bounds:
+        """What a worker may be sent of a request's tenant by the worker's pool: less while other tenants use the fleet,
+        and more for a tenant under its share.
+        """
+        seconds, sequences = admission.max_ahead_seconds or inf, inf
+        if self._activity.shared(claim.fleet, claim.tenant, self._clock()):
+            seconds = min(seconds, admission.shared_ahead_seconds or inf)
+            sequences = admission.shared_requests or inf
+        if seconds == sequences == inf:
+            return UNBOUNDED
+        return Bounds(seconds, sequences).times(UNDER_SHARE if self._room.under(claim) else 1)
+
+    def underway(self, claim: Claim, worker: str) -> int:
+        """How many sequences of a request's tenant a worker has under way."""
+        return self._activity.underway(worker, claim.tenant)
 
     def enter(self, claim: Claim, *, blocks: int, tokens: int = 1) -> Ticket | None:
         """Return a place, with which ``wait`` has to be called at once; None where there is none.
 
         A place may be taken from a request of a lower priority, or of a tenant that holds more of them.
         """
+        self._activity.seen(claim.fleet, claim.tenant, self._clock())
         ticket, displaced = self._room.enter(claim, blocks=blocks, tokens=tokens)
         if displaced is not None and (waiter := self._waiters.get(displaced)) and not waiter.turn.done():
             waiter.turn.set_result(Left.DISPLACED)
@@ -118,25 +135,31 @@ class Queue:
             self._leave(ticket)
             self._metrics.waited(outcome=how, seconds=self._clock() - began)
 
-    def began(self, claim: Claim, *, tokens: int = 1) -> None:
+    def began(self, claim: Claim, *, worker: str, sequences: int, tokens: int = 1) -> None:
         """Count a request that is in flight now, and will compute so many tokens as far as is known; ``ended`` has to
-        follow, for an equal claim.
+        follow, for an equal claim, worker and number of sequences.
         """
+        now = self._clock()
+        self._activity.seen(claim.fleet, claim.tenant, now)
+        self._activity.add(worker, claim.tenant, sequences)
         self._room.began(claim, tokens)
         drain = self._drains.get(claim.fleet)
         if drain is None:
             if len(self._drains) >= MAX_FLEETS:
                 del self._drains[next(iter(self._drains))]
             drain = self._drains[claim.fleet] = ServiceRate()
-        drain.began(self._clock())
+        drain.began(now)
 
-    def ended(self, claim: Claim, *, blocks: int, more: int = 0) -> None:
+    def ended(self, claim: Claim, *, worker: str, sequences: int, blocks: int, more: int = 0) -> None:
         """Count a request that has ended, and needed so many blocks, in the service rate; it has computed so many
         tokens ``more`` than was expected.
         """
+        now = self._clock()
+        self._activity.seen(claim.fleet, claim.tenant, now)
+        self._activity.add(worker, claim.tenant, -sequences)
         self._room.ended(claim, more)
         if drain := self._drains.get(claim.fleet):
-            drain.ended(blocks, self._clock())
+            drain.ended(blocks, now)
 
     def retry_after(self, fleet: Fleet, *, blocks: int) -> int:
         """Return the seconds after which a refused request may have room, once all that wait now have had it."""

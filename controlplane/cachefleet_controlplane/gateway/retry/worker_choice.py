@@ -13,6 +13,7 @@ from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.placement_decision import decide
 from cachefleet_controlplane.gateway.place.refusals import refusal
 from cachefleet_controlplane.gateway.place.request_queue import Busy, Left
+from cachefleet_controlplane.gateway.place.tenant_activity import UNBOUNDED
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.request.request import Request
 from cachefleet_controlplane.gateway.retry.attempt_plan import AS_ASKED, AttemptMode
@@ -57,6 +58,8 @@ class WorkerChoice:
         self._claim = Claim(request.line, tenant.priority, request.arrival.began, tenant.name, tenant.weight)
         self._charged = 0
         """Tokens that what is in flight is expected to compute."""
+        self._worker = ""
+        """Where it is in flight."""
         self._latest: Decision | None = None
         self.chosen: Decision | None = None
         self.inflight: InFlightRequest | None = None
@@ -98,16 +101,16 @@ class WorkerChoice:
         return decision.verdict is Verdict.ROUTE and not self._sent_ahead(decision)
 
     def _sent_ahead(self, decision: Decision) -> bool:
-        """Whether the worker has been sent as much ahead as its pool allows."""
-        if decision.verdict is not Verdict.ROUTE or decision.queue_seconds <= 0:
+        """Whether the worker has been sent as much ahead as its pool allows, or as much of the request's tenant."""
+        if decision.verdict is not Verdict.ROUTE:
             return False
         for pool in self.request.model.declared:
             if pool.key == decision.pool:
-                bound = pool.spec.admission.max_ahead_seconds
-                return (
-                    0 < bound < decision.queue_seconds
-                    and self._queue.ahead(self._claim, bound) < decision.queue_seconds
-                )
+                bounds = self._queue.bounds(self._claim, pool.spec.admission)
+                if bounds is UNBOUNDED:
+                    return False
+                ahead = decision.queue_seconds > bounds.seconds and _computing(decision)
+                return ahead or self._queue.underway(self._claim, decision.full_name) >= bounds.sequences
         return False
 
     def first_token(self) -> None:
@@ -164,7 +167,8 @@ class WorkerChoice:
         inflight, self.inflight = self.inflight, None
         if inflight is not None:
             more = 0 if computed is None else computed - self._charged
-            self._queue.ended(self._claim, blocks=inflight.blocks, more=more)
+            worker, sequences = self._worker, inflight.sequences
+            self._queue.ended(self._claim, worker=worker, sequences=sequences, blocks=inflight.blocks, more=more)
             inflight.finish(cached_tokens=cached_tokens)
 
     def move(self, decision: Decision) -> None:
@@ -220,13 +224,20 @@ class WorkerChoice:
             counted = replace(counted, uncached_tokens=min(1, counted.uncached_tokens))
         self.inflight = self._fleet.begin(counted, self.request.prompt)
         self._charged = expected_tokens(self.request.prompt, counted.uncached_tokens)
-        self._queue.began(self._claim, tokens=self._charged)
+        self._worker = decision.full_name
+        sequences = self.inflight.sequences
+        self._queue.began(self._claim, worker=self._worker, sequences=sequences, tokens=self._charged)
         self.request.sent_to(decision.full_name)
         return Outcome.PLACED
 
 
 def _nowhere() -> bool:
     return False
+
+
+def _computing(decision: Decision) -> bool:
+    """Whether the worker chosen was sent prompts that it has yet to compute: else what it told is over since."""
+    return any(chosen.inflight_tokens for chosen in decision.leading[:1])
 
 
 def _wait_seconds(model: ServedModel) -> float:

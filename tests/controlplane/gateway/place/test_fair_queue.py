@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.gateway.place import queue_order
+from cachefleet_controlplane.gateway.place import request_queue
 from cachefleet_controlplane.gateway.place.fair_shares import CREDIT, Claim
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from tests.controlplane.gateway.harness import Front, Known, chat
@@ -88,7 +88,7 @@ async def test_no_more_is_sent_ahead_than_the_pool_says_though_there_is_room() -
 
 
 async def test_a_tenant_under_its_share_may_be_sent_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_order, "UNDER_SHARE", 1e9)
+    monkeypatch.setattr(request_queue, "UNDER_SHARE", 1e9)
     known: Any = Known(directory(ACME, UMBRELLA))
     admission = "{maxQueueSeconds: 300, maxAheadSeconds: 0.001}"
     async with (
@@ -96,7 +96,12 @@ async def test_a_tenant_under_its_share_may_be_sent_further_ahead(monkeypatch: p
         gate_before(worker, known=known, admission=admission) as gate,
         task(reporting(gate)),
     ):
-        gate.queue.began(Claim(("default", "fake"), ACME.priority, 0.0, "acme", ACME.weight), tokens=2 * CREDIT)
+        gate.queue.began(
+            Claim(("default", "fake"), ACME.priority, 0.0, "acme", ACME.weight),
+            worker="w",
+            sequences=1,
+            tokens=2 * CREDIT,
+        )
         first = of(gate, ACME, "first", prompt=60)
         await until(lambda: asked(worker) == ["first"])
         hog = of(gate, ACME, "hog", prompt=60)
@@ -105,3 +110,29 @@ async def test_a_tenant_under_its_share_may_be_sent_further_ahead(monkeypatch: p
         assert [status for status, _, _ in await asyncio.gather(first, hog, quiet)] == [200] * 3
         assert asked(worker) == ["first", "quiet", "hog"]
         assert [record.tenant for record in gate.records if record.queued_seconds is not None] == ["acme"]
+
+
+async def test_while_others_use_the_fleet_a_tenant_has_no_more_under_way_on_a_worker_than_its_pool_says() -> None:
+    known: Any = Known(directory(ACME, UMBRELLA))
+    admission = "{maxQueueSeconds: 300, sharedRequests: 2}"
+    async with (
+        small(inter_token_seconds=0.05) as worker,
+        gate_before(worker, known=known, admission=admission) as gate,
+        task(reporting(gate)),
+    ):
+        line = ("default", "fake")
+        gate.queue.began(
+            Claim(line, ACME.priority, 0.0, "acme", ACME.weight), worker="another", sequences=9, tokens=2 * CREDIT
+        )
+        alone = [of(gate, ACME, f"alone{number}", prompt=60, max_tokens=3) for number in range(4)]
+        await until(lambda: len(asked(worker)) == 4)
+        assert not len(gate.queue), "nobody else is there"
+        await asyncio.gather(*alone)
+        await of(gate, UMBRELLA, "quiet0", prompt=60, max_tokens=1)
+        flood = [of(gate, ACME, f"flood{number}", prompt=60, max_tokens=40) for number in range(4)]
+        await until(lambda: (len(asked(worker)), len(gate.queue)) == (7, 2))
+        assert (await of(gate, UMBRELLA, "quiet1", prompt=60, max_tokens=1))[0] == 200
+        assert asked(worker)[-1] == "quiet1", "others go by those that wait"
+        assert [status for status, _, _ in await asyncio.gather(*flood)] == [200] * 4
+        queued = [record for record in gate.records if record.queued_seconds is not None]
+        assert [(record.tenant, record.verdict) for record in queued] == [("acme", "route")] * 2

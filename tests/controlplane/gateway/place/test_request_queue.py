@@ -129,9 +129,11 @@ async def test_others_first_is_of_one_fleet_and_retry_after_counts_who_waits() -
     assert place.queue.others_first(Claim(FLEET, 50, 9.0))
     assert not place.queue.others_first(Claim(FLEET, 50, 1.0))
     assert not place.queue.others_first(Claim(("default", "other"), 50, 9.0))
-    place.queue.ended(Claim(FLEET, 50, 1.0), blocks=5)  # of a fleet that is not known any more: nothing to count
-    place.queue.began(Claim(FLEET, 50, 1.0))
-    place.queue.ended(Claim(FLEET, 50, 1.0), blocks=5)
+    place.queue.ended(
+        Claim(FLEET, 50, 1.0), worker="w", sequences=1, blocks=5
+    )  # of a fleet that is not known any more: nothing to count
+    place.queue.began(Claim(FLEET, 50, 1.0), worker="w", sequences=1)
+    place.queue.ended(Claim(FLEET, 50, 1.0), worker="w", sequences=1, blocks=5)
     assert place.queue.retry_after(FLEET, blocks=1) == 2
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -181,9 +183,9 @@ async def test_what_could_not_be_served_in_time_is_known_once_requests_have_ende
     assert queue.enter(hog, blocks=100, tokens=1000) is not None
     assert not queue.hopeless(hog, seconds=1)
     for _ in range(10):
-        queue.began(hog)
+        queue.began(hog, worker="w", sequences=1)
         now[0] += 1.0
-        queue.ended(hog, blocks=2)
+        queue.ended(hog, worker="w", sequences=1, blocks=2)
     assert queue.hopeless(hog, seconds=24.9)
     assert not queue.hopeless(hog, seconds=25.1)
     assert not queue.hopeless(quiet, seconds=1)
