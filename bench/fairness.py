@@ -7,8 +7,8 @@ Five quiet tenants ask four workers for prompts of 1,024 tokens at random moment
 workload seven eighths of each of their prompts are cached. A sixth tenant asks for nothing (*alone*), for a half or
 nine tenths of what it would get (*half its share*, *its share*), or for several times what the fleet can do
 (*flooding*); its prompts are never cached. Requests wait by *arrival* alone, by *shares*, or by shares where workers
-are sent little ahead (``admission.maxAheadSeconds``: 0.05 s, or 0.15). The first ten seconds, in which caches fill, are
-not counted.
+are sent little ahead (``admission.maxAheadSeconds``: 0.05 s, or 0.15), and of a tenant at most six answers at a time
+while others are there (``admission.sharedRequests``). The first ten seconds, in which caches fill, are not counted.
 
 Real: the queue's order, places and charges, the Fleet and its decisions, index and frames. Modelled: the engines, and
 time. The bar is on *flooding beside its share*: what a tenant does to others by asking for more than its share.
@@ -61,6 +61,8 @@ SHARES: Final = Order("shares", shares=True)
 AHEAD: Final = Order("shares, ahead", shares=True, ahead_seconds=0.05)
 FURTHER: Final = Order("shares, ahead of a prompt", shares=True, ahead_seconds=0.15)
 """So that workers have the next prompt before they end one, which a prompt alone in a worker takes 0.13 s for."""
+BESIDE: Final = Order("shares, ahead, 6 beside others", shares=True, ahead_seconds=0.15, requests=6)
+"""As many as keep a worker busy with prompts: the tokens of an answer take five times as long as its prompt."""
 BAR: Final = Bar("fairness", r"flooding beside its share", "ratio", 1.10)
 
 
@@ -157,7 +159,7 @@ def part_rows(name: str, order: Order, by_demand: dict[str, Figures]) -> Iterato
 def measured(seconds: float) -> Iterator[Row]:
     """All rows of the simulation, for so many seconds after WARM_SECONDS."""
     for name, cached in (("uncached prompts", False), ("cached prompts", True)):
-        for order in (ARRIVAL, SHARES, AHEAD, FURTHER):
+        for order in (ARRIVAL, SHARES, AHEAD, FURTHER, BESIDE):
             by_demand = {
                 demand: played(tenants_work(rate, seconds=seconds + WARM_SECONDS, cached=cached), order)
                 for demand, rate in DEMANDS[cached].items()

@@ -4,10 +4,11 @@
     python -m bench.fairness_real --seconds 60  # longer runs, steadier percentiles
     python -m bench.fairness_real --stream      # answers as streams: a prompt is known to be computed
 
-``cachefleet up`` starts one worker with a tiny model on the CPU, once for each order of waiting. A quiet tenant asks
-one request after the other, with a pause between; a noisy one has none, two or many under way at a time (*alone*, *2 at
-a time*, *24 at a time*). No prompt is asked for twice. Tenants are named by the header of the Gateway API Inference
-Extension, so no keys are needed.
+``cachefleet up`` starts one worker with a tiny model on the CPU, once for each order of waiting: by shares alone, with
+little sent ahead (``admission.maxAheadSeconds``), and with at most two answers to a tenant under way while others are
+there (``admission.sharedRequests``), on which the bar is. A quiet tenant asks one request after the other, with a pause
+between; a noisy one has none, two or many under way at a time (*alone*, *2 at a time*, *24 at a time*). No prompt is
+asked for twice. Tenants are named by the header of the Gateway API Inference Extension, so no keys are needed.
 
 Before anything is timed, both tenants have the same greedy answer to the same prompt, and each answer that is timed
 has the tokens that it has to have. Engine, clients and control plane share the machine's cores: compare the columns of

@@ -27,14 +27,24 @@ class Said:
     error: str = ""
 
 
-async def ask(gateway: str, path: str, body: dict[str, Any], *, heard: Callable[[Said], None] = lambda _: None) -> Said:
+async def ask(
+    gateway: str,
+    path: str,
+    body: dict[str, Any],
+    *,
+    heard: Callable[[Said], None] = lambda _: None,
+    headers: dict[str, str] | None = None,
+) -> Said:
     """Ask once, greedily; ``heard`` is told after each piece of a stream."""
     asked = {"temperature": 0, "ignore_eos": True} | body
     if asked.get("stream"):
         asked["stream_options"] = {"include_usage": True}
     said = Said()
     timeout = aiohttp.ClientTimeout(total=SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.post(gateway + path, json=asked) as answer:
+    async with (
+        aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+        session.post(gateway + path, json=asked) as answer,
+    ):
         said.decision = answer.headers.get("x-cachefleet-decision", "")
         said.worker = answer.headers.get("x-cachefleet-worker", "")
         if answer.status != 200:

@@ -9,4 +9,5 @@ fair_shares         the shares of tenants of one priority, by computed tokens
 queue_places        who gives up a place where all are taken
 keyed_heap          items in the order of keys that change
 service_rate        Retry-After by the rate at which requests end
+tenant_activity     who uses which fleets, and what bounds a tenant only while others are there
 """
