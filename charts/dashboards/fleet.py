@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.capacity_row import CAPACITY
-from charts.dashboards.contracts_row import CONTRACTS
 from charts.dashboards.control_plane_row import CONTROL_PLANE
 from charts.dashboards.dashboard import Dashboard, Query, Row, Variable, figure, graph, rates_by
+from charts.dashboards.decisions_row import DECISIONS
 from charts.dashboards.promql import (
     JOB,
     MODEL,
@@ -17,14 +17,13 @@ from charts.dashboards.promql import (
     increase,
     quantile,
     rate,
-    ratio,
     series,
     share_of_rates,
     summed,
 )
+from charts.dashboards.tenant_rows import CONTRACTS, TENANTS
 
 _FAILED: Final = 'status_class="5xx"'
-_AMOUNTS: Final = {"charged": "{{tenant}} charged", "saved": "{{tenant}} saved", "wasted": "{{tenant}} wasted"}
 
 FLEET: Final = Dashboard(
     "fleet",
@@ -190,161 +189,9 @@ FLEET: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
-            "Tenants",
-            (
-                graph(
-                    "Prompt tokens of tenants",
-                    "Prompt tokens a second by tenant, cached ones included.",
-                    "suffix: tokens/s",
-                    rates_by("tenant", "cachefleet_tenant_prompt_tokens_total", JOB),
-                ),
-                graph(
-                    "Tokens of tenants from cache",
-                    "Share of each tenant's prompt tokens that was served from cache.",
-                    "percentunit",
-                    Query(
-                        share_of_rates(
-                            summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
-                            summed(rate("cachefleet_tenant_prompt_tokens_total", JOB), by="tenant"),
-                        ),
-                        "{{tenant}}",
-                    ),
-                ),
-                graph(
-                    "Tokens computed for tenants",
-                    "Prompt tokens that no cache had, and generated ones, a second: what tenants have shares of.",
-                    "suffix: tokens/s",
-                    Query(
-                        difference(
-                            f"{summed(rate('cachefleet_tenant_prompt_tokens_total', JOB), by='tenant')} + "
-                            f"{summed(rate('cachefleet_tenant_completion_tokens_total', JOB), by='tenant')}",
-                            summed(rate("cachefleet_tenant_cached_tokens_total", JOB), by="tenant"),
-                        ),
-                        "{{tenant}}",
-                    ),
-                ),
-                graph(
-                    "Waiting of tenants",
-                    "Seconds that a request of a tenant waited for room, of those that did wait.",
-                    "s",
-                    Query(
-                        ratio(
-                            summed(rate("cachefleet_tenant_queued_seconds_total", JOB), by="tenant"),
-                            summed(rate("cachefleet_tenant_queued_requests_total", JOB), by="tenant"),
-                        ),
-                        "{{tenant}}",
-                    ),
-                ),
-                graph(
-                    "Amounts of tenants",
-                    "In the currency of spec.pricing: charged, saved by caches, and wasted on prompt tokens "
-                    "that were computed before.",
-                    "short",
-                    *(
-                        Query(summed(increase(f"cachefleet_tenant_{name}_total", JOB), by="tenant"), legend)
-                        for name, legend in _AMOUNTS.items()
-                    ),
-                ),
-                graph(
-                    "Idle blocks of tenants",
-                    "Blocks that each tenant has in the idle caches of a pool's workers: what shares divide.",
-                    "short",
-                    Query(
-                        highest(series("cachefleet_tenant_idle_blocks", JOB, POOL), by="pool, tenant"),
-                        "{{pool}} {{tenant}}",
-                    ),
-                ),
-            ),
-        ),
+        TENANTS,
         CONTRACTS,
-        Row(
-            "Decisions",
-            (
-                graph(
-                    "By knowledge and verdict",
-                    (
-                        "Decisions a second. exact: the prompt's blocks were known; approximate: its text; load: "
-                        "nothing of it."
-                    ),
-                    "reqps",
-                    Query(
-                        summed(rate("cachefleet_decisions_total", JOB), by="knowledge, verdict"),
-                        "{{knowledge}} {{verdict}}",
-                    ),
-                ),
-                graph(
-                    "Less cached than predicted",
-                    "Answers a second of which the worker served less from cache than the index promised, by cause.",
-                    "reqps",
-                    rates_by("cause", "cachefleet_prediction_shortfalls_total", JOB),
-                ),
-                graph(
-                    "Tried elsewhere",
-                    (
-                        "Requests a second that were tried on another worker, by reason; gate: the worker held "
-                        "less than the threshold asks for."
-                    ),
-                    "reqps",
-                    rates_by("reason", "cachefleet_attempt_retries_total", JOB),
-                    Query(summed(rate("cachefleet_gate_refusals_total", JOB)), "gate"),
-                ),
-                graph(
-                    "Prefill on other workers",
-                    "Prompts a second that Prefill workers computed for others, by outcome.",
-                    "reqps",
-                    rates_by("outcome", "cachefleet_prefill_attempts_total", JOB),
-                ),
-                graph(
-                    "Rendering",
-                    "Time to learn a prompt's length and block keys, by the rung of the ladder that gave them.",
-                    "s",
-                    Query(quantile(0.95, "cachefleet_render_seconds", JOB, by="rung"), "p95 {{rung}}"),
-                ),
-                graph(
-                    "No block keys",
-                    (
-                        "Prompts a second of which no keys were learnt, by reason: failures, and those for which "
-                        "nobody is asked."
-                    ),
-                    "reqps",
-                    rates_by("reason", "cachefleet_render_failures_total", JOB),
-                    rates_by("reason", "cachefleet_render_bypasses_total", JOB, prefix="not asked: "),
-                ),
-                graph(
-                    "Time the gateway adds",
-                    "The gateway's own share of a request, without rendering and waiting for room.",
-                    "s",
-                    Query(quantile(0.5, "cachefleet_gateway_added_seconds", JOB), "p50"),
-                    Query(quantile(0.99, "cachefleet_gateway_added_seconds", JOB), "p99"),
-                ),
-                graph(
-                    "Hot prefixes",
-                    "Prefixes that several requests shared lately, and those that new workers were told of.",
-                    "short",
-                    Query(highest(series("cachefleet_hot_prefixes", JOB)), "shared"),
-                    Query(summed(increase("cachefleet_hot_warmed_prefixes_total", JOB)), "told to new workers"),
-                ),
-                graph(
-                    "Lost hits",
-                    (
-                        "Prompt tokens a second that were computed instead of served from cache, by cause; all "
-                        "causes together are what was computed."
-                    ),
-                    "suffix: tokens/s",
-                    rates_by("cause", "cachefleet_lost_tokens_total", JOB, POOL),
-                ),
-                graph(
-                    "Causes in prompts",
-                    (
-                        "First-seen prompt tokens a second, by what changed in their prompts since the nearest earlier "
-                        "one; all causes together are first_seen of the lost hits."
-                    ),
-                    "suffix: tokens/s",
-                    rates_by("cause", "cachefleet_first_seen_tokens_total", JOB, POOL),
-                ),
-            ),
-        ),
+        DECISIONS,
         Row(
             "Conversations",
             (
