@@ -95,6 +95,8 @@ class AdviceRecords:
     def tick(self) -> None:
         """Look at all pools once."""
         now = self._clock()
+        for pool in self._pools.keys() - self._reports.declared().keys():
+            del self._pools[pool]
         for report in self._reports.all():
             record, noted = self._record(report.measures.key), self._reports.sums(report.measures.key)
             record.changes.step(report, noted, now)

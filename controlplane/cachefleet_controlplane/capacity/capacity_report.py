@@ -13,6 +13,7 @@ from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseCurve, ReuseSums, Window
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
+from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.tenancy import TenantId
 
 KEPT_SECONDS: Final = 5.0
@@ -101,6 +102,10 @@ class CapacityReports:
         reuse = self._reuses.of(pool)
         return reuse.sums if reuse else ReuseSums()
 
+    def declared(self) -> dict[str, PrefixCachePool]:
+        """All pools that there are, by key."""
+        return {pool.key: pool for model in self._models() for pool in model.declared}
+
     def _made(self, now: float) -> list[PoolCapacity]:
         made = (self._of(one, Window.RECENT, now) for one in self._measures())
         return [one for one in made if one is not None]
@@ -113,8 +118,7 @@ class CapacityReports:
         return replace(one, desired=desired.at(now, demand(one.measures), one.curve.at))
 
     def _measures(self) -> list[PoolMeasures]:
-        declared = {pool.key: pool for model in self._models() for pool in model.declared}
-        return pool_measures(self._view(), declared.get)
+        return pool_measures(self._view(), self.declared().get)
 
     def _of(self, measures: PoolMeasures, window: Window, now: float) -> PoolCapacity | None:
         reuse = self._reuses.of(measures.key)

@@ -17,7 +17,8 @@ SOON = SettlingBounds(fill_requests=1, fill_seconds=0.0, measured_requests=100, 
 
 def test_a_change_is_told_by_the_api_and_as_metrics() -> None:
     reuses, now, shown, metrics = PoolReuses(), [0.0], [view()], Metrics()
-    reports = CapacityReports(reuses, lambda: shown[0], models, clock=lambda: now[0])
+    served = list(models())
+    reports = CapacityReports(reuses, lambda: shown[0], lambda: served, clock=lambda: now[0])
     records = AdviceRecords(reports, bounds=SOON, clock=lambda: 1_800_000_000.0 + now[0])
     metrics.collect_from(AdviceCollector(records))
     asked(reuses, 200)
@@ -38,3 +39,8 @@ def test_a_change_is_told_by_the_api_and_as_metrics() -> None:
     assert one.desired_fit is not None
     assert minutes == one.desired_fit.minutes
     assert records.of("default/other") is None
+    served.clear()
+    now[0] += 60
+    records.tick()
+    assert records.of(KEY) is None, "the pool was deleted"
+    assert metrics.registry.get_sample_value("cachefleet_pool_advice_hit_ratio_error", {"pool": KEY}) is None
