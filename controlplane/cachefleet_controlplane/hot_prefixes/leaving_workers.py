@@ -46,13 +46,19 @@ class Holders(Protocol):
 @dataclass(slots=True)
 class _Drain:
     epoch: str
+    contract: str
+    """Fingerprint: token ids mean nothing to workers of another one."""
     until: float
     copies: list[HotPrefix]
     told: set[str] = field(default_factory=set)
 
+    def takes(self, hello: Hello) -> bool:
+        """Whether a worker can compute its prefixes, and was told of none."""
+        return hello.worker not in self.told and hello.contract.fingerprint() == self.contract
+
 
 class LeavingWorkers:
-    """Of all pools; ``rate`` is what a worker of a pool computes a second, ``ready`` names its ready ones."""
+    """Of all pools; ``rate`` is what a worker of a pool computes a second, ``ready`` names its ready ones of its contract."""
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class LeavingWorkers:
         if state.phase is not Phase.DRAINING:
             self._drains.pop(name, None)
         elif known is None or known.epoch != hello.epoch:
-            self._drains[name] = drain = _Drain(hello.epoch, now + LEAVE_SECONDS, [])
+            self._drains[name] = drain = _Drain(hello.epoch, hello.contract.fingerprint(), now + LEAVE_SECONDS, [])
             drain.copies = self._alone(hello, model, promised, now)
             if len(self._drains) > MOST_LEAVING:
                 self._drains.popitem(last=False)
@@ -93,7 +99,7 @@ class LeavingWorkers:
             return []
         found: list[HotPrefix] = []
         for (pool, leaving), drain in self._drains.items():
-            if pool == hello.pool and drain.copies and hello.worker not in drain.told:
+            if pool == hello.pool and drain.copies and drain.takes(hello):
                 found += self._take(drain, hello, leaving)
         self._copied.inc(len(found))
         return found

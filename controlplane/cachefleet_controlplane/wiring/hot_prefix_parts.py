@@ -51,7 +51,7 @@ def hot_prefix_parts(
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
 
     def ready(pool: str) -> set[str]:
-        return {one.name for one in fleet.view().workers if one.pool == pool and one.ready}
+        return {one.name for one in fleet.view().workers if one.pool == pool and one.ready and not one.excluded}
 
     leaving = LeavingWorkers(hot, fleet.holders, metrics, rate=fleet.prefill_rate, ready=ready, clock=time.monotonic)
     return HotPrefixParts(

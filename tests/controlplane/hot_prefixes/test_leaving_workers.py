@@ -48,9 +48,12 @@ class Pool:
             if (wanted := self.hot.note(Line(MODEL, CONTRACT, TenantId(tenant), tenant), keys, 0.0)) is not None:
                 self.hot.learn(wanted.key, array("I", ids).tobytes())
 
-    def says(self, name: str, phase: Phase, *, tokens: int = 100 * BLOCK, epoch: str = "e1") -> set[int]:
+    def says(
+        self, name: str, phase: Phase, *, tokens: int = 100 * BLOCK, epoch: str = "e1", tokenizer: str = "sha256:aa"
+    ) -> set[int]:
         """A worker reports; the numbers of what it is told of."""
-        said: Hello = hello(name, epoch=epoch)
+        contract = msgspec.structs.replace(hello().contract, tokenizer=tokenizer)
+        said: Hello = hello(name, epoch=epoch, contract=contract)
         now = msgspec.structs.replace(state(0), phase=phase)
         self.leaving.drains(said, now, model=MODEL, promised={ACME: tokens})
         return {array("I", one.ids)[0] for one in self.leaving.part(said, now)}
@@ -68,6 +71,14 @@ def test_what_nobody_else_holds_is_told_to_a_ready_worker_once() -> None:
     assert pool.says("demo-1", Phase.READY) == {1}
     assert pool.says("demo-0", Phase.DRAINING) == pool.says("demo-1", Phase.READY) == set()
     assert value(pool.metrics, "contract_copied_prefixes_total") == 1
+
+
+def test_a_worker_of_another_contract_is_told_nothing() -> None:
+    pool = Pool("demo-0", "demo-1")
+    pool.heat(1, "demo-0")
+    pool.says("demo-0", Phase.DRAINING)
+    assert pool.says("demo-2", Phase.READY, tokenizer="sha256:bb") == set(), "these ids are no text of its model"
+    assert pool.says("demo-1", Phase.READY) == {1}
 
 
 def test_ready_workers_share_it() -> None:
