@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from cachefleet_controlplane.judgements.judged_minutes import HourPart
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.judgement_tables import JudgedMinutesRow, SizeChangeRow
+from cachefleet_core.fleet_status.capacity_facts import JUDGED
 
 HOUR_SECONDS: Final = 3600
 KEPT_HOURS: Final = 31 * 24
@@ -73,10 +74,13 @@ class SqlJudgements:
             return [KeptChange(row.pool, row.at, row.change) for row in connection.execute(query)][::-1]
 
     def keep(self, changes: Sequence[KeptChange]) -> None:
-        """Write changes of size, or delete those that were dropped."""
+        """Write changes of size, or delete those that were dropped; one that another replica has judged stays."""
         with self._database.transaction(write=True) as connection:
             for one in changes:
-                connection.execute(delete(_changes).where(_changes.c.pool == one.pool, _changes.c.at == one.at))
+                row = (_changes.c.pool == one.pool) & (_changes.c.at == one.at)
+                if _is_judged(connection.execute(select(_changes.c.change).where(row)).scalar()):
+                    continue
+                connection.execute(delete(_changes).where(row))
                 if one.change is not None:
                     connection.execute(_changes.insert().values(pool=one.pool, at=one.at, change=dict(one.change)))
 
@@ -86,6 +90,10 @@ class SqlJudgements:
         with self._database.transaction(write=True) as connection:
             minutes = connection.execute(delete(_minutes).where(_minutes.c.hour < oldest)).rowcount
             return minutes + connection.execute(delete(_changes).where(_changes.c.at < oldest * HOUR_SECONDS)).rowcount
+
+
+def _is_judged(change: Mapping[str, Any] | None) -> bool:
+    return change is not None and change.get("phase") == JUDGED
 
 
 def _row(named: Judged, part: HourPart) -> dict[str, Any]:

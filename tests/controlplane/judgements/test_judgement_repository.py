@@ -56,6 +56,9 @@ def test_changes_are_replaced_dropped_and_read_in_order(store: SqlJudgements) ->
         KeptChange("default/demo", 1.5, {"phase": "filling"}),
         KeptChange("default/demo", 2.5, {"phase": "judged"}),
     ]
+    for late in ({"phase": "measuring"}, None):
+        store.keep([KeptChange("default/demo", 2.5, late)])
+        assert store.changes("default/demo")[-1].change == {"phase": "judged"}, "another replica has judged it"
     store.keep([KeptChange("default/demo", 1.5, None)])
     assert [one.at for one in store.changes("default/demo")] == [2.5]
     store.keep([KeptChange("default/demo", 10.0 + at, {}) for at in range(MOST_CHANGES)])
