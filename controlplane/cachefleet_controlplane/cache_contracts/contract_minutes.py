@@ -105,6 +105,12 @@ class ContractMinutes:
         self.minute, self._now, self._evicted = minute, Tokens(), 0
         _forget(self._window, minute - _minutes(contract))
 
+    def set_back(self, minute: int) -> None:
+        """The clock was set back to this minute: those from it on come again."""
+        self.minute = minute
+        while self._window and self._window[-1][0] >= minute:
+            self._window.pop()
+
     def _judged(self, misses: tuple[Miss, ...]) -> None:
         self.last = misses
         self.judged.judge(self.minute, misses, evicted=self._evicted, of=Miss.EVICTED)

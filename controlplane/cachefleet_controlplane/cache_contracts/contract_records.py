@@ -103,7 +103,9 @@ class ContractRecords:
     def _end_minutes(self, held: dict[Contract, list[HeldCache]]) -> None:
         minute = self._minute()
         for name, minutes in self._minutes.items():
-            if minute > minutes.minute:
+            if minute < minutes.minute:
+                minutes.set_back(minute)
+            elif minute > minutes.minute:
                 workers = held[name]
                 enforced = all(one.idle is not None for one in workers) if workers else None
                 minutes.end(minute, self._contracts[name], enforced=enforced)

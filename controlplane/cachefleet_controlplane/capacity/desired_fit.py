@@ -44,8 +44,8 @@ class DesiredFit:
         self._queued |= waits(measures)
         if measures.workers != self._desired:
             self._desired = None
-        if minute <= self._minute:
-            return
+        if minute == self._minute:
+            return  # a clock that is set back begins anew
         new = noted.less(self._noted)
         if self._desired is not None and minute == self._minute + 1 and new.requests:
             self._judge(missed(measures, new, report.curve.asked_rate, queued=self._queued))

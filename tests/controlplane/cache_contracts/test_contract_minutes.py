@@ -67,6 +67,16 @@ def test_the_objective_is_judged_over_its_window() -> None:
     assert contract_state("ns/p", HITS, minutes, 5).hit_ratio == 1.0
 
 
+def test_a_clock_that_is_set_back_counts_on() -> None:
+    minutes = ContractMinutes(START + 600)
+    minutes.answered(answers(1000, 0))
+    minutes.end(START + 601, HITS, enforced=True)
+    minutes.set_back(START)
+    minutes.answered(answers(1000, 900))
+    minutes.end(START + 1, HITS, enforced=True)
+    assert (minutes.last, minutes.window(HITS).prompt, minutes.hour().minutes) == ((), 1000, 1)
+
+
 def test_a_minute_without_a_worker_is_not_judged() -> None:
     minutes = ContractMinutes(START)
     minutes.end(START + 1, PLAIN, enforced=None)

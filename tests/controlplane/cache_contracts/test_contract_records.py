@@ -74,6 +74,16 @@ class Watched:
         return found
 
 
+def test_minutes_are_judged_after_the_clock_was_set_back() -> None:
+    watched = Watched(CONTRACT)
+    watched.says(watched.worker(), 20, 7)
+    watched.pass_minute()
+    watched.now -= 3600
+    watched.records.tick()
+    watched.pass_minute()
+    assert watched.samples()[f"cachefleet_contract_minutes_total {POOL} acme"] == 2
+
+
 def test_a_kept_contract_is_met_and_evictions_break_it_for_their_minute() -> None:
     watched = Watched(CONTRACT)
     connection = watched.worker()

@@ -59,6 +59,11 @@ def test_which_minutes_are_judged(looks: list[tuple[int, PoolCapacity]], minutes
     assert looked(*looks).total.minutes == minutes
 
 
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    fit = looked((90, named()), (91, named()), (10, named()), (11, named()))
+    assert (fit.total.minutes, fit.shown().minutes) == (2, 1)
+
+
 def test_a_minute_without_requests_is_not_judged() -> None:
     assert looked((1, named()), (2, named()), requests=0).total.minutes == 0
 
