@@ -26,7 +26,6 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whether no request is in flight there.
     /// Changes of its blocks were applied; whether it has no requests in flight.
     pub fn changed(&self) -> bool {
         self.plane.lock().changed(self.number)

@@ -9,7 +9,7 @@ import msgspec
 
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.files.file_object import is_object_id
-from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.http_exchange import JSON, Reply, Scope
 from cachefleet_core.tenancy import TenantId
 
@@ -24,7 +24,7 @@ def named_id(scope: Scope, path: str) -> str:
     asked: str = scope["path"]
     named = asked.removeprefix(f"{path}/").partition("/")[0]
     if not is_object_id(named):
-        raise ApiError(404, f"Nothing found with id '{named}'.", param="id")
+        raise ApiError(404, f"Nothing found with id '{shown(named)}'.", param="id")
     return named
 
 
