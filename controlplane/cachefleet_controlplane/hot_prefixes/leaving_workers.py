@@ -58,7 +58,9 @@ class _Drain:
 
 
 class LeavingWorkers:
-    """Of all pools; ``rate`` is what a worker of a pool computes a second, ``ready`` names its ready ones of its contract."""
+    """Of all pools; ``rate`` is what a worker of a pool computes a second, ``ready`` names its ready ones, of its
+    contract.
+    """
 
     def __init__(
         self,
