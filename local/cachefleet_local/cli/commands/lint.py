@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
@@ -18,8 +18,6 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 """Of a file; a gateway takes no more either, as a rule."""
 _MEMBERS: Final = ("messages", "input", "prompt")
 """What tells the API of a body, of which each has one."""
-
-
 _KINDS: Final = {str: "text", list: "a list", dict: "an object", bool: "true or false"}
 
 
@@ -32,14 +30,20 @@ class Api(StrEnum):
     COMPLETIONS = "completions"
 
 
+class Body(NamedTuple):
+    """A request's body, as it is and by its members."""
+
+    raw: bytes
+    fields: Item
+    api: Api
+
+
 _PATHS: Final = {
     Api.CHAT: "/v1/chat/completions",
     Api.MESSAGES: "/v1/messages",
     Api.RESPONSES: "/v1/responses",
     Api.COMPLETIONS: "/v1/completions",
 }
-
-
 _PROMPTS: Final[dict[Api, tuple[str, tuple[type, ...], str]]] = {
     Api.CHAT: ("messages", (list,), "a list of messages"),
     Api.MESSAGES: ("messages", (list,), "a list of messages"),
@@ -100,15 +104,13 @@ def lint(
     Without --gateway by the form of the file alone: tokens are estimated by its bytes. With it nothing is sent to a
     worker but the wish to render it. Exit status 1 where there is a warning; notes are none.
     """
-    body = _read(file)
-    named = api or _api_of(body, file)
-    _check(body, named, file)
+    body = _read(file, api)
     if gateway is None:
         _require(certificate is None, "--certificate goes with --gateway")
-        report = _offline(body, named, against=against, block_size=block_size)
+        report = _offline(body, against=against, block_size=block_size)
     else:
         _require(against is None and block_size is None, "--against and --block-size are for use without --gateway")
-        report = _asked(body, named, gateway, os.environ.get(api_key_env, ""), certificate)
+        report = _asked(body, gateway, os.environ.get(api_key_env, ""), certificate)
     typer.echo(_shown(report, Output.JSON if json else output))
     _fail_by_warnings(report, file)
 
@@ -125,22 +127,24 @@ def _fail_by_warnings(report: Item, file: str) -> None:
         raise FailureError([f"{file}: {warnings} {'warning' if warnings == 1 else 'warnings'}"])
 
 
-def _read(file: str) -> bytes:
-    body = body_of(file)
-    if len(body) > MOST_BYTES:
-        raise FailureError([f"{file}: {len(body)} bytes, allowed: up to {MOST_BYTES}"], Exit.BAD_INPUT)
+def _read(file: str, api: Api | None) -> Body:
+    """The body in a file, of this API or of the one that it is of. FailureError."""
+    raw = body_of(file)
+    if len(raw) > MOST_BYTES:
+        raise FailureError([f"{file}: {len(raw)} bytes, allowed: up to {MOST_BYTES}"], Exit.BAD_INPUT)
     try:
-        found = msgspec.json.decode(body)
+        fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FailureError([f"{file}: no JSON: {error}"], Exit.BAD_INPUT) from error
-    if not isinstance(found, dict):
-        raise FailureError([f"{file}: got {type(found).__name__}, allowed: a JSON object"], Exit.BAD_INPUT)
-    return body
+    if not isinstance(fields, dict):
+        raise FailureError([f"{file}: got {type(fields).__name__}, allowed: a JSON object"], Exit.BAD_INPUT)
+    found = Body(raw, fields, api or _api_of(fields, file))
+    _check(found, file)
+    return found
 
 
-def _api_of(body: bytes, file: str) -> Api:
-    """By the members of the body. FailureError where none tells, or more than one."""
-    fields = msgspec.json.decode(body)
+def _api_of(fields: Item, file: str) -> Api:
+    """By the members of a body. FailureError where none tells, or more than one."""
     told = [name for name in _MEMBERS if fields.get(name) is not None]
     if len(told) != 1:
         what = "has " + " and ".join(told) if told else "has neither messages nor input nor prompt"
@@ -149,16 +153,10 @@ def _api_of(body: bytes, file: str) -> Api:
     return {"messages": chat, "input": Api.RESPONSES, "prompt": Api.COMPLETIONS}[told[0]]
 
 
-def _checked(file: str, api: Api) -> bytes:
-    body = _read(file)
-    _check(body, api, file)
-    return body
-
-
-def _check(body: bytes, api: Api, file: str) -> None:
+def _check(body: Body, file: str) -> None:
     """FailureError where the member with the prompt is not there, or no prompt."""
-    member, types, allowed = _PROMPTS[api]
-    given = msgspec.json.decode(body).get(member)
+    member, types, allowed = _PROMPTS[body.api]
+    given = body.fields.get(member)
     faults = [] if isinstance(given, types) else [(member, given)]
     if not faults and member == "messages":
         faults = [(f"messages[{at}]", one) for at, one in enumerate(given) if not isinstance(one, dict)][:1]
@@ -168,7 +166,7 @@ def _check(body: bytes, api: Api, file: str) -> None:
         raise FailureError([f"{file}: {place}: got {got}, allowed: {allowed}"], Exit.BAD_INPUT)
 
 
-def _offline(body: bytes, api: Api, *, against: str | None, block_size: int | None) -> Item:
+def _offline(body: Body, *, against: str | None, block_size: int | None) -> Item:
     """By the forms of the file, and of the earlier one."""
     # Few commands need the control plane's code.
     from cachefleet_controlplane.gateway.apis.parse import parse  # noqa: PLC0415
@@ -176,19 +174,19 @@ def _offline(body: bytes, api: Api, *, against: str | None, block_size: int | No
     from cachefleet_controlplane.prompt_causes.prompt_lint import BLOCK_SIZE, lint_alone  # noqa: PLC0415
     from cachefleet_controlplane.wire.errors import ApiError  # noqa: PLC0415
 
-    def ask(told: bytes) -> Any:
+    def ask(told: Body) -> Any:
         try:
-            return parse(told, Endpoint(_PATHS[api])).ask
+            return parse(told.raw, Endpoint(_PATHS[told.api])).ask
         except ApiError as error:
             raise FailureError([str(error)], Exit.BAD_INPUT) from error
 
-    earlier = None if against is None else ask(_checked(against, api))
-    salted = msgspec.json.decode(body).get("cache_salt") is not None
+    earlier = None if against is None else ask(_read(against, body.api))
+    salted = body.fields.get("cache_salt") is not None
     report = lint_alone(ask(body), earlier, block_size=block_size or BLOCK_SIZE, salted=salted)
     return dict(msgspec.to_builtins(report))
 
 
-def _asked(body: bytes, api: Api, url: str, key: str, certificate: str | None) -> Item:
+def _asked(body: Body, url: str, key: str, certificate: str | None) -> Item:
     """What a gateway finds. FailureError."""
     from pathlib import Path  # noqa: PLC0415
 
@@ -199,7 +197,7 @@ def _asked(body: bytes, api: Api, url: str, key: str, certificate: str | None) -
     )
 
     access = gateway_access(url, key, None if certificate is None else Path(certificate))
-    sent = msgspec.json.encode(msgspec.json.decode(body, type=dict[str, msgspec.Raw]) | _asking(api))
+    sent = msgspec.json.encode(msgspec.json.decode(body.raw, type=dict[str, msgspec.Raw]) | _asking(body.api))
 
     async def ask() -> Item:
         async with gateway_client(access) as client:
