@@ -72,14 +72,19 @@ def extend(generation: Sequence, part: Part) -> None:
         generation.finish, generation.stop_reason = Finish(part.finish), part.stop
 
 
-def note(generation: Sequence, ids: list[int]) -> bytes:
-    """The comments that go before what comes of these ids; b"" where nothing is recorded."""
+def note(generation: Sequence, ids: list[int]) -> None:
+    """Record an output of the engine, where that is asked for, before anything is made of it."""
     answer = current.get()
     if answer is None:
-        return b""
+        return
     ended = generation.finish in {Finish.STOP, Finish.LENGTH}
     finish, stop = (str(generation.finish), generation.stop_reason) if ended else (None, None)
     choice = SimpleNamespace(token_ids=ids, finish_reason=finish, stop_reason=stop)
     cached, written = generation.cached_tokens, generation.created_tokens
     answer.note(SimpleNamespace(outputs=[choice], num_cached_tokens=cached, num_cache_creation_tokens=written))
-    return answer.take()
+
+
+def take() -> bytes:
+    """The comments that go before the next event, in one piece with it as the plugin sends them; b"" for none."""
+    answer = current.get()
+    return b"" if answer is None else answer.take()

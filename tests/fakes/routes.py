@@ -251,18 +251,17 @@ class Routes:
             await out.write(chunks.encode(chunk))
         abort(cut)
         async for index, ids, text in self._pieces(ask, generations):
+            replaying.note(generations[index], ids)
             for chunk in () if begun else chunks.begin():
-                await out.write(chunks.encode(chunk))
+                await out.write(replaying.take() + chunks.encode(chunk))
             begun = True
-            if record := replaying.note(generations[index], ids):
-                await out.write(record)
             for chunk in chunks.piece(index, ids, text):
-                await out.write(chunks.encode(chunk))
+                await out.write(replaying.take() + chunks.encode(chunk))
             cut = None if cut is None else cut - 1
             abort(cut)
         for chunk in chunks.end():
-            await out.write(chunks.encode(chunk))
-        await out.write(chunks.done)
+            await out.write(replaying.take() + chunks.encode(chunk))
+        await out.write(replaying.take() + chunks.done)
         return out
 
     async def _pieces(self, ask: Ask, generations: Sequence[Generation]) -> AsyncIterator[Piece]:
