@@ -60,8 +60,8 @@ fn is_hidden(name: &[u8]) -> bool {
         // Hop-by-hop, and what this server writes itself.
         b"connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" | b"trailer" | b"te" | b"content-length"
         | b"proxy-authenticate" | b"proxy-connection" | b"date" | b"server"
-        // This gateway's own name for the request.
-        | b"x-request-id" | b"request-id"
+        // This gateway's own name for the request, and what its answers depend on.
+        | b"x-request-id" | b"request-id" | b"vary"
         // What a client's browser would do at the address of this gateway.
         | b"set-cookie" | b"set-cookie2" | b"location" | b"content-location" | b"refresh"
         | b"clear-site-data" | b"alt-svc" | b"strict-transport-security"
@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn what_a_gateway_says_itself_goes_to_the_client_of_another_gateway_alone() {
-        let fields: [Field<'_>; 3] = [(b"x-cachefleet-worker", b"w"), (b"x-request-id", b"1"), (b"retry-after", b"2")];
+        let fields: [Field<'_>; 4] =
+            [(b"x-cachefleet-worker", b"w"), (b"x-request-id", b"1"), (b"retry-after", b"2"), (b"vary", b"Origin")];
         let shown = |gateway| to_client(fields.into_iter(), gateway).map(|field| field.0).collect::<Vec<_>>();
         assert_eq!(shown(false), [b"retry-after".as_slice()]);
         assert_eq!(shown(true), [b"x-cachefleet-worker".as_slice(), b"retry-after".as_slice()]);

@@ -113,10 +113,12 @@ pub async fn read_heads(client: &Client, connection: &mut Connection) -> Result<
     Err(Failure::Lost)
 }
 
-/// Where the first events end, or all that there is.
+/// Where the first events end, or all that there is. A comment is none: it goes with the event that it is before.
 fn events_end(data: &[u8], events: usize) -> usize {
     let ends = |end: &usize| data[..*end].ends_with(b"\n\n") || data[..*end].ends_with(b"\r\n\r\n");
-    memchr_iter(b'\n', data).map(|at| at + 1).filter(ends).nth(events - 1).unwrap_or(data.len())
+    let mut start = 0;
+    let says = |end: &usize| data[replace(&mut start, *end)] != b':';
+    memchr_iter(b'\n', data).map(|at| at + 1).filter(ends).filter(says).nth(events - 1).unwrap_or(data.len())
 }
 
 impl Answer {
@@ -436,6 +438,14 @@ mod tests {
         assert_eq!((all.as_slice(), answer.ended()), (b"a\r\n\r\nb\n\nc\n\n".as_slice(), false));
         answer.more(&mut all).await.unwrap();
         assert_eq!((all.as_slice(), answer.ended()), (b"a\r\n\r\nb\n\nc\n\n\n\nd".as_slice(), true));
+    }
+
+    #[test]
+    fn a_comment_goes_with_the_event_that_it_is_before() {
+        let data = b": a\n\n: b\n\nc\n\n: d\n\ne\n\nf\n\n";
+        let given = |events| &data[..events_end(data, events)];
+        assert_eq!((given(1), given(2)), (&data[..13], &data[..21]));
+        assert_eq!(events_end(b": a\n\n: b\n\n", 1), 10);
     }
 
     #[tokio::test]

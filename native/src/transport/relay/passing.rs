@@ -15,13 +15,17 @@ static FINISHED: Part = Part::new(b"\"finish_reason\":\"");
 static ABORTED: Part = Part::new(b"\"finish_reason\":\"abort\"");
 
 /// Whether these are whole events that make an ordinary beginning of a stream, in the last of which something was produced.
+/// Parts of a record may be among them.
 #[must_use]
 pub fn begins(data: &[u8]) -> bool {
     let (mut splitter, mut events, mut chunk) =
         (Splitter::new(data.len(), data.to_vec()), Vec::new(), Chunk::default());
     splitter.split(&mut events).is_ok()
         && events.last().is_some_and(|last| last.end == data.len())
-        && events.iter().all(|event| chunk.read_first(&data[event.clone()]).is_some())
+        && events
+            .iter()
+            .map(|event| &data[event.clone()])
+            .all(|event| is_part(event) || chunk.read_first(event).is_some())
         && !(chunk.ids.is_empty() && chunk.text.is_empty())
 }
 
@@ -125,7 +129,7 @@ impl Passing {
         let before = (self.notes.ids.len(), self.notes.text.len());
         let trail = self.notes.trail.mark();
         let mut passed = (0..self.events.len()).find(|number| !self.read(*number)).unwrap_or(self.events.len());
-        if std::mem::take(&mut self.first) && self.passes == Passes::Ordinary {
+        if std::mem::take(&mut self.first) && self.passes == Passes::Ordinary && passed > 0 {
             self.notes.beginning = Some(std::mem::take(&mut self.chunk.beginning));
         }
         let all = self.splitter.all();
@@ -325,6 +329,8 @@ mod tests {
         {
             assert!(!begins(other.as_bytes()), "{other}");
         }
+        let part = ": cachefleet.replay [1]\n\n".to_owned();
+        assert!(begins((part.clone() + &first).as_bytes()) && !begins((part.clone() + role).as_bytes()));
         let mut passing = Passing::first(first.into(), 200, filter(), Passes::Ordinary);
         assert!(passing.has_first());
         let sent = String::from_utf8(passing.take().unwrap().passed).unwrap();
@@ -333,6 +339,23 @@ mod tests {
         assert_eq!((told.ids, told.text.as_str()), (vec![1], "a"));
         let beginning = told.beginning.unwrap();
         assert_eq!((beginning.id.as_str(), beginning.prompt.as_slice()), ("c", b"[5]".as_slice()));
+    }
+
+    #[test]
+    fn a_recorded_beginning_is_passed_and_noted_and_handed_over_where_none_was_asked_for() {
+        let first = ": cachefleet.replay {\"ids\":[1]}\n\n".to_owned() + &said("a", 1);
+        let made = |passes| Passing::first(first.clone().into(), 200, filter(), passes);
+        let mut passing = made(Passes::Most).recording(RecordRoom::new(Arc::new(KeptBytes::new(99)), 99));
+        assert_eq!(passing.take().unwrap(), Taken { passed: cut("a").into(), handed: Vec::new() });
+        let (rest, told) = passing.into_rest();
+        assert_eq!(
+            (rest.len(), told.trail.record.as_slice(), told.trail.passed.events),
+            (0, &b"{\"ids\":[1]}\n"[..], 1)
+        );
+        let mut passing = made(Passes::Ordinary);
+        let taken = passing.take().unwrap();
+        assert_eq!((taken.passed.len(), taken.handed.concat()), (0, first.into_bytes()));
+        assert_eq!(passing.into_rest().1, Notes::default());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::answer::{Answer, AnswerBody, Over};
 use super::connection::{Connection, Ends};
-use super::request_body::{RequestBody, begin, feed};
+use super::request_body::{RequestBody, begin, feed, is_malformed};
 use super::streams::{Pace, StreamBody};
 use super::{Presence, Stage, long_answer, websocket};
 
@@ -124,10 +124,13 @@ async fn answered(
         .iter()
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
     {
-        return Ok(Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.").response(over, None, true));
+        return Ok(invalid().response(over, None, true));
     }
     let (head, body) = request.into_parts();
-    let (body, mut rest) = begin(&head.headers, body).await?;
+    let (body, mut rest) = match begin(&head.headers, body).await {
+        Err(error) if is_malformed(&error) => return Ok(invalid().response(over, None, true)),
+        begun => begun?,
+    };
     let respond = if head.method == Method::HEAD { Answer::head_alone } else { Answer::response };
     let may_be_long = alone && rest.is_none() && long_answer::may_be_asked(&head);
     let presence = Presence::new(Arc::clone(shared));
@@ -168,6 +171,10 @@ fn is_ambiguous(request: &Request<Incoming>) -> bool {
     }
     let bodied = headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|size| size != "0");
     bodied && websocket::is_asked_for(request)
+}
+
+fn invalid() -> Answer {
+    Answer::text(StatusCode::BAD_REQUEST, "Invalid HTTP request received.")
 }
 
 fn failed() -> Answer {

@@ -1,6 +1,8 @@
 //! Bodies of requests: a small one at once, a larger one piece by piece, when the application asks for it.
 
+use std::error::Error;
 use std::future::pending;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -25,9 +27,9 @@ pub enum Piece {
         data: Bytes,
         last: bool,
     },
-    /// It is not taken: it is too long (413), there is no room for it (503), or it has trailers (400).
+    /// It is not taken: it is too long (413), there is no room for it (503), it has trailers or is malformed (400).
     Refused(StatusCode),
-    /// The client is gone, or sent what is no body.
+    /// The client is gone.
     Broken,
 }
 
@@ -65,6 +67,12 @@ pub async fn begin(headers: &HeaderMap, mut body: Incoming) -> hyper::Result<(Re
     Ok((RequestBody::Pieces(wants), Some(Rest { begun, body, wanted })))
 }
 
+/// Whether what came is no body, as with a malformed chunk: its client is there, and may be told.
+pub fn is_malformed(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData))
+}
+
 /// The whole body; None where it is a large one after all.
 async fn collect(body: &mut Incoming, begun: &mut BytesMut) -> hyper::Result<Option<Bytes>> {
     while begun.len() as u64 <= SMALL {
@@ -99,6 +107,7 @@ impl Rest {
         loop {
             let data = match self.body.frame().await {
                 Some(Ok(frame)) => frame.into_data(),
+                Some(Err(error)) if is_malformed(&error) => return Piece::Refused(StatusCode::BAD_REQUEST),
                 Some(Err(_)) => return Piece::Broken,
                 None => return Piece::Data { data: Bytes::new(), last: true },
             };

@@ -142,6 +142,16 @@ async fn refuses_codings_that_are_not_plainly_chunked() {
 }
 
 #[tokio::test]
+async fn refuses_a_body_of_a_malformed_chunk() {
+    let side = Side::new(LONG);
+    for chunks in ["zz\r\n", "2\r\nok\r\nzz\r\n", "2\r\nokay\r\n", "ffffffffffffffffff\r\n"] {
+        let told =
+            side.told(&format!("POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunks}")).await;
+        assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("connection: close"), "{chunks:?}: {told}");
+    }
+}
+
+#[tokio::test]
 async fn tells_who_left_also_behind_requests_sent_ahead() {
     for ahead in ["", GET] {
         let mut side = Side::new(LONG);
