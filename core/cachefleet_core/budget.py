@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cachefleet_core.pool.spec import PoolSpec
+if TYPE_CHECKING:  # agents start without the schema of pools
+    from cachefleet_core.pool.spec import PoolSpec
 
 MIB: Final = 1 << 20
 RESERVED_BLOCKS: Final = 1

@@ -67,6 +67,7 @@ def main() -> int:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter, unused
     gc.freeze()  # objects made by imports stay: keep them out of garbage collections
     gc.set_threshold(*GARBAGE)
+    gc.enable()
     try:
         sockets = inherited_sockets(os.environ)
     except ValueError as error:

@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cachefleet_core import report_frames
 from cachefleet_core.budget import MIB, budget_mib, kv_cache_mib
 from cachefleet_core.engine.executors import IN_PROCESS
 from cachefleet_core.pool.adapter_options import ADAPTERS, REVISION, RUNTIME_ADAPTERS, allows_loading
 from cachefleet_core.pool.adapter_reports import MAX_ADAPTERS, WantedAdapter
-from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
-from cachefleet_core.pool.worker_spec import AdapterSpec, Role
 from cachefleet_core.tls_names import CERTIFICATE, PRIVATE_KEY
+
+if TYPE_CHECKING:  # agents start without the schema of pools
+    from cachefleet_core.pool.spec import PoolSpec, PrefixCachePool
+    from cachefleet_core.pool.worker_spec import AdapterSpec
 
 SCHEDULER: Final = "cachefleet_worker.plugin.scheduler.create"
 """The plugin's scheduler factory, as vLLM imports it."""
@@ -30,7 +32,8 @@ _TAG: Final = re.compile(r":([^:/]+)$")
 _NAMED: Final = re.compile(r"(?:^|[-._])vllm[-_]?v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?![0-9])")
 """A version after vLLM's name, as in AMD's "rocm7.0_vllm_0.29.1"; what precedes it is the version of something else."""
 _FIRST: Final = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[-+._a-z].*)?$")
-_KV_ROLES: Final = {Role.BOTH: "kv_both", Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+_KV_ROLES: Final = {"Both": "kv_both", "Prefill": "kv_producer", "Decode": "kv_consumer"}
+"""By the Role of a pool."""
 
 _THREADS: Final = ("OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND")
 

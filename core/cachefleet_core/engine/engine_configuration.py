@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,7 +16,9 @@ from cachefleet_core.engine.engine_arguments import (
     loads_while_running,
 )
 from cachefleet_core.index_contract import Difference
-from cachefleet_core.pool.spec import PoolSpec
+
+if TYPE_CHECKING:  # agents start without the schema of pools
+    from cachefleet_core.pool.spec import PoolSpec
 
 MAX_SHOWN: Final = 128
 """Characters of a value that a difference shows."""
