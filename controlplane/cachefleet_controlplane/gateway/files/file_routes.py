@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final
 
 from cachefleet_controlplane.gateway.files.file_object import KeptFile
-from cachefleet_controlplane.gateway.files.kept_files import RETRY_SECONDS, KeptFiles
+from cachefleet_controlplane.gateway.files.kept_files import RETRY_SECONDS, KeptFiles, StorageUnsetError
 from cachefleet_controlplane.gateway.files.list_query import list_query
 from cachefleet_controlplane.gateway.files.object_exchange import named_id, tell, tenant_of
 from cachefleet_controlplane.gateway.files.upload import Upload
@@ -80,6 +80,8 @@ class FileRoutes:
                 try:
                     piece = await self._files.part(file, number)
                     break
+                except StorageUnsetError:
+                    raise
                 except ApiError as error:
                     if error.status != 503 or not left:
                         raise

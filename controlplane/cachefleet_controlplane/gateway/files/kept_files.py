@@ -40,6 +40,13 @@ _ELSEWHERE: Final = f"This file is in object storage, and none is set here ({FIL
 _FULL: Final = "The tenant's files would be more than {} bytes ({}). Delete some, or wait until they expire."
 
 
+class StorageUnsetError(ApiError):
+    """503 for a file in object storage, where none is set: asking this replica again changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(503, _ELSEWHERE, headers={"retry-after": str(RETRY_SECONDS)})
+
+
 class KeptFiles:
     """All files; each is its tenant's alone. New ones are kept in ``objects`` where that is given. ``wall_clock`` is in
     Unix seconds. Run ``run`` as a task where there are objects.
@@ -148,7 +155,7 @@ class KeptFiles:
         if file.place == FilePlace.DATABASE:
             return self._database
         if self._objects is None:
-            raise ApiError(503, _ELSEWHERE, headers={"retry-after": str(RETRY_SECONDS)})
+            raise StorageUnsetError
         return self._objects
 
     def _opened(self, sealed: bytes, file: KeptFile, number: int) -> bytes | None:

@@ -14,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 
+from cachefleet_controlplane.gateway.files import file_routes
 from cachefleet_controlplane.gateway.files.file_object import DAY, FileBounds, KeptFile, new_file_id
 from cachefleet_controlplane.gateway.files.files_url import usable_files_url
 from cachefleet_controlplane.store.database import Database
@@ -200,7 +201,8 @@ async def test_storage_that_cannot_be_asked_is_a_503(unreachable: Keeping, caplo
 
 
 @pytest.mark.parametrize("place", ["folder", S3], indirect=True)
-async def test_files_in_storage_that_is_not_set_any_more_say_so(place: Place) -> None:
+async def test_files_in_storage_that_is_not_set_any_more_say_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_routes, "RETRY_SECONDS", 600)  # they say so at once
     async with serving(place.keeping) as gate:
         made = await upload(gate.acme)
     async with serving(without := Keeping(place.keeping.database)) as gate:
