@@ -2,6 +2,8 @@
 
 Whoever may write a pool writes them, and they are evaluated before the API server has seen them. So their work is
 bounded by what they may be: short, and with one macro at most, since one in another multiplies.
+
+celpy is imported by the first expression: it takes a third of a second, and few fleets have one.
 """
 
 from __future__ import annotations
@@ -10,13 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from celpy import Environment, Runner
-from celpy.adapter import json_to_cel
-from celpy.celparser import CELParseError
-from celpy.celtypes import BoolType, IntType
-from celpy.evaluation import CELEvalError
+if TYPE_CHECKING:
+    from celpy import Runner
 
 _SUFFIXES: Final[Mapping[str, Decimal]] = {
     **{name: Decimal(1024) ** (power + 1) for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
@@ -32,6 +31,8 @@ _QUANTITY: Final = re.compile(
 _KINDS: Final = ("bool", "int", "string", "version")
 MAX_LENGTH: Final = 1024
 """Characters of an expression that is evaluated here."""
+MOST: Final = 1 << 63
+"""CEL's whole numbers are below."""
 _MACRO: Final = re.compile(r"\b(?:all|exists|exists_one|map|filter|reduce|min)\b")
 
 
@@ -58,17 +59,20 @@ def fulfils(expressions: Sequence[str], driver: str, device: Mapping[str, Any]) 
 def capacity_bytes(value: Mapping[str, Any]) -> int | None:
     """A capacity as the whole number that its quantity is; None where that is none, or more than CEL's numbers."""
     try:
-        return int(quantity(value.get("value")))
+        return quantity(value.get("value"))
     except ValueError:
         return None
 
 
-def quantity(text: Any) -> IntType:
+def quantity(text: Any) -> int:
     """Kubernetes' quantity, rounded down to a whole number. ValueError where it is none."""
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
         raise ValueError(f"{text} is not a quantity")
-    return IntType(int(Decimal(found[1]) * _SUFFIXES[found[2]]))
+    number = int(Decimal(found[1]) * _SUFFIXES[found[2]])
+    if not -MOST <= number < MOST:
+        raise ValueError(f"{text} is more than CEL's whole numbers of 64 bits")
+    return number
 
 
 def _attribute(value: Mapping[str, Any]) -> Any:
@@ -80,6 +84,11 @@ def _holds(expression: str, described: dict[str, Any]) -> bool:
         raise SelectorError(f"{expression[:40]!r}... is longer than the {MAX_LENGTH} characters that are read here")
     if len(_MACRO.findall(expression)) > 1:
         raise SelectorError(f"{expression!r} has more than the one macro (all, exists, map...) that is evaluated here")
+    from celpy.adapter import json_to_cel  # noqa: PLC0415 - see above
+    from celpy.celparser import CELParseError  # noqa: PLC0415
+    from celpy.celtypes import BoolType  # noqa: PLC0415
+    from celpy.evaluation import CELEvalError  # noqa: PLC0415
+
     try:
         given = _program(expression).evaluate({"device": json_to_cel(described)})
     except CELParseError as error:
@@ -102,13 +111,20 @@ def _named(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _program(expression: str) -> Runner:
+    from celpy import Environment  # noqa: PLC0415 - see above
+
     environment = Environment()
-    return environment.program(environment.compile(expression), functions=_FUNCTIONS)
+    return environment.program(environment.compile(expression), functions=_functions())
 
 
-_FUNCTIONS: Final[dict[str, Any]] = {
-    "quantity": quantity,
-    "isGreaterThan": lambda one, other: BoolType(one > other),
-    "isLessThan": lambda one, other: BoolType(one < other),
-    "compareTo": lambda one, other: IntType((one > other) - (one < other)),
-}
+@lru_cache(maxsize=1)
+def _functions() -> dict[str, Any]:
+    """Those of Kubernetes' quantities."""
+    from celpy.celtypes import BoolType, IntType  # noqa: PLC0415 - see above
+
+    return {
+        "quantity": lambda text: IntType(quantity(text)),
+        "isGreaterThan": lambda one, other: BoolType(one > other),
+        "isLessThan": lambda one, other: BoolType(one < other),
+        "compareTo": lambda one, other: IntType((one > other) - (one < other)),
+    }
