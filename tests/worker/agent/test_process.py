@@ -42,17 +42,20 @@ async def test_sigterm_drains_and_ends_well(make_settings: Callable[..., AgentSe
             sys.executable, "-m", "cachefleet_worker.agent", env=told, stderr=PIPE
         )
         assert process.stderr is not None
-        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 20)
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 60)
         async with http.get(f"http://127.0.0.1:{port}/healthz") as answer:
             assert answer.status == 200
-        body = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True}
+        body = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 40, "ignore_eos": True}
         request = asyncio.create_task(
             _status(http, engine.url + "/v1/completions", body),
         )
+        await plane.until(lambda: engine.worker.scheduler.running)
+        engine.worker._stepping.clear()  # so that it is under way for as long as is looked at
         await plane.until(lambda: plane.state and plane.state.running == 1)
         process.send_signal(signal.SIGTERM)
         await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)
         assert process.returncode is None
+        engine.worker._stepping.set()
         assert await request == 200
         async with asyncio.timeout(40):
             assert await process.wait() == 0
@@ -71,7 +74,7 @@ async def test_in_a_pod_it_drains_when_asked_and_ends_when_told(
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cachefleet_worker.agent", env=told, stderr=PIPE
         )
-        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 40)
+        await plane.until(lambda: plane.state and plane.state.phase is Phase.READY, 60)
         async with http.get(f"http://127.0.0.1:{port}/drain/abc") as answer:
             assert answer.status == 200
         await plane.until(lambda: plane.state and plane.state.phase is Phase.DRAINING)

@@ -14,6 +14,7 @@ import pytest
 
 from cachefleet_controlplane.fleet.agent_connection import Connection
 from cachefleet_controlplane.gateway.converse.turn import PlainTurn
+from cachefleet_controlplane.gateway.retry import answer_latency
 from cachefleet_controlplane.gateway.retry.answer_latency import STREAM_SECONDS, SUSPENDED_SECONDS
 from cachefleet_controlplane.gateway.send.answers.stream_filter import Passes
 from cachefleet_controlplane.pools.source import PoolView
@@ -33,6 +34,8 @@ from tests.controlplane.gateway.retry.test_failover import Stalls, serving
 from tests.controlplane.gateway.retry.test_resume import joined
 from tests.controlplane.waiting import task, until
 
+RELAYED_SECONDS = 5
+"""From so much silence on Python reads a stream (QUIET in native/src/transport/relay)."""
 hurried_only = pytest.mark.usefixtures("hurried")
 RESPONSES: dict[str, Any] = {"path": "/v1/responses", "input": "x"}
 """Asks for a stream that nobody resumes."""
@@ -184,32 +187,34 @@ async def test_a_stream_that_others_can_resume_goes_on_there() -> None:
         assert gate.fleet.view().inflight_requests == 0
 
 
-@pytest.mark.parametrize(("path", "body"), SILENCED)
-async def test_a_stream_that_native_code_relays_and_that_falls_silent_goes_on_elsewhere(
-    path: str, body: dict[str, Any]
-) -> None:
+async def test_a_stream_that_native_code_relays_and_that_falls_silent_goes_on_elsewhere() -> None:
     """From its first event native code knows what came of it, and Python nothing. In real time, as above."""
+    async with asyncio.TaskGroup() as both:
+        for path, body in SILENCED:
+            both.create_task(_goes_on_elsewhere(path, body))
+
+
+async def _goes_on_elsewhere(path: str, body: dict[str, Any]) -> None:
     async with engine() as one, front([one]) as gate:
         _, _, whole = await gate.post(path, body)
     async with hanging(path, body) as (gate, agent, asking):
         began = time.monotonic()
-        await agent.says_until(asking, seconds=STREAM_SECONDS - 2, **ASLEEP)
-        assert not asking.done()
-        await agent.says_until(asking, seconds=STREAM_SECONDS, **ASLEEP)
-        assert time.monotonic() - began < STREAM_SECONDS + 5
+        await agent.says_until_done(asking, **ASLEEP)
+        assert time.monotonic() - began > STREAM_SECONDS - 4, "silent since shortly before"
         status, _, told = await asking
         assert (status, joined(told) | {"names": 0}) == (200, joined(whole) | {"names": 0})
         await until(lambda: bool(gate.records))  # native code may have ended the answer
         assert [one.outcome for one in gate.records[-1].attempts] == ["cut_off", "finished"]
 
 
-async def test_a_silent_stream_goes_on_where_it_is_once_its_worker_says_more() -> None:
+async def test_a_silent_stream_goes_on_where_it_is_once_its_worker_says_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has come from native code to Python by then, which hands it back."""
+    monkeypatch.setattr(answer_latency, "STREAM_SECONDS", 600.0)  # however slow this machine is
     path, body = SILENCED[0]
     async with engine() as one, front([one]) as gate:
         _, _, whole = await gate.post(path, body)
     async with hanging(path, body) as (gate, agent, asking):
-        await agent.says_until(asking, seconds=7, **ASLEEP)
+        await agent.says_until(asking, seconds=RELAYED_SECONDS + 1, **ASLEEP)
         hung = next(one for one in gate.engines if one.worker.scheduler.running)
         hung.resume()
         await agent.says_until_done(asking)
