@@ -230,7 +230,7 @@ async def test_a_refused_certificate_keeps_no_pool_waiting(kind: str) -> None:
     settings = SETTINGS.model_copy(update={"tls": "issued"})
     operator = Operator(cast("Api", Limited()), settings, Metrics("1"), identity="me")
     operator._applier = Applier(operator._api, lambda: True)
-    await asyncio.wait_for(operator._ensure_certificates(), 5)
+    await asyncio.wait_for(operator._ensure_certificates(), 60)
     assert not operator._waiting.reason
 
 
@@ -249,7 +249,7 @@ async def test_certificates_that_fail_for_the_moment_are_tried_again_at_once() -
     times = OperatorTimes(retry_seconds=0.01)
     operator = Operator(cast("Api", store), settings, Metrics("1"), identity="me", times=times)
     operator._applier = Applier(store, lambda: True)
-    await asyncio.wait_for(operator._ensure_certificates(), 5)
+    await asyncio.wait_for(operator._ensure_certificates(), 60)
     assert Ref("Secret", "ops", "cachefleet-controlplane-tls") in store.objects
 
 

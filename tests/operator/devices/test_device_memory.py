@@ -92,10 +92,10 @@ TEN = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
     ids=["a billion steps", "doubling", "parentheses", "negations", "too long"],
 )
 def test_an_expression_that_would_take_much_is_refused_at_once(expression: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(SelectorError):
         fulfils([expression], DRIVER, GPU)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5, "of CPU: others' work takes none of it"
 
 
 @pytest.mark.parametrize("text", ["1.2.3", "1e3000000", "9" * 100])

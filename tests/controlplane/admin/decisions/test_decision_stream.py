@@ -21,6 +21,8 @@ from tests.controlplane.store.conftest import make_record
 from tests.controlplane.waiting import until
 
 QUIET = ("retry: 2000", ": still here")
+HANG_SECONDS = 15
+"""Less than a viewer that reads no more would be waited for."""
 SCOPE = {
     "type": "http",
     "asgi": {"spec_version": "2.3"},
@@ -129,7 +131,7 @@ async def test_who_may_look_no_more_is_cut_off(
     asked = len(doorkeeper.asked)
     await until(lambda: len(doorkeeper.asked) > asked + 1)  # that nobody can tell ends nothing
     doorkeeper.away, doorkeeper.forbidden = False, True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         assert (await stream).status_code == 200
     assert len(decisions.feed) == 0
     assert {one.verb for one in doorkeeper.asked} == {"watch"}
@@ -144,7 +146,7 @@ async def test_a_viewer_that_leaves_before_the_answer_has_begun_leaves_no_place_
     async def full(_message: Message) -> None:
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await app(dict(SCOPE), gone, full)
     assert len(decisions.feed) == 0
 
@@ -162,7 +164,7 @@ async def test_a_viewer_that_reads_no_more_leaves_no_place_taken(
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_SECONDS):
         await app(dict(SCOPE), silent, full)
     assert len(decisions.feed) == 0
 

@@ -104,7 +104,7 @@ async def test_a_prompt_is_not_waited_for_once_its_stream_has_begun() -> None:
         await asking.begun(content_type=SSE)
         assert sum(worker.inflight_tokens for worker in made.fleet.view().workers) > 200
         await asking.piece(_token("a"))
-        async with asyncio.timeout(5):  # it is taken for computed after some 30, too
+        async with asyncio.timeout(20):  # it is taken for computed after some 30, too
             await until(lambda: sum(worker.inflight_tokens for worker in made.fleet.view().workers) == 0)
         asking.leave()
         await _settled(made)

@@ -145,7 +145,7 @@ async def test_a_higher_priority_takes_a_place_and_who_lost_it_is_told_at_once()
     waiting = [place.come(name) for name in ("a", "b", "cc", "c")]
     await asyncio.sleep(0)
     urgent = place.come("d", priority=10)
-    assert await asyncio.wait_for(waiting[2], 1) is Left.DISPLACED
+    assert await asyncio.wait_for(waiting[2], 30) is Left.DISPLACED
     assert value(place.metrics, "queue_wait_seconds_count", outcome="displaced") == 1
     assert len(place.queue) == 4
     place.free(4)

@@ -274,7 +274,7 @@ async def test_an_unfinished_request_cuts_its_connection_at_once(how: str) -> No
             if how == "cancel":
                 reading.cancel()
             opened.stream.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 30)
         if how == "close":
             reading.cancel()
 
