@@ -156,7 +156,7 @@ def _api_of(fields: Item, file: str) -> Api:
 def _check(body: Body, file: str) -> None:
     """FailureError where the member with the prompt is not there, or no prompt."""
     member, types, allowed = _PROMPTS[body.api]
-    given = body.fields.get(member)
+    given: Any = body.fields.get(member)
     faults = [] if isinstance(given, types) else [(member, given)]
     if not faults and member == "messages":
         faults = [(f"messages[{at}]", one) for at, one in enumerate(given) if not isinstance(one, dict)][:1]
