@@ -14,8 +14,8 @@ from cachefleet_controlplane.store.content.store_thread import StoreThread
 from cachefleet_controlplane.store.store_errors import StoreError
 
 WRITE_SECONDS: Final = 15.0
-MOST_READ: Final = 100
-"""Contracts and pools that are read whole in one exchange."""
+MOST_READ: Final = 4
+"""Contracts and pools that are read whole in one call of the store: a month of each is up to some thousand rows."""
 Judging = Callable[[], Iterable[tuple[Judged, JudgedMinutes]]]
 """All that is judged now."""
 
@@ -72,13 +72,16 @@ class JudgementLog:
     async def exchange(self) -> None:
         """Write what is new, and read what others wrote; what fails is tried again the next time."""
         with suppress(StoreError):  # counted and logged by the thread
-            await self._exchange_minutes()
+            while await self._exchange_minutes():
+                pass
             await self._exchange_changes()
 
-    async def _exchange_minutes(self) -> None:
+    async def _exchange_minutes(self) -> bool:
+        """Write all that is new, and read some of what was never read; whether there is more of that."""
         there = dict(pair for judging in self._judging for pair in judging())
         self._read = {named: minutes for named, minutes in self._read.items() if there.get(named) is minutes}
-        unread = [named for named in there if named not in self._read][:MOST_READ]
+        unread = [named for named in there if named not in self._read]
+        unread, more = unread[:MOST_READ], unread[MOST_READ:]
         written = [(named, part) for named, minutes in there.items() for part in minutes.take_changed()]
         since = int(self._clock()) // HOUR_SECONDS - 1
         try:
@@ -89,6 +92,7 @@ class JudgementLog:
             raise
         _join(found, there)
         self._read |= {named: there[named] for named in unread}
+        return bool(more)
 
     async def _exchange_changes(self) -> None:
         for pool in list(self._changes.unread()):

@@ -12,7 +12,7 @@ import pytest
 from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
-from cachefleet_controlplane.judgements.judgement_log import JudgementLog
+from cachefleet_controlplane.judgements.judgement_log import MOST_READ, JudgementLog
 from cachefleet_controlplane.judgements.judgement_repository import SqlJudgements
 from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
 from cachefleet_controlplane.store.database import Database
@@ -101,6 +101,28 @@ async def test_a_contract_does_not_begin_anew_with_its_replica(opened: Callable[
     assert (shown.hour.minutes, shown.hour.met_minutes, shown.hour.evicted_blocks) == (4, 3, 5)
     assert shown.hour.missed_minutes == {"evicted": 1}
     assert shown.month == shown.hour
+
+
+async def test_any_number_of_contracts_is_read_at_once_in_small_parts(
+    opened: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = [CONTRACT | {"tenant": f"tenant-{number}", "share": 0.0625} for number in range(2 * MOST_READ + 1)]
+    before = Watched(*named)
+    before.says(before.worker(), 20, 0)
+    before.pass_minute()
+    database = opened()
+    await log(database, before).exchange()
+    after, read = Watched(*named), list[int]()
+    exchange = SqlJudgements.exchange
+
+    def counted(self: SqlJudgements, written: Any, unread: Any, *, since: int) -> Any:
+        read.append(len(unread))
+        return exchange(self, written, unread, since=since)
+
+    monkeypatch.setattr(SqlJudgements, "exchange", counted)
+    await log(database, after).exchange()
+    assert read == [MOST_READ, MOST_READ, 1]
+    assert [one.judged.tally(0, 2**40).minutes for _, one in after.records.totals()] == [1] * len(named)
 
 
 async def test_replicas_tell_the_same_and_a_minute_is_one_whoever_judged_it(opened: Callable[[], Database]) -> None:
