@@ -34,6 +34,8 @@ def api() -> AdminApi:
     [
         ("cachefleet te", ["tenants"]),
         ("cachefleet tenants k", ["keys"]),
+        ("cachefleet --inst", ["--install-completion"]),
+        ("cachefleet tenants --inst", []),
         ("cachefleet workers --pool d", ["default/demo"]),
         ("cachefleet decisions --model ", ["tiny"]),
         ("cachefleet explain ", ["d1"]),

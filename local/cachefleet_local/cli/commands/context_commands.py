@@ -31,6 +31,7 @@ app = typer.Typer(
     help="Control planes by name, for --context. Without a command: the list.",
     epilog=EPILOG,
     invoke_without_command=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

@@ -27,6 +27,7 @@ app = typer.Typer(
     epilog=EPILOG,
     callback=group(fleet_checks.examine),
     invoke_without_command=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

@@ -29,7 +29,12 @@ _FIRST: Final = (
 )
 
 app = typer.Typer(
-    no_args_is_help=True, help="API keys of a tenant.", epilog=EPILOG, callback=group(), rich_markup_mode=None
+    no_args_is_help=True,
+    help="API keys of a tenant.",
+    epilog=EPILOG,
+    callback=group(),
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 Name = Annotated[

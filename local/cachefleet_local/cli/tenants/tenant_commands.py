@@ -35,6 +35,7 @@ app = typer.Typer(
     epilog=EPILOG,
     callback=group(_list),
     invoke_without_command=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 app.add_typer(key_commands.app, name="keys")
