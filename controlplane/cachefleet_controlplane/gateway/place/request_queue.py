@@ -89,6 +89,8 @@ class Queue:
         """What a worker may be sent of a request's tenant by the worker's pool: less while other tenants use the fleet,
         and more for a tenant under its share.
         """
+        if not (admission.max_ahead_seconds or admission.shared_ahead_seconds or admission.shared_requests):
+            return UNBOUNDED
         seconds, sequences = admission.max_ahead_seconds or inf, inf
         if self._activity.shared(claim.fleet, claim.tenant, self._clock()):
             seconds = min(seconds, admission.shared_ahead_seconds or inf)
