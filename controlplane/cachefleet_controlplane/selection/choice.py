@@ -61,12 +61,13 @@ def decide(
         return unplaced(prompt, Reason.NO_READY_WORKER, policy=policy, knowledge=Knowledge.LOAD, at=now)
     knowledge = Knowledge.LOAD if choice.blind else prompt.knowledge
     reason, workers, count = _reason(choice, prompt, policy), table.workers, choice.candidates
-    leading, scores = _leading(choice, workers), _all(choice, workers) if selection.every else ()
+    scores = _all(choice, workers) if selection.every else ()
     if verdict_of(reason) is not Verdict.ROUTE:
         decision = unplaced(prompt, reason, policy=policy, knowledge=knowledge, at=now)
+        leading = _leading(choice, workers)
         return replace(decision, candidates=count, largest_blocks=choice.largest, leading=leading, scores=scores)
     following = _next(choice, workers, prompt, selection, knowledge) if selection.more else ()
-    return _routed(choice, workers, prompt, selection, knowledge, leading=leading, scores=scores, following=following)
+    return _routed(choice, workers, prompt, selection, knowledge, scores=scores, following=following)
 
 
 def _routed(
@@ -76,15 +77,13 @@ def _routed(
     selection: Selection,
     knowledge: Knowledge,
     *,
-    leading: LaterScores,
     scores: Sequence[CandidateScore] = (),
     following: Sequence[NextChoice] = (),
 ) -> Decision:
-    worker, reason = workers[choice.first], _reason(choice, prompt, selection.policy)
-    exact = knowledge is Knowledge.EXACT
+    worker, exact = workers[choice.first], knowledge is Knowledge.EXACT
     return Decision(
         verdict=Verdict.ROUTE,
-        reason=reason,
+        reason=_reason(choice, prompt, selection.policy),
         policy=selection.policy,
         knowledge=knowledge,
         worker=worker.name,
@@ -108,7 +107,7 @@ def _routed(
         paid_seconds=prompt.paid_seconds,
         queue_seconds=choice.queue_seconds,
         candidates=choice.candidates,
-        leading=leading,
+        leading=_leading(choice, workers),
         scores=scores,
         next=following,
         at=selection.now,
@@ -125,8 +124,7 @@ def _next(
     known = replace(prompt, keys=b"", chunks=NO_CHUNKS)  # it may be kept for long
 
     def made(place: int) -> Decision:
-        own = choice.at(place)
-        return _routed(own, workers, known, selection, knowledge, leading=_leading(own, workers))
+        return _routed(choice.at(place), workers, known, selection, knowledge)
 
     return [
         NextChoice(full_name(worker.pool, worker.name), worker.endpoint.url, partial(made, place))
