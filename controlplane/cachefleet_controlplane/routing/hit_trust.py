@@ -9,8 +9,9 @@ raises trust at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 WHOLE: Final = 1000
 ALLOWANCE_TOKENS: Final = 16_384
@@ -19,8 +20,7 @@ MOST_TOKENS: Final = 1_048_576
 HALF_LIFE_SECONDS: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class HitEvidence:
+class HitEvidence(Struct, frozen=True):
     """Tokens claimed and, of these, tokens served, as they count at the time ``at``."""
 
     claimed: float = 0.0

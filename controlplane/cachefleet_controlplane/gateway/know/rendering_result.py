@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,8 +19,7 @@ from cachefleet_core.prompt_keys import PromptKeys, PromptKeysError, decode
 from cachefleet_core.request_bodies import BodyError, token_ids
 
 
-@dataclass(frozen=True, slots=True)
-class Keying:
+class Keying(Struct, frozen=True):
     """How one request's prompt is keyed.
 
     ``keyer`` returns what computes keys now, None where nothing does. A prompt longer than ``max_tokens`` has no keys:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from cachefleet_controlplane.fleet.worker_troubles import Trouble
 
@@ -21,8 +22,7 @@ _DEVIATION_SHARE: Final = 1 / 4
 _DEVIATIONS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerLatency:
+class AnswerLatency(Struct, frozen=True):
     """Smoothed mean and mean deviation of some seconds, as TCP has them of round trips (RFC 6298)."""
 
     mean: float

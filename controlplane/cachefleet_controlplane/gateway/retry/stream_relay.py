@@ -127,7 +127,8 @@ class StreamRelay:
             name, kind, created, model, prompt = relayed.beginning
             self.resuming.begin(Name(name, kind, created, model), prompt)
         self.resuming.add(relayed.ids, relayed.text, relayed.finish)
-        self.resuming.trail(Trail(*relayed.trail))
+        if self.resuming.replay is not None:
+            self.resuming.trail(Trail(*relayed.trail))
         if relayed.whole:  # the client has all
             self.stalled.heard(answer)
         return stream.left(relayed.events, relayed.rest)

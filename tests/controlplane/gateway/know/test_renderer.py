@@ -290,12 +290,12 @@ class TestMemo:
             render = Rendered(http, [worker], cache=RenderCache())
             body, _ = upstream_body(ask(), model=MODEL, salt="s")
             asked = partial(render.renderer.render, ask(), body, workers=render.workers, facts=render.facts, salt="s")
-            kept = await asked(keying=replace(KEYING, keep_ids=True))
+            kept = await asked(keying=msgspec.structs.replace(KEYING, keep_ids=True))
             assert kept.prompt.ids is not None
             assert len(kept.prompt.ids) == kept.prompt.tokens
             plain = await asked(keying=KEYING)
             assert (plain.rung, plain.prompt) == (Rung.CACHE, msgspec.structs.replace(kept.prompt, ids=None))
-            assert (await asked(keying=replace(KEYING, keep_ids=True))).rung is Rung.RENDER
+            assert (await asked(keying=msgspec.structs.replace(KEYING, keep_ids=True))).rung is Rung.RENDER
 
     async def test_a_failure_is_not_remembered(self) -> None:
         async with engine() as worker, upstream() as http:
@@ -344,7 +344,7 @@ class TestKeys:
         async with keyed_engine() as worker, upstream() as http:
             render = Rendered(http, [worker], keys=True)
             body, _ = upstream_body(ask(), model=MODEL, salt="s")
-            short = replace(KEYING, max_tokens=3)
+            short = msgspec.structs.replace(KEYING, max_tokens=3)
             got = await render.renderer.render(
                 ask(), body, workers=render.workers, keying=short, facts=render.facts, salt="s"
             )

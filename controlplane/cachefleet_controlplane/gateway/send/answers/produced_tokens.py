@@ -54,8 +54,7 @@ def aborts(body: bytes) -> bool:
     return _MARKS[1] in body
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """Members that every event of one answer repeats."""
 
     id: str
