@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ import pytest
 from openai.resources.responses.responses import ResponsesConnection
 from openai.types.responses import Response
 
+from cachefleet_controlplane.prompt_causes.prompt_cause import NOT_MENDED, PromptCause
 from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
+from tests.controlplane.prompt_causes.conversations import INJECTED, conversation, next_turn, words
+from tests.controlplane.prompt_causes.prompts import Body
 
 POOL: Final = """
 apiVersion: cachefleet.io/v1alpha1
@@ -163,6 +167,74 @@ def test_the_console_shows_what_the_engine_counts(fleet: Up, client: openai.Open
     assert told["by"] == "answers"
     ratio = f"{100 * told['servedTokens'] / told['answeredTokens']:.1f} %"
     until(lambda: ratio in console.get("/").text, 60, f"a hit ratio of {ratio}")
+
+
+SHOWN: Final = (
+    PromptCause.TIME,
+    PromptCause.ID,
+    PromptCause.SYSTEM_PROMPT,
+    PromptCause.HISTORY_DROPPED,
+    PromptCause.HISTORY_EDITED,
+    PromptCause.REASONING_DROPPED,
+)
+"""Causes that a template without tools, media and options has."""
+
+
+def changed(cause: PromptCause, rng: random.Random) -> tuple[Body, Body]:
+    """Two requests of a conversation, of which the second leaves the first one for that cause."""
+    body = conversation(rng, turns=2, tools=0)
+    if cause is not PromptCause.REASONING_DROPPED:
+        return INJECTED[cause](rng, body)
+    first, asked, answered, *rest = body["messages"]
+    thought = answered | {"content": f"<think>{words(rng, 60)}</think>{answered['content']}"}
+    return body | {"messages": [first, asked, thought, *rest]}, next_turn(rng, body)
+
+
+def common_blocks(fleet: Up, *bodies: Body) -> int:
+    """Tokens of the whole blocks with which two chats begin, as the engine itself tokenizes them."""
+    block = 32
+    ids = [
+        httpx.post(f"{fleet.gateway}/tokenize", json=body | {"model": "tiny"}, timeout=60).json()["tokens"]
+        for body in bodies
+    ]
+    same = next((at for at, (one, other) in enumerate(zip(*ids, strict=False)) if one != other), min(map(len, ids)))
+    return same // block * block
+
+
+def told_causes(fleet: Up, body: Body) -> tuple[str, list[dict[str, Any]]]:
+    """Send a chat; the id of its record, and what of it the record says can be mended."""
+    asked = body | {"model": "tiny", "max_tokens": 2}
+    answer = httpx.post(f"{fleet.gateway}/v1/chat/completions", json=asked, timeout=60).raise_for_status()
+    number = answer.headers["x-cachefleet-decision"]
+    lost = fleet.decision(number)["lost"]
+    prompts = [one for cause in lost if cause["cause"] == "first_seen" for one in cause["prompt"]]
+    return number, [one for one in prompts if one["cause"] not in NOT_MENDED]
+
+
+def counted_causes(fleet: Up) -> dict[str, float]:
+    """First-seen tokens of the causes that can be mended, by the control plane's metrics."""
+    page = httpx.get(f"{fleet.internal}/metrics", timeout=60).raise_for_status().text
+    found = re.findall(r'^cachefleet_first_seen_tokens_total{cause="(\w+)",.*} (\S+)$', page, re.MULTILINE)
+    return {cause: float(tokens) for cause, tokens in found if cause not in NOT_MENDED}
+
+
+def test_causes_in_prompts_are_named_with_their_place_and_no_other(fleet: Up) -> None:
+    rng = random.Random(7)
+    before, tokens = counted_causes(fleet), dict[str, float]()
+    clean = conversation(rng, turns=0, tools=0)
+    for cause in SHOWN * 2:
+        first, second = changed(cause, rng)
+        clean = next_turn(rng, clean) if len(clean["messages"]) < 6 else conversation(rng, turns=0, tools=0)
+        for body in (first, clean):
+            assert told_causes(fleet, body)[1] == []
+        number, told = told_causes(fleet, second)
+        assert [(one["cause"], one["position"]) for one in told] == [(cause, common_blocks(fleet, first, second))]
+        if cause not in tokens:  # a command takes its time: once for each
+            explained = fleet.command("explain", number).stdout
+            assert f"{told[0]['tokens']:,} {cause} (from token {told[0]['position']:,}" in explained
+        tokens[cause] = tokens.get(cause, 0) + told[0]["tokens"]
+    after = counted_causes(fleet)
+    assert {cause: after[cause] - before.get(cause, 0) for cause in after} == tokens
 
 
 def test_a14_a_turn_taken_back_is_answered_all_the_same(fleet: Up, client: openai.OpenAI) -> None:
