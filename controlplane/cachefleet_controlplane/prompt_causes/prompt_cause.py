@@ -212,7 +212,7 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
     cause = _BY_NUMBER[relation.difference]
     if cause is not None:
-        worth = same + missing if relation.part in LEADING else same
+        worth = same + _missing(relation, prompt, reach, least_share=0) if relation.part in LEADING else same
         if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
             worth = min(worth, _of_whole(relation, prompt, same, reach))
         if worth >= LEAST_TOKENS:
@@ -245,11 +245,11 @@ def _of_template(relation: Relation, prompt: Examined, missing: int, reach: int)
     return PromptCause.BLOCK_STRADDLE if missing <= size else PromptCause.TEMPLATE, missing
 
 
-def _missing(relation: Relation, prompt: Examined, reach: int) -> int:
+def _missing(relation: Relation, prompt: Examined, reach: int, *, least_share: float = _MOSTLY) -> int:
     """Tokens of the equal parts at the beginning that are behind ``reach``; 0 below LEAST_TOKENS.
 
     Where the whole earlier prompt is the beginning, its length is known; else the bytes tell, of that prompt of which
-    the equal parts are the larger share.
+    the equal parts are the larger share, which is ``least_share`` or more.
     """
     if relation.difference is Difference.NONE:
         missing = min(relation.tokens, prompt.servable) - reach
@@ -258,6 +258,6 @@ def _missing(relation: Relation, prompt: Examined, reach: int) -> int:
     others = relation.before / max(1, relation.text_bytes)
     share, tokens = (own, prompt.prompt_tokens) if own >= others else (others, relation.tokens)
     equal = share * tokens
-    if share < _MOSTLY or equal * _SURE - reach < LEAST_TOKENS:
+    if share < least_share or equal * _SURE - reach < LEAST_TOKENS:
         return 0
     return round(equal) - reach

@@ -114,8 +114,15 @@ class Engine:
 
     def ask(self, body: Body, *, tenant: str = "acme", salt: str = "", today: str = "27 Nov 2026") -> Told:
         """Serve a chat."""
+        keys, tokens = self.read(body, tenant=tenant, salt=salt, today=today)
+        return self._served(body, keys, tokens, line=tenant, salt=salt)
+
+    def read(
+        self, body: Body, *, tenant: str = "acme", salt: str = "", today: str = "27 Nov 2026"
+    ) -> tuple[bytes, int]:
+        """The block keys and tokens of a chat's prompt."""
         ids = _tokenizer(self.template).encode(render(self.template, body, today=today), add_special_tokens=False).ids
-        return self._served(body, self._keys(ids, tenant, salt), len(ids), line=tenant, salt=salt)
+        return self._keys(ids, tenant, salt), len(ids)
 
     def _keys(self, ids: Sequence[int], tenant: str, salt: str) -> bytes:
         own = random.Random(f"{tenant} {salt}").getrandbits(64)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 from cachefleet_native import shared_blocks
 
-from bench.replay_work import TRACES
 from cachefleet_controlplane.prompt_causes.prompt_cause import PromptCause
 from tests.controlplane.prompt_causes.conversations import tool, words
 from tests.controlplane.prompt_causes.prompts import TEMPLATES, Body, Engine
+from tests.controlplane.prompt_causes.recorded_chats import DESK, HEADING, RECORDED, TIME, TURNS, chats, retold
 
-RECORDED: Final = TRACES / "tau-bench" / "airline.json"
-TIME: Final = "2024-05-15 15:00:00 EST"
-HEADING: Final = "# Airline Agent Policy"
-DESK: Final = "Desk 4711"
 KINDS: Final = (
     PromptCause.TIME,
     PromptCause.ID,
@@ -37,8 +30,6 @@ KINDS: Final = (
 )
 EACH: Final = 3
 """Of each kind under each template."""
-TURNS: Final = 8
-"""Of a chat, the first ones."""
 OPEN: Final = 4
 """Chats that go on at a time."""
 LARGE: Final = 1024
@@ -54,27 +45,6 @@ class Asked(NamedTuple):
     body: Body
     cause: PromptCause | None = None
     salt: str = ""
-
-
-@cache
-def chats(count: int) -> list[list[Body]]:
-    """The messages of chats, in the order of their tasks: several chats of one task come after each other."""
-    found = sorted(json.loads(Path(RECORDED).read_text()), key=lambda one: (one["task_id"], one["trial"]))
-    read = [[_said(message) for message in one["traj"]] for one in found]
-    return [messages for messages in read if len(messages) > 2 * TURNS][:count]
-
-
-def _said(message: Mapping[str, Any]) -> Body:
-    """A message as templates of this test take it: calls of tools as text."""
-    called = json.dumps(message["tool_calls"][0]["function"]) if message.get("tool_calls") else ""
-    content = (message.get("content") or "").replace(HEADING, f"{HEADING}\n\n{DESK}")
-    return {"role": message["role"], "content": content + called}
-
-
-def system(body: Body, change: str, to: str) -> Body:
-    first, *rest = body["messages"]
-    assert change in first["content"]
-    return body | {"messages": [first | {"content": first["content"].replace(change, to)}, *rest]}
 
 
 def pictured(messages: list[Body], mark: int) -> list[Body]:
@@ -114,9 +84,9 @@ def repictured(body: Body, mark: int) -> Body:
 
 
 CHANGES: Final[Mapping[PromptCause, Callable[[Body, random.Random], Body]]] = {
-    PromptCause.TIME: lambda body, rng: system(body, TIME, f"2024-05-{rng.randrange(16, 31)} 11:07:09 EST"),
-    PromptCause.ID: lambda body, rng: system(body, DESK, f"Desk {rng.randrange(5000, 9999)}"),
-    PromptCause.SYSTEM_PROMPT: lambda body, rng: system(body, HEADING, f"# {words(rng, 7)}"),
+    PromptCause.TIME: lambda body, rng: retold(body, TIME, f"2024-05-{rng.randrange(16, 31)} 11:07:09 EST"),
+    PromptCause.ID: lambda body, rng: retold(body, DESK, f"Desk {rng.randrange(5000, 9999)}"),
+    PromptCause.SYSTEM_PROMPT: lambda body, rng: retold(body, HEADING, f"# {words(rng, 7)}"),
     PromptCause.TOOL_ORDER: lambda body, _: body | {"tools": body["tools"][::-1]},
     PromptCause.TOOLS: lambda body, rng: body | {"tools": [tool(rng, "another"), *body["tools"]]},
     PromptCause.HISTORY_EDITED: lambda body, _: edited(body),
