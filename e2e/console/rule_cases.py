@@ -35,16 +35,35 @@ def cases(file: Path) -> dict[str, list[Json]]:
     return found
 
 
-def write_unit_tests(of: Mapping[str, Sequence[Json]], folder: Path) -> Path:
-    """The file that promtool is given; its rules are the groups of these alerts alone, for others take as long."""
-    wanted = [group for group in groups() if any(rule.get("alert") in of for rule in group["rules"])]
-    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": wanted}))
-    tests = [_test(alert, case) for alert, listed in of.items() for case in listed]
+def write_unit_tests(of: Mapping[str, Sequence[Json]], folder: Path) -> list[Path]:
+    """The files that promtool is given, one for each alert, with the rules that it is computed from alone."""
     longest = max(_minutes(case["at"]) for listed in of.values() for case in listed)
-    every = "10m" if longest > _DAY else "1m"
-    written = folder / "tests.yaml"
-    written.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": every, "tests": tests}))
-    return written
+    return [_written(alert, listed, folder, every="10m" if longest > _DAY else "1m") for alert, listed in of.items()]
+
+
+def _written(alert: str, listed: Sequence[Json], folder: Path, *, every: str) -> Path:
+    rules, tests = folder / f"{alert}.rules.yaml", folder / f"{alert}.yaml"
+    rules.write_text(yaml.safe_dump({"groups": read_by(alert)}))
+    made = [_test(alert, case) for case in listed]
+    tests.write_text(yaml.safe_dump({"rule_files": [rules.name], "evaluation_interval": every, "tests": made}))
+    return tests
+
+
+def read_by(alert: str) -> list[Json]:
+    """The group of an alert, with that alert and the rules that it reads: others, above all those of days, take as
+    long.
+    """
+    [group] = [group for group in groups() if any(rule.get("alert") == alert for rule in group["rules"])]
+    kept: list[Json] = []
+    for rule in reversed(group["rules"]):  # a rule reads those before it
+        if rule.get("alert") == alert or _read(rule, kept):
+            kept.insert(0, rule)
+    return [{**group, "rules": kept}]
+
+
+def _read(rule: Json, by: Sequence[Json]) -> bool:
+    """Whether any of these rules reads what a rule records."""
+    return "record" in rule and any(rule["record"] in one["expr"] for one in by)
 
 
 def _test(alert: str, case: Json) -> Json:

@@ -21,7 +21,7 @@ def test_prometheus_takes_the_charts_rules() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_alerts_fire_and_are_silent_when_they_should(file: Path, tmp_path: Path) -> None:
-    assert "SUCCESS" in promtool("test", "rules", write_unit_tests(cases(file), tmp_path))
+    assert "SUCCESS" in promtool("test", "rules", *write_unit_tests(cases(file), tmp_path))
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent() -> None:
