@@ -27,6 +27,7 @@ from cachefleet_controlplane.gateway.batches.line_results import LineResults
 from cachefleet_controlplane.gateway.files.file_contents import FileContents
 from cachefleet_controlplane.gateway.files.file_object import DAY, FileBounds
 from cachefleet_controlplane.gateway.files.file_repository import SqlFiles
+from cachefleet_controlplane.gateway.files.files_url import usable_files_url
 from cachefleet_controlplane.gateway.files.kept_files import FILES_URL, LABEL, KeptFiles
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.metrics import Metrics
@@ -73,7 +74,8 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
         prune=lambda store: store.prune(now=time.time()),
         bounds=thread_bounds,
     )
-    objects = _objects(settings.files_url, file_thread, failed)
+    earlier = partial(_objects, thread=file_thread, failed=failed)
+    objects = _set_objects(settings.files_url, earlier)
     batch_thread = StoreThread(
         SqlBatches(database),
         "batches",
@@ -85,7 +87,7 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
     bounds = FileBounds(file_bytes=settings.batch_file_bytes, tenant_bytes=settings.batch_tenant_bytes, seconds=kept)
     key = fleet_key.history_key
     return BatchParts(
-        files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds, objects=objects),
+        files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds, objects=objects, earlier=earlier),
         store=BatchStore(batch_thread),
         results=LineResults(key),
         bounds=BatchBounds(
@@ -112,17 +114,18 @@ def _counting(metrics: Metrics) -> Callable[[str], None]:
     return lambda operation: failures.labels(operation).inc()
 
 
-def _objects(url: str, thread: StoreThread[SqlFiles], failed: Callable[[str], None]) -> FileContents | None:
-    """Object storage for files; None where no URL says where. SettingsError."""
-    if not url:
-        return None
-    from cachefleet_controlplane.gateway.files.object_contents import (  # noqa: PLC0415 - an extra
-        ObjectContents,
-        object_storage,
-    )
+def _objects(url: str, *, thread: StoreThread[SqlFiles], failed: Callable[[str], None]) -> FileContents:
+    """Object storage of a URL. ValueError where it is none, or the extra is missing."""
+    usable_files_url(url)
+    from cachefleet_controlplane.gateway.files.object_contents import ObjectContents  # noqa: PLC0415 - an extra
 
+    return ObjectContents(url, thread, failed=failed)
+
+
+def _set_objects(url: str, make: Callable[[str], FileContents]) -> FileContents | None:
+    """Object storage for new files; None where no URL says where. SettingsError."""
     try:
-        return ObjectContents(object_storage(url), thread, failed=failed)
+        return make(url) if url else None
     except ValueError as error:
         raise SettingsError([f"{FILES_URL}: {error}"]) from error
 

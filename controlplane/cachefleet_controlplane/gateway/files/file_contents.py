@@ -20,6 +20,11 @@ class FileContents(Protocol):
         """What rows of files say that are kept here."""
         ...
 
+    @property
+    def url(self) -> str:
+        """Of the object storage; "" in the database."""
+        ...
+
     async def add(self, file: KeptFile, number: int, sealed: bytes, *, size: int, expires: float) -> int:
         """Add a part that is ``size`` bytes unsealed to a file that is being written; keep it until ``expires`` for the
         next. Return the bytes of all files of its tenant; 0 where the file is not there any more.
@@ -39,6 +44,7 @@ class DatabaseContents:
     """Parts in the database, in rows that go with their file's."""
 
     place = FilePlace.DATABASE
+    url = ""
 
     def __init__(self, store: StoreThread[SqlFiles]) -> None:
         self._store = store

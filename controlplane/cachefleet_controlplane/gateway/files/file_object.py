@@ -79,6 +79,8 @@ class KeptFile(Struct, frozen=True, kw_only=True):
     created: float
     expires: float
     place: str = FilePlace.DATABASE.value
+    storage: str = ""
+    """URL of the object storage that keeps it; "" in the database, or in what is set now."""
 
     @property
     def part_bytes(self) -> int:

@@ -100,9 +100,16 @@ class SqlFiles:
             over = connection.execute(expired).scalars()
             return connection.execute(delete(_files).where(_files.c.id.in_(over.all()))).rowcount
 
-    def expired_objects(self, *, now: float) -> list[str]:
-        """Return some files in object storage that have expired or are deleted: their objects go first."""
-        query = select(_files.c.id).where(_files.c.expires <= now, ~_in_database).limit(PRUNE_FILES)
+    def expired_storages(self, *, now: float) -> list[str]:
+        """Return the object storages, as rows name them, in which files have expired or are deleted."""
+        query = select(_files.c.storage).where(_files.c.expires <= now, ~_in_database).distinct()
+        with self._database.transaction() as connection:
+            return list(connection.execute(query).scalars())
+
+    def expired_objects(self, storage: str, *, now: float) -> list[str]:
+        """Return some files in an object storage that have expired or are deleted: their objects go first."""
+        there = ~_in_database & (_files.c.storage == storage)
+        query = select(_files.c.id).where(_files.c.expires <= now, there).limit(PRUNE_FILES)
         with self._database.transaction() as connection:
             return list(connection.execute(query).scalars())
 

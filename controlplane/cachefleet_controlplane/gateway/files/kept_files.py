@@ -37,6 +37,7 @@ FILE_BYTES: Final = "CACHEFLEET_BATCH_FILE_BYTES"
 TENANT_BYTES: Final = "CACHEFLEET_BATCH_TENANT_BYTES"
 FILES_URL: Final = "CACHEFLEET_FILES_URL"
 _ELSEWHERE: Final = f"This file is in object storage, and none is set here ({FILES_URL})."
+_EARLIER: Final = f"This file is in the object storage of an earlier {FILES_URL}, which cannot be asked now."
 _FULL: Final = "The tenant's files would be more than {} bytes ({}). Delete some, or wait until they expire."
 
 
@@ -48,8 +49,9 @@ class StorageUnsetError(ApiError):
 
 
 class KeptFiles:
-    """All files; each is its tenant's alone. New ones are kept in ``objects`` where that is given. ``wall_clock`` is in
-    Unix seconds. Run ``run`` as a task where there are objects.
+    """All files; each is its tenant's alone. New ones are kept in ``objects`` where that is given; those of another
+    URL stay in its storage, which ``earlier`` makes (ValueError). ``wall_clock`` is in Unix seconds. Run ``run`` as a
+    task where there are objects.
     """
 
     def __init__(
@@ -59,11 +61,14 @@ class KeptFiles:
         bounds: FileBounds,
         *,
         objects: FileContents | None = None,
+        earlier: Callable[[str], FileContents] | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._database = DatabaseContents(store)
         self._objects = objects
+        self._make_earlier = earlier
+        self._earlier: dict[str, FileContents] = {}
         self._cipher = cipher
         self.bounds = bounds
         self._wall_clock = wall_clock
@@ -75,6 +80,7 @@ class KeptFiles:
         ``bounded``: within the bounds of a file and of its tenant.
         """
         now = self._wall_clock()
+        contents = self._objects or self._database
         file = KeptFile(
             id=new_file_id(),
             tenant=tenant,
@@ -84,7 +90,8 @@ class KeptFiles:
             status=FileStatus.WRITING.value,
             created=now,
             expires=now + self.bounds.writing_seconds,
-            place=(self._objects or self._database).place.value,
+            place=contents.place.value,
+            storage=contents.url,
         )
         await self._ask("begin", lambda store: store.begin(file))
         return FileWriter(self, file, bounded=bounded)
@@ -114,7 +121,7 @@ class KeptFiles:
         try:
             sealed = await contents.part(file, number)
         except StoreError as error:
-            raise unavailable() from error
+            raise (unavailable() if contents in (self._database, self._objects) else in_earlier_storage()) from error
         found = None if sealed is None else await asyncio.to_thread(self._opened, sealed, file, number)
         if found is None:
             raise no_such_file(file.id)
@@ -145,18 +152,42 @@ class KeptFiles:
         if self._objects is None:
             return
         with suppress(StoreError):
-            while over := await self._store.ask("sweep", lambda store: store.expired_objects(now=self._wall_clock())):
-                for file in over:
-                    await self._objects.forget(file)
-                    await self._store.ask("sweep", partial(SqlFiles.drop, file=file))
+            for url in await self._store.ask("sweep", lambda store: store.expired_storages(now=self._wall_clock())):
+                with suppress(StoreError, ApiError):  # one that cannot be asked keeps no other from being swept
+                    await self._sweep_storage(url, self._storage(url))
+
+    async def _sweep_storage(self, url: str, contents: FileContents) -> None:
+        """Delete what is over in one storage. StoreError."""
+        over = partial(SqlFiles.expired_objects, storage=url, now=self._wall_clock())
+        while files := await self._store.ask("sweep", over):
+            for file in files:
+                await contents.forget(file)
+                await self._store.ask("sweep", partial(SqlFiles.drop, file=file))
 
     def _contents(self, file: KeptFile) -> FileContents:
         """Where a file's content is. ApiError 503."""
         if file.place == FilePlace.DATABASE:
             return self._database
+        return self._storage(file.storage)
+
+    def _storage(self, url: str) -> FileContents:
+        """The object storage of files whose rows name it so. ApiError 503."""
         if self._objects is None:
             raise StorageUnsetError
-        return self._objects
+        if url in ("", self._objects.url):
+            return self._objects
+        try:
+            return self._earlier_storage(url)
+        except ValueError as error:
+            raise in_earlier_storage() from error
+
+    def _earlier_storage(self, url: str) -> FileContents:
+        """Storage of another URL, made once. ValueError."""
+        if url not in self._earlier:
+            if self._make_earlier is None:
+                raise ValueError("nothing makes other storage")
+            self._earlier[url] = self._make_earlier(url)
+        return self._earlier[url]
 
     def _opened(self, sealed: bytes, file: KeptFile, number: int) -> bytes | None:
         """None for a part that another fleet key has sealed."""
@@ -250,6 +281,11 @@ def place(file: str, number: int) -> bytes:
 def no_such_file(file: str) -> ApiError:
     """404: a tenant has no such file."""
     return ApiError(404, f"No such File object: {shown(file)}", param="id")
+
+
+def in_earlier_storage() -> ApiError:
+    """503: the storage of an earlier URL, where the file is, cannot be asked now."""
+    return ApiError(503, _EARLIER, headers={"retry-after": str(RETRY_SECONDS)})
 
 
 def unavailable() -> ApiError:

@@ -49,16 +49,17 @@ def object_storage(url: str) -> ObjectStore:
 
 
 class ObjectContents:
-    """Parts as objects; what tenants have is counted in the rows of ``store``. ``failed`` is called with the operation
-    that failed.
+    """Parts as objects below a usable URL; what tenants have is counted in the rows of ``store``. ``failed`` is called
+    with the operation that failed. ValueError where the library takes the URL for none.
     """
 
     place = FilePlace.OBJECTS
 
     def __init__(
-        self, storage: ObjectStore, store: StoreThread[SqlFiles], *, failed: Callable[[str], None] = lambda _: None
+        self, url: str, store: StoreThread[SqlFiles], *, failed: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._storage = storage
+        self.url = url
+        self._storage = object_storage(url)
         self._store = store
         self._count_failure = failed
         self._problem = ""
@@ -107,7 +108,8 @@ class ObjectContents:
         except StoreError as error:
             self._count_failure(operation)
             if self._problem != str(error):
-                logger.warning("files cannot be kept: %s", error, extra={"kind": error.kind, "operation": operation})
+                fields = {"kind": error.kind, "operation": operation, "storage": self.url}
+                logger.warning("files cannot be kept: %s", error, extra=fields)
             self._problem = str(error)
             raise
         self._problem = ""

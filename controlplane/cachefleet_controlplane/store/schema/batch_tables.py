@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, LargeBinary, String, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -24,6 +24,8 @@ class FileRow(SQLModel, table=True):
     expires: float = Field(sa_column=Column(Float(53), nullable=False, index=True))
     place: str = Field(sa_column=Column(String(16), nullable=False, server_default="database"))
     """Where its content is."""
+    storage: str = Field(sa_column=Column(Text, nullable=False, server_default=""))
+    """URL of the object storage that has it."""
 
 
 class FilePartRow(SQLModel, table=True):

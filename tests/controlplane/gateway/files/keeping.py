@@ -52,17 +52,15 @@ class Keeping:
             bounds=StoreThreadBounds(answer_seconds=60, retry_seconds=0),
         )
         cipher = TenantCipher(FLEET_KEY.history_key, LABEL)
-        self.files = KeptFiles(self.store, cipher, self.bounds, objects=self._objects(), wall_clock=self.clock)
-
-    def _objects(self) -> FileContents | None:
-        if not self.url:
-            return None
-        from cachefleet_controlplane.gateway.files.object_contents import (  # noqa: PLC0415 - an extra
-            ObjectContents,
-            object_storage,
+        objects = self._objects(self.url) if self.url else None
+        self.files = KeptFiles(
+            *(self.store, cipher, self.bounds), objects=objects, earlier=self._objects, wall_clock=self.clock
         )
 
-        return ObjectContents(object_storage(self.url), self.store, failed=self.failed.append)
+    def _objects(self, url: str) -> FileContents:
+        from cachefleet_controlplane.gateway.files.object_contents import ObjectContents  # noqa: PLC0415 - an extra
+
+        return ObjectContents(url, self.store, failed=self.failed.append)
 
     def routes(self, bodies: RequestBodies) -> BatchRoutes:
         thread = StoreThread(

@@ -214,6 +214,41 @@ async def test_files_in_storage_that_is_not_set_any_more_say_so(place: Place, mo
         assert len(without.rows("files")) == 2
 
 
+@pytest.mark.parametrize("place", ["folder", S3], indirect=True)
+async def test_files_of_an_earlier_url_are_read_and_deleted_where_they_are(place: Place, tmp_path: Path) -> None:
+    async with serving(place.keeping) as gate:
+        made = await upload(gate.acme)
+    async with serving(moved := Keeping(place.keeping.database, url=f"file://{tmp_path / 'moved'}")) as gate:
+        assert (await gate.acme.files.content(made.id)).content == SECRET
+        kept = await upload(gate.acme)
+        assert {row["storage"] for row in moved.rows("files")} == {place.keeping.url, moved.url}
+        assert [path.parent.name for path in (tmp_path / "moved").rglob("*") if path.is_file()] == [kept.id]
+        for file in (made, kept):
+            await gate.acme.files.delete(file.id)
+        await moved.files.sweep()
+    assert place.left() == []
+    assert [path for path in (tmp_path / "moved").rglob("*") if path.is_file()] == []
+
+
+async def test_an_earlier_storage_that_cannot_be_asked_says_so_and_holds_up_no_sweep(
+    unreachable: Keeping, tmp_path: Path
+) -> None:
+    lost = await unreachable.files.begin(ACME.name, "f", "batch")
+    with pytest.raises(ApiError):
+        await lost.write(b"x" * (1 << 20))
+    file = await unreachable.files.finish(lost._file, seconds=DAY)
+    moved = Keeping(unreachable.database, url=f"file://{tmp_path / 'moved'}")
+    with pytest.raises(ApiError, match="an earlier CACHEFLEET_FILES_URL, which cannot be asked"):
+        await moved.files.part(file, 0)
+    writer = await moved.files.begin(ACME.name, "g", "batch")
+    await writer.write(SECRET)
+    kept = await writer.finish(seconds=DAY)
+    for one in (file, kept):
+        await moved.files.delete(ACME.name, one.id)
+    await moved.files.sweep()
+    assert [row["id"] for row in moved.rows("files")] == [file.id]
+
+
 async def test_what_is_deleted_is_swept_at_once(place: Place) -> None:
     writer = await place.keeping.files.begin(ACME.name, "f", "batch")
     await writer.write(SECRET)
