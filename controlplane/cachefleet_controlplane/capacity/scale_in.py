@@ -14,11 +14,11 @@ from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
 
 def scale_in(members: Iterable[WorkerFacts], block_size: int, curve: HitCurve | None) -> ScaleInFacts | None:
-    """The worker that is worth least; one that is not ready goes before all others. None where there is none."""
+    """The worker that is worth least; one that is not ready goes before all others. None where there is no other."""
     listed = [member for member in members if member.listed]
     ready = {member.name for member in listed if member.ready}
     waiting = {member.name for member in listed} - ready
-    if not listed:
+    if len(listed) < 2:
         return None
     values = cache_values(listed)
     name = removal_order(waiting or ready, removal_values(listed))[0]
@@ -26,7 +26,7 @@ def scale_in(members: Iterable[WorkerFacts], block_size: int, curve: HitCurve | 
         return ScaleInFacts(worker=name, ready=False, words=f"{name} goes first: it is not ready")
     held = sum(member.held_blocks for member in listed if member.name == name)
     lost = min(held, round(values[name]))
-    left = curve.at(len(ready) - 1) if curve and len(ready) > 1 else None
+    left = curve.at(len(ready) - 1) if curve else None
     return ScaleInFacts(
         worker=name,
         words=_words(name, lost, lost * block_size, left),

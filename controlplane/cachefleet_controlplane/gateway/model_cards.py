@@ -77,10 +77,11 @@ class ModelListing:
     def _card(self, name: str, *, anthropic: bool) -> Json:
         model = self._find(name)
         announced = self._fleet.announced(model.name)
+        roots = [one.model.name for one in sorted(self._fleet.aliased(name), key=lambda one: -one.weight)]
         if anthropic:
-            return under(name, model, anthropic_card(model, announced))
+            return under(name, roots, anthropic_card(model, announced))
         found = card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
-        return under(name, model, found)
+        return under(name, roots, found)
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -92,10 +93,15 @@ def _is_codex(scope: Scope) -> bool:
     return CODEX_VERSION in parse_qs(scope.get("query_string", b"")[:MAX_QUERY].decode("latin-1"))
 
 
-def under(name: str, model: ServedModel, told: Json) -> Json:
-    """Return a model's object under the name that was asked for; where that is an alias, ``root`` is the model's."""
-    aliased = {"id": name, "display_name": name} if "display_name" in told else {"id": name, "root": model.name}
-    return told if name == model.name else told | aliased
+def under(name: str, roots: Sequence[str], told: Json) -> Json:
+    """Return a model's object under the name that was asked for. ``roots`` are the models that this means as an alias,
+    the one with the largest weight first: ``root`` is that of one, ``roots`` are those that share it.
+    """
+    if not roots:
+        return told
+    if "display_name" in told:
+        return told | {"id": name, "display_name": name}
+    return told | {"id": name} | ({"root": roots[0]} if len(roots) == 1 else {"roots": list(roots)})
 
 
 def openai_list(cards: Sequence[Json], *, codex: bool) -> Json:

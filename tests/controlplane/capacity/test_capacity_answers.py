@@ -46,7 +46,6 @@ def test_a_pool_whose_requests_are_known_has_its_curve_and_advice() -> None:
 def test_why_nothing_is_known(shown: FleetView, requests: int, why: str) -> None:
     one = answer(shown, requests)
     assert (one.verdict, one.words, one.now, one.advice) == (UNKNOWN, f"not known yet: {why}", None, ())
-    assert one.scale_in is not None
 
 
 def test_an_answer_is_made_once_for_each_report() -> None:

@@ -72,8 +72,6 @@ def test_one_that_is_not_ready_goes_before_all_others() -> None:
     assert starting.listed or scale_in([starting], 16, None) is None
 
 
-def test_the_last_worker_leaves_nothing_and_a_pool_without_any_has_none_to_go() -> None:
-    last = scale_in(WORKERS[:1], 16, curve())
-    assert last is not None
-    assert (last.worker, last.hit_ratio) == ("demo-0", None)
+def test_of_a_pool_of_one_worker_or_none_nobody_goes_first() -> None:
+    assert scale_in(WORKERS[:1], 16, curve()) is None
     assert scale_in([], 16, None) is None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.admit.alias_choice import chosen, conversation_of
-from cachefleet_controlplane.gateway.apis.request_info import Endpoint, RequestInfo
+from cachefleet_controlplane.gateway.apis.request_info import POOLED, SPEECH, Endpoint, RequestInfo
 from cachefleet_controlplane.gateway.converse.rehydration import PREVIOUS, previous_id
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
@@ -26,6 +26,12 @@ MODELS_NAMED: Final = 16
 
 
 MISDIRECTED: Final = "misdirected_request"
+HAVING: Final = {
+    **dict.fromkeys(SPEECH, "a pool of a speech model does, as Whisper"),
+    **dict.fromkeys(POOLED, "a pool of a pooling model does that was trained for it"),
+    Endpoint.EMBEDDINGS: "a pool of a pooling model does (`--runner pooling`)",
+}
+"""Who has an endpoint that not every model has."""
 _ELSEWHERE: Final = "Model `{}` is served by control plane `{}`: ask its gateway."
 
 
@@ -80,21 +86,21 @@ class ModelLookup:
             model = aliased[0].model if aliased else find_model(self._fleet, name)
         if memory is not None:
             memory.model = model.name
-        if info.form is not None:
-            self._check_hears(model, info.endpoint)
+        if info.endpoint in HAVING:
+            self._check_serves(model, info.endpoint)
         return info, model
 
-    def _check_hears(self, model: ServedModel, endpoint: Endpoint) -> None:
-        """ApiError 404 where all workers of a model announce what they serve, and none of them serves speech."""
-        if self._hears(model, endpoint) is not False:
+    def _check_serves(self, model: ServedModel, endpoint: Endpoint) -> None:
+        """ApiError 404 where all workers of a model announce what they serve, and none of them serves that."""
+        if self._serves(model, endpoint) is not False:
             return
-        others = [one.name for one in self._fleet.models() if self._hears(one, endpoint)][:MODELS_NAMED]
-        hint = "No model here has it: a pool of a speech model does, as Whisper."
+        others = [one.name for one in self._fleet.models() if self._serves(one, endpoint)][:MODELS_NAMED]
+        hint = f"No model here has it: {HAVING[endpoint]}."
         if others:
             hint = f"Ask {' or '.join(f'`{name}`' for name in others)}."
         raise ApiError(404, f"The model `{model.name}` has no {endpoint}. {hint}")
 
-    def _hears(self, model: ServedModel, endpoint: Endpoint) -> bool | None:
+    def _serves(self, model: ServedModel, endpoint: Endpoint) -> bool | None:
         """Whether any worker of a model serves that; None where not all of them say."""
         told = [hello.endpoints for hello in self._fleet.announced(model.name)]
         serving = any(endpoint in (paths or ()) for paths in told)

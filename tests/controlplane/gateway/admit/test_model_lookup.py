@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cachefleet_controlplane.gateway.apis.request_info import POOLED
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_core.pool.spec import PrefixCachePool, read_pool
 from cachefleet_runtime.sse import event_data
@@ -188,3 +189,27 @@ async def test_the_picker_has_envoy_send_the_model_of_an_alias() -> None:
         asking, picked = await envoy.ask(chat("hello", model="claude-x"))
         assert json.loads(picked.body)["model"] == MODEL
         asking.leave()
+
+
+async def test_an_alias_that_models_share_is_listed_with_all_of_them() -> None:
+    async with sharing() as (_, gate), clients(gate.url, model=MODEL).openai as openai:
+        listed = {one.id: one.model_dump() async for one in openai.models.list()}
+        assert listed["chat"]["roots"] == [MODEL, "next"]
+        assert "root" not in listed["chat"]
+        assert not any("roots" in told for name, told in listed.items() if name != "chat")
+
+
+@pytest.mark.parametrize("path", POOLED)
+async def test_a_model_without_an_endpoint_names_those_that_have_it(path: str) -> None:
+    async with sharing() as (engines, gate):
+        gate.report(0, said={"endpoints": (CHATS,), "pool": f"default/pool-{MODEL}"})
+        gate.report(1, said={"endpoints": (CHATS,), "pool": "default/pool-next"})
+        asked = {"model": MODEL, "input": "hello"}
+        status, _, data = await gate.post(path, asked)
+        message = json.loads(data)["error"]["message"]
+        assert (status, "No model here has it: a pool of a pooling model" in message) == (404, True), message
+        gate.report(1, said={"endpoints": (path,), "pool": "default/pool-next"})
+        status, _, data = await gate.post(path, asked)
+        told = f"The model `{MODEL}` has no {path}. Ask `next`."
+        assert (status, json.loads(data)["error"]["message"]) == (404, told)
+        assert not [one for worker in engines for one in worker.requests]
