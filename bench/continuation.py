@@ -32,7 +32,7 @@ from bench.bars import Bar
 from bench.continuation_models import FAMILIES, Family
 from bench.continuation_sides import BY_HANDLE, Sides, Turn, UnsoundError, both_sides, outcomes
 from bench.continuation_work import LENGTHS, Length, Messages, Writer
-from bench.rows import Row, median, row, told
+from bench.rows import Row, median, row, row_text
 
 RESULTS: Final = Path(__file__).parent / "results" / "continuation.json"
 WARM_TURNS: Final = 3
@@ -114,7 +114,7 @@ def main() -> None:
     for family in chosen:
         try:
             for one in measure(family, QUICK if given.quick else LENGTHS):
-                print(told(one), flush=True)
+                print(row_text(one), flush=True)
                 found.append(one)
         except UnsoundError as error:
             sys.exit(f"{family.name}: {error}")

@@ -33,7 +33,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.bars import Bar
-from bench.rows import Row, row, told
+from bench.rows import Row, row, row_text
 from cachefleet_local.models.tiny_model import tiny_model_path
 from e2e.engine.fleet import READY_SECONDS, Up, running_up, until
 from e2e.engine.windowed_models import made
@@ -209,7 +209,7 @@ def main() -> None:
         except UnsoundError as error:
             sys.exit(f"{error}")
     for one in found:
-        print(told(one))
+        print(row_text(one))
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"predictions_{given.model}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")

@@ -40,7 +40,7 @@ from bench.replay_policies import ideal_hits
 from bench.replay_result import PolicyResult
 from bench.replay_run import PLAIN, POLICIES, Replay
 from bench.replay_work import blocks, mooncake, sessions, sharing, stampede
-from bench.rows import Row, percentile, row, told
+from bench.rows import Row, percentile, row, row_text
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError
 from cachefleet_controlplane.simulation.workload import SimulatedRequest
@@ -200,7 +200,7 @@ def main() -> None:
         return
     print(f"\n{'':<66}{'ours':>12}{'peer':>12}{'ratio':>12}")
     for one in rows:
-        print(told(one))
+        print(row_text(one))
     share = rows[0]["ratio"]
     print(f"of the ideal {share:.3f}, the aim is {AIM:g}")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,8 @@ def row(name: str, ours: float, peer: float | None = None, *, unit: str = "ms") 
     return {"row": name, "ours": ours, "peer": peer, "ratio": ours / peer if peer else None, "unit": unit}
 
 
-def told(one: Row) -> str:
+def row_text(one: Row) -> str:
+    """One line for people: name, figures, unit, and whether it keeps its bar."""
     figures = "".join("" if one[name] is None else f"{one[name]:>12.4g}" for name in ("ours", "peer", "ratio"))
     verdict = f"   {one['bar']} {'kept' if one['kept'] else 'MISSED'}" if "bar" in one else ""
     return f"{one['row']:<66}{figures} {one['unit']:<6}{verdict}"
@@ -32,7 +33,7 @@ def reported(rows: Iterable[Row], results: Path) -> None:
     """Print rows as they come, and write them to a file."""
     found = []
     for one in rows:
-        print(told(one), flush=True)
+        print(row_text(one), flush=True)
         found.append(one)
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps(found, indent=1) + "\n")

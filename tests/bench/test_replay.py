@@ -13,7 +13,7 @@ from bench.replay_result import PolicyResult
 from bench.replay_run import CONTRACT, POLICIES, POOL, Replay
 from bench.replay_work import BLOCK, blocks, line, mooncake, requests, scaled, sessions, sharing, stampede, synthetic
 from bench.replay_worker import MeasuredWorker
-from bench.rows import percentile, told
+from bench.rows import percentile, row_text
 from cachefleet_controlplane.routing.worth import UNLEARNT
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.run_result import SimulationError, WorkBudget
@@ -205,7 +205,7 @@ def test_rows_have_their_bars(monkeypatch: pytest.MonkeyPatch) -> None:
         "mooncake: fullest queue of each second, p99, beside leastLoaded": "≤ 1.1x",
         "mooncake: second half: block hit ratio, beside ideal shared cache": "≥ 0.92x",
     }
-    assert all(told(one) for one in rows)
+    assert all(row_text(one) for one in rows)
 
 
 def test_without_traces_it_says_so(tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -164,9 +164,9 @@ class PromptLoss(Struct, frozen=True, gc=False):
 def prompt_losses(relation: Relation | None, prompt: Examined) -> tuple[PromptLoss, ...]:
     """The causes of a prompt's first-seen tokens, in its order; their tokens add up to these."""
     if prompt.first_seen < LEAST_TOKENS:
-        return _told((PromptCause.NOT_EXAMINED, prompt.first_seen))
+        return _losses((PromptCause.NOT_EXAMINED, prompt.first_seen))
     if relation is None:
-        return _told((PromptCause.NEW, prompt.first_seen))
+        return _losses((PromptCause.NEW, prompt.first_seen))
     same = relation.difference is Difference.NONE and not relation.salt and not relation.parameters
     if same and goes_on(relation.blocks, relation.tokens, prompt):
         return all_new(prompt)
@@ -175,7 +175,7 @@ def prompt_losses(relation: Relation | None, prompt: Examined) -> tuple[PromptLo
     cause, worth = _cause(relation, prompt, begins)
     charged = min(worth, prompt.first_seen - repeated)
     rest = prompt.first_seen - repeated - charged
-    return _told((PromptCause.REPEATED, repeated), (cause, charged), (PromptCause.NEW, rest))
+    return _losses((PromptCause.REPEATED, repeated), (cause, charged), (PromptCause.NEW, rest))
 
 
 def goes_on(blocks: int, tokens: int, prompt: Examined) -> bool:
@@ -194,10 +194,10 @@ def all_new(prompt: Examined) -> tuple[PromptLoss, ...]:
 
 def not_examined(tokens: int) -> tuple[PromptLoss, ...]:
     """Of a prompt without a shape."""
-    return _told((PromptCause.NOT_EXAMINED, tokens))
+    return _losses((PromptCause.NOT_EXAMINED, tokens))
 
 
-def _told(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
+def _losses(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
     return tuple([PromptLoss(cause, tokens) for cause, tokens in causes if tokens])
 
 

@@ -90,16 +90,20 @@ def batch_parts(settings: Settings, fleet_key: FleetKey, database: Database, met
         files=KeptFiles(file_thread, TenantCipher(key, LABEL), bounds, objects=objects, earlier=earlier),
         store=BatchStore(batch_thread),
         results=LineResults(key),
-        bounds=BatchBounds(
-            lines=settings.batch_lines,
-            line_bytes=settings.request_max_bytes,
-            requests=settings.batch_requests,
-            free_percent=settings.batch_free_percent,
-            kept_seconds=kept,
-        ),
+        bounds=_batch_bounds(settings),
         metrics=counted,
         file_thread=file_thread,
         batch_thread=batch_thread,
+    )
+
+
+def _batch_bounds(settings: Settings) -> BatchBounds:
+    return BatchBounds(
+        lines=settings.batch_lines,
+        line_bytes=settings.request_max_bytes,
+        requests=settings.batch_requests,
+        free_percent=settings.batch_free_percent,
+        kept_seconds=settings.batch_file_days * DAY,
     )
 
 

@@ -59,7 +59,7 @@ class SqlFiles:
     def file(self, tenant: TenantId, file: str, *, now: float) -> KeptFile | None:
         """Return a tenant's file; None where it has none of that id."""
         with self._database.transaction() as connection:
-            row = connection.execute(select(_files).where(_seen(tenant, now), _files.c.id == file)).mappings().first()
+            row = connection.execute(select(_files).where(_valid(tenant, now), _files.c.id == file)).mappings().first()
         return None if row is None else _record(row)
 
     def part(self, file: str, number: int) -> bytes | None:
@@ -71,12 +71,12 @@ class SqlFiles:
 
     def page(self, tenant: TenantId, asked: ListQuery, *, purpose: str, now: float) -> Sequence[KeptFile] | None:
         """Return a page of a tenant's files and one more where there are more; None where ``after`` is none of them."""
-        query = select(_files).where(_seen(tenant, now))
+        query = select(_files).where(_valid(tenant, now))
         if purpose:
             query = query.where(_files.c.purpose == purpose)
         with self._database.transaction() as connection:
             if asked.after:
-                last = connection.execute(select(_files).where(_seen(tenant, now), _files.c.id == asked.after))
+                last = connection.execute(select(_files).where(_valid(tenant, now), _files.c.id == asked.after))
                 if (row := last.mappings().first()) is None:
                     return None
                 query = query.where(beyond(_files, row, oldest_first=asked.oldest_first))
@@ -167,7 +167,7 @@ def beyond(table: Table, row: RowMapping, *, oldest_first: bool) -> Any:
     return (at < row["created"]) | (same & (table.c.id < row["id"]))
 
 
-def _seen(tenant: TenantId, now: float) -> Any:
+def _valid(tenant: TenantId, now: float) -> Any:
     whole = (_files.c.tenant == tenant) & (_files.c.status == FileStatus.PROCESSED)
     return whole & (_files.c.expires > now)
 

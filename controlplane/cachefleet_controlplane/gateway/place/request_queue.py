@@ -123,7 +123,7 @@ class Queue:
         began, how = self._clock(), Left.GONE
         turn: asyncio.Future[T | Left] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = _Waiter(attempt, turn)
-        self._told()
+        self._length_changed()
         if ticket.fleet in self._passing:
             self.wake()
         try:
@@ -193,7 +193,7 @@ class Queue:
                 self._room.leave(ticket)
             if ticket is not None and served is Busy.BUSY and self._pass_over(fleet):
                 self.wake()
-        self._told()
+        self._length_changed()
 
     def _pass_over(self, fleet: Fleet) -> bool:
         """Try those after a first one whose worker is busy; whether any was sent, after which the first has to be asked
@@ -228,11 +228,11 @@ class Queue:
         first = self._room.first(ticket.fleet) == ticket
         self._waiters.pop(ticket, None)
         self._room.leave(ticket)
-        self._told()
+        self._length_changed()
         if first:
             self.wake()
 
-    def _told(self) -> None:
+    def _length_changed(self) -> None:
         """Update the metric, and schedule the next check while any request waits."""
         self._metrics.queue(len(self._room))
         if self._waiters and self._recheck is None:
