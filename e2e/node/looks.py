@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from e2e.node.pools import Pool
-from e2e.node.site import NAMESPACE, Object, Site
+from e2e.node.site import NAMESPACE, Object, Site, until
 
 KILL: Final = """
 import contextlib, os, time
@@ -63,6 +64,17 @@ def idle_blocks(pool: Pool) -> list[int]:
     names = [pod["metadata"]["name"] for pod in pool.pods()]
     exec_ = ["exec", "-n", pool.namespace, "-c", "agent"]
     return [int(pool.site.kubectl(*exec_, name, "--", "python3", "-c", script)) for name in names]
+
+
+@contextmanager
+def small_budget(pool: Pool) -> Iterator[None]:
+    """Within, a worker keeps 64 idle blocks at most: 1 MiB of 32 tokens of 512 bytes; at the end the example's 256."""
+    pool.patch({"prefixCache": {"budgetMiB": 1}})
+    try:
+        until(lambda: max(idle_blocks(pool)) <= 64, seconds=180)
+        yield
+    finally:
+        pool.patch({"prefixCache": {"budgetMiB": 4}})
 
 
 def cache_values(site: Site) -> dict[str, float]:

@@ -21,7 +21,7 @@ import pytest
 from cachefleet_core.pool.worker_spec import AdapterSpec
 from e2e.node.client import Client, failures
 from e2e.node.families import bracketed, names_of
-from e2e.node.looks import idle_blocks, images_of, writes
+from e2e.node.looks import idle_blocks, images_of, small_budget, writes
 from e2e.node.pools import Pool, from_image
 from e2e.node.site import NAMESPACE, RELEASE, CommandError, Site, until
 
@@ -213,13 +213,9 @@ def test_a_budget_changes_live(pool: Pool, client: Client, figures: dict[str, fl
     starts = pool.starts()
     assert max(idle_blocks(pool)) > 128  # more than the new budget allows
     started = time.monotonic()
-    pool.patch({"prefixCache": {"budgetMiB": 1}})
-    try:
-        until(lambda: max(idle_blocks(pool)) <= 64, seconds=90)  # 1 MiB is 64 blocks of 32 tokens of 512 bytes
+    with small_budget(pool):
         figures["budget_change_seconds"] = time.monotonic() - started
         assert pool.starts() == starts
-    finally:
-        pool.patch({"prefixCache": {"budgetMiB": 4}})
     pool.ready()
     assert pool.starts() == starts
 
