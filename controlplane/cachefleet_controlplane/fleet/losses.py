@@ -50,6 +50,19 @@ class Losses:
         (hit,) = self._index.match(keys, [worker], rules=[known.rule], usable=blocks)
         return hit < blocks or known.history.lost(last_keys(known.rule, keys), since=since)
 
+    def untold(self, worker: WorkerId, keys: bytes, since: float) -> bool:
+        """Whether a worker has not told of all these packed keys, of a prompt that it was sent at ``since``.
+
+        It stores them in the step in which it schedules the prompt, and its reports are in order: what it evicted
+        before that step is untold, too.
+        """
+        known = self._informed(worker)
+        if known is None or not (known.rule.full and keys):
+            return False
+        (held,) = self._index.match(keys, [worker])
+        rest = keys[KEY_BYTES * held :]
+        return bool(rest) and not known.history.lost(rest, since=since)
+
     def fate(self, worker: WorkerId, keys: bytes, since: float, *, chosen: WorkerId) -> LostCause:
         """What became of blocks with these packed keys, which a worker computed at ``since``.
 

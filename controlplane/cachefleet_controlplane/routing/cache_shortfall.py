@@ -14,6 +14,7 @@ window                all of the prefix is held, but at its end blocks of a slid
 not_loaded            what is missing was to be loaded from the host's memory or a disk
 in_flight             what is missing was to be left there by requests ahead of this one
 stale                 the worker's report was older than OLD_REPORT_SECONDS when it was decided
+unreported            at the answer's end the worker had not told of the step in which it scheduled the request
 unknown               none of these
 ====================  ==============================================================================================
 """
@@ -42,6 +43,7 @@ class Cause(StrEnum):
     NOT_LOADED = "not_loaded"
     IN_FLIGHT = "in_flight"
     STALE = "stale"
+    UNREPORTED = "unreported"
     UNKNOWN = "unknown"
 
 
@@ -84,6 +86,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Of the predicted ones, those that were to be loaded from below the device."""
     coming_tokens: int = 0
     """Of the predicted ones, those that requests ahead were to leave there."""
+    unreported: bool = False
     report_age: float | None = None
     """Seconds at the decision; 0 where the prediction did not rest on a report."""
 
@@ -98,6 +101,7 @@ RULES: Final[tuple[tuple[Cause, Callable[[Facts], bool]], ...]] = (
     (Cause.NOT_LOADED, lambda facts: (facts.cached_tokens or 0) >= facts.predicted_tokens - facts.loaded_tokens),
     (Cause.IN_FLIGHT, lambda facts: (facts.cached_tokens or 0) >= facts.predicted_tokens - facts.coming_tokens),
     (Cause.STALE, lambda facts: facts.report_age is None or facts.report_age > OLD_REPORT_SECONDS),
+    (Cause.UNREPORTED, lambda facts: facts.unreported),
 )
 
 

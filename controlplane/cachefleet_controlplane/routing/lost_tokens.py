@@ -120,5 +120,10 @@ def _parts(levels: Levels) -> tuple[tuple[LostCause, int], ...]:
 
 
 def of_shortfall(cause: Cause | None) -> LostCause:
-    """The cause of a shortfall as one of lost tokens; they have the same values. No claim is of requests in flight."""
+    """The cause of a shortfall as one of lost tokens, mostly of the same value.
+
+    No claim is of requests in flight; what reports promised and an engine had no more, it has evicted, told or not.
+    """
+    if cause is Cause.UNREPORTED:
+        return LostCause.EVICTED
     return LostCause.UNKNOWN if cause in {None, Cause.IN_FLIGHT} else LostCause(cause.value)

@@ -44,6 +44,7 @@ CAUSES: Final[Mapping[str, str]] = {
     Cause.NOT_LOADED: "The worker did not load what its reports said is in its host's memory or on its disk.",
     Cause.IN_FLIGHT: "A request sent there before was to leave it, and it was not there in time, or no more.",
     Cause.STALE: "The worker's report was old when it was decided.",
+    Cause.UNREPORTED: "The answer came before the worker's next report, which tells what it had evicted.",
     Cause.UNKNOWN: "Nothing that is known explains it.",
 }
 LOST: Final[Mapping[str, str]] = {

@@ -30,6 +30,7 @@ BECAUSE: dict[Cause, dict[str, Any]] = {
     Cause.NOT_LOADED: {"loaded_tokens": 16},
     Cause.IN_FLIGHT: {"coming_tokens": 16},
     Cause.STALE: {"report_age": OLD_REPORT_SECONDS + 0.1},
+    Cause.UNREPORTED: {"unreported": True},
     Cause.UNKNOWN: {},
 }
 

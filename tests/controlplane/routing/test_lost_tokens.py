@@ -67,9 +67,10 @@ def test_each_part_has_the_first_cause_that_reaches_it(given: dict[str, Any], lo
 
 
 def test_every_cause_of_a_shortfall_is_one_of_lost_tokens() -> None:
-    claims = [cause for cause in Cause if cause is not Cause.IN_FLIGHT]
+    claims = [cause for cause in Cause if cause not in {Cause.IN_FLIGHT, Cause.UNREPORTED}]
     assert [of_shortfall(cause).value for cause in claims] == [cause.value for cause in claims]
     assert of_shortfall(Cause.IN_FLIGHT) is LostCause.UNKNOWN
+    assert of_shortfall(Cause.UNREPORTED) is LostCause.EVICTED
     assert of_shortfall(None) is LostCause.UNKNOWN
 
 

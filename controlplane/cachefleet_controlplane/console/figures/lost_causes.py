@@ -42,6 +42,10 @@ CAUSES: Final = {
         "in flight",
         "A request sent there before was to leave it, and failed, was overtaken or evicted: nothing is wrong.",
     ),
+    "unreported": Advice(
+        "not reported yet",
+        "The answer came before the worker told what it had evicted: where it lasts, raise prefixCache.budgetMiB.",
+    ),
     "not_rendered": Advice(
         "not rendered", "The prompt's blocks were not known: a renderer failed or was too slow (see Alerts)."
     ),

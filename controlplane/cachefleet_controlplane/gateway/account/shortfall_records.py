@@ -100,8 +100,14 @@ class Shortfalls:
             restarted=losses.restarted(decision.id, decision.at),
             evicted=exact and _gone(losses.evicted, decision, predicted),
             left_window=exact and _gone(losses.left_window, decision, predicted),
+            unreported=exact and _gone(losses.untold, decision, self._stored(decision, trace)),
             report_age=decision.report_age if exact else 0.0,
         )
+
+    def _stored(self, decision: Decision, trace: DecisionTrace) -> bytes:
+        """Keys of all blocks that an engine stores of the prompt as it computes it."""
+        size = trace.block_size
+        return trace.keys[: KEY_BYTES * self._fleet.losses.keyed(decision.id, decision.prompt_tokens, size)]
 
 
 def find_surplus(trace: DecisionTrace) -> dict[Surplus, int]:
@@ -125,9 +131,9 @@ def prefilled(trace: DecisionTrace) -> bool:
 
 
 def _gone(find: Callable[[WorkerId, bytes, float], bool], decision: Decision, keys: bytes) -> bool:
-    """Whether predicted blocks were evicted; False where the index fails, since accounting has to go on."""
+    """What ``find`` says of blocks since a decision; False where the index fails, since accounting has to go on."""
     try:
         return find(decision.id, keys, decision.at)
     except IndexDefectError:
-        logger.exception("the index failed; what was evicted is not known", extra={"worker": decision.worker})
+        logger.exception("the index failed; what became of blocks is not known", extra={"worker": decision.worker})
         return False

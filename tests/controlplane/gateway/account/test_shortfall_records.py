@@ -150,7 +150,8 @@ def the_cause(gate: Front, record: DecisionRecord, *, worker: str = "demo-0", of
     assert found.tokens > 0
     name = "cachefleet_prediction_shortfalls_total"
     assert gate.metrics.registry.get_sample_value(name, {"cause": found.cause}) == 1
-    lost = gate.metrics.registry.get_sample_value("cachefleet_lost_tokens_total", {"pool": POOL, "cause": found.cause})
+    labels = {"pool": POOL, "cause": "evicted" if found.cause == "unreported" else found.cause}
+    lost = gate.metrics.registry.get_sample_value("cachefleet_lost_tokens_total", labels)
     whole = record.prompt_tokens + 1  # where it was rendered differently, nothing of it is known
     assert lost == (None if of_several else whole if found.cause == "rendered_differently" else found.tokens)
     return found.cause
@@ -184,6 +185,26 @@ async def test_evicted_even_where_it_was_stored_again() -> None:
             agent.tell(Stored(before, pack_keys([last])))
 
         assert the_cause(gate, await answered(gate, evict)) == "evicted"
+
+
+async def test_what_is_computed_for_a_request_and_not_told_at_its_end_says_that_evictions_are_not_either() -> None:
+    async with slow() as (gate, agent):
+        agent.tell(Removed(pack_keys(agent.keys[-3:])))
+        assert the_cause(gate, await answered(gate)) == "unreported"
+
+
+@pytest.mark.parametrize("told", [Stored, Removed])
+async def test_a_report_of_what_was_computed_for_a_request_would_tell_of_evictions(told: type[Operation]) -> None:
+    async with slow() as (gate, agent):
+        *before, last = agent.keys
+        agent.tell(Removed(pack_keys([last])))
+
+        def tell() -> None:
+            agent.tell(Stored(before[-1], pack_keys([last])))
+            if told is Removed:  # and it is evicted again
+                agent.tell(Removed(pack_keys([last])))
+
+        assert the_cause(gate, await answered(gate, tell)) == "unknown"
 
 
 async def test_of_a_window_alone_what_was_needed_at_the_end_is_gone() -> None:
