@@ -2,6 +2,7 @@
 
     python -m bench.predictions                          # a plain model, about ten minutes on two cores
     python -m bench.predictions --model gemma            # one with sliding windows: several KV cache groups
+    python -m bench.predictions --budget 40 --fresh 600  # caches of twenty times what is in flight
 
 ``cachefleet up`` starts two workers with a tiny model on the CPU, whose caches hold a small part of what is asked.
 Clients send random conversations that go on, fork and step back. Halfway the engine of one worker is killed; its
@@ -26,7 +27,8 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +46,12 @@ REQUESTS: Final = 10_000
 CLIENTS: Final = 8
 WORKERS: Final = 2
 KNOWN: Final = 400
-"""Conversations that may go on."""
+"""Conversations that may go on, of the smallest caches and turns."""
+BUDGET: Final = 5
+"""MiB of each worker for idle blocks: with eight clients a third of all that is cached is under way."""
+MOST_BUDGET: Final = 256
+FRESH: Final = 200
+"""Tokens that a turn adds, at most."""
 LONGEST: Final = 1_500
 """Tokens of a prompt, at most."""
 POOL: Final = """
@@ -55,11 +62,13 @@ spec:
   model: {{name: tiny, source: {source}, weightsMiB: 2, kvBytesPerToken: {kv_bytes}}}
   replicas: 2
   engine: {{maxModelLen: 2000, dtype: float32, extraArgs: {arguments}}}
-  device: {{resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 502}}
-  prefixCache: {{budgetMiB: 5}}
+  device: {{resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: {floor}}}
+  prefixCache: {{budgetMiB: {budget}}}
 """
 KV_BYTES: Final = {PLAIN: 512, "gemma": 1536}
-"""Of a token: both models have 8 MiB for their cache, of which 5 are for idle blocks."""
+"""Of a token."""
+FLOOR: Final = 507
+"""MiB that leave 3 MiB of both models' cache for running requests, less those for idle blocks."""
 
 BARS: Final = {PLAIN: Bar("predictions", r"apart", "ours", 0.005), "gemma": Bar("predictions", r"apart", "ours", 0.5)}
 """Points; 0.00 as it is printed."""
@@ -72,27 +81,48 @@ class UnsoundError(Exception):
 class Conversations:
     """Random prompts of token ids that go on after an earlier one and its answer, fork from it or begin anew."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, known: int = KNOWN, fresh: int = FRESH) -> None:
         self._chance = random.Random(seed)
+        self._most, self._fresh = known, fresh
         self._known: list[list[int]] = [[]]
 
     def prompt(self) -> list[int]:
         before = self._chance.choice(self._known)
         kept = before if self._chance.random() < 0.7 else before[: self._chance.randrange(len(before) + 1)]
-        fresh = [self._chance.randrange(300, 1500) for _ in range(self._chance.randrange(1, 200))]
+        fresh = [self._chance.randrange(300, 1500) for _ in range(self._chance.randrange(1, self._fresh))]
         return fresh if len(kept) + len(fresh) > LONGEST else kept + fresh
 
     def answered(self, conversation: list[int]) -> None:
-        self._known = [*self._known, conversation][-KNOWN:]
+        self._known = [*self._known, conversation][-self._most :]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of the fleet, of which each worker has ``budget`` MiB for idle blocks."""
+
+    requests: int
+    clients: int
+    budget: int = BUDGET
+    fresh: int = FRESH
+
+    @property
+    def known(self) -> int:
+        """Conversations that may go on: so many that caches of any size hold about the same share of them."""
+        return max(1, KNOWN * self.budget * FRESH // (BUDGET * self.fresh))
+
+    @property
+    def title(self) -> str:
+        """What tells its rows from those of the smallest caches."""
+        return f"{self.requests:,} requests" + (f", {self.budget} MiB" if self.budget != BUDGET else "")
 
 
 class Asking:
     """Clients of a fleet; the first of the second half kills an engine."""
 
-    def __init__(self, fleet: Up, session: aiohttp.ClientSession, requests: int) -> None:
+    def __init__(self, fleet: Up, session: aiohttp.ClientSession, load: Load) -> None:
         self._fleet, self._session = fleet, session
-        self._left, self._half = requests, requests // 2
-        self._conversations = Conversations(1)
+        self._left, self._half = load.requests, load.requests // 2
+        self._conversations = Conversations(1, load.known, load.fresh)
 
     async def all(self, clients: int) -> None:
         """UnsoundError where an answer is not whole."""
@@ -117,11 +147,11 @@ class Asking:
         self._conversations.answered(prompt + said["choices"][0]["token_ids"])
 
 
-async def asked(fleet: Up, requests: int, clients: int) -> None:
+async def asked(fleet: Up, load: Load) -> None:
     """Have the fleet answer so many. UnsoundError."""
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
-        await Asking(fleet, session, requests).all(clients)
+        await Asking(fleet, session, load).all(load.clients)
 
 
 def records(fleet: Up) -> list[dict[str, Any]]:
@@ -133,7 +163,7 @@ def records(fleet: Up) -> list[dict[str, Any]]:
         return [json.loads(one) for one in answer]
 
 
-def rows(model: str, found: Sequence[dict[str, Any]]) -> list[Row]:
+def rows(model: str, found: Sequence[dict[str, Any]], asked_for: str) -> list[Row]:
     """What was predicted beside what was served, with the bar of such a model."""
     prompts = sum(one["promptTokens"] for one in found)
     less = sum(max(0, one["predictedTokens"] - one["cachedTokens"]) for one in found)
@@ -142,7 +172,7 @@ def rows(model: str, found: Sequence[dict[str, Any]]) -> list[Row]:
     lately = [max(one["predictedTokens"], _chosen(one, "expectedTokens")) for one in found]
     late = sum(max(0, one["cachedTokens"] - known) for one, known in zip(found, lately, strict=True))
     shares = [100 * sum(one[name] for one in found) / prompts for name in ("predictedTokens", "cachedTokens")]
-    title = f"{model}, {len(found):,} requests"
+    title = f"{model}, {asked_for}"
     apart = row(f"{title}: error, apart", 100 * (less + more) / prompts, unit="points")
     bar = BARS[model]
     return [
@@ -183,35 +213,58 @@ def checked(found: Sequence[dict[str, Any]], requests: int) -> Sequence[dict[str
     return found
 
 
-def predictions(model: str, folder: Path, requests: int, clients: int) -> list[Row]:
+def predictions(model: str, folder: Path, load: Load) -> list[Row]:
     """A fleet from its start to its end. UnsoundError."""
     plain = model == PLAIN
     source = "cachefleet/tiny" if plain else str(made(model, tiny_model_path(), folder))
     arguments = json.dumps([] if plain else ["--load-format=dummy"])
     pool = folder / "pool.yaml"
-    pool.write_text(POOL.format(source=source, kv_bytes=KV_BYTES[model], arguments=arguments))
+    sizes = {"kv_bytes": KV_BYTES[model], "budget": load.budget, "floor": FLOOR - load.budget}
+    pool.write_text(POOL.format(source=source, arguments=arguments, **sizes))
     with running_up(pool, folder, forked=False) as fleet:
         until(lambda: fleet.live(WORKERS), READY_SECONDS, "whole")
-        asyncio.run(asked(fleet, requests, clients))
-        until(lambda: len(records(fleet)) >= requests, 60, "recorded")
-        return rows(model, checked(records(fleet), requests))
+        asyncio.run(asked(fleet, load))
+        until(lambda: len(records(fleet)) >= load.requests, 60, "recorded")
+        return rows(model, checked(records(fleet), load.requests), load.title)
+
+
+def bounded(least: int, most: int) -> Callable[[str], int]:
+    """Reads a number of an option. ArgumentTypeError outside of the bounds."""
+
+    def read(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r}: not a number from {least:,} to {most:,}")
+        return int(text)
+
+    return read
+
+
+NUMBERS: Final = {
+    "--requests": ("in all", 2, 1_000_000, REQUESTS),
+    "--clients": ("at a time", 1, 64, CLIENTS),
+    "--budget": ("MiB of each worker for idle blocks", BUDGET, MOST_BUDGET, BUDGET),
+    "--fresh": ("tokens that a turn adds, at most", 2, LONGEST, FRESH),
+}
+"""What each is, its bounds and default."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(KV_BYTES), default=PLAIN, help="plain, or with sliding windows")
-    parser.add_argument("--requests", type=int, metavar="N", default=REQUESTS, help=f"in all ({REQUESTS:,})")
-    parser.add_argument("--clients", type=int, metavar="N", default=CLIENTS, help=f"at a time ({CLIENTS})")
+    for name, (what, least, most, default) in NUMBERS.items():
+        words = f"{what} ({least:,} to {most:,}; {default:,})"
+        parser.add_argument(name, type=bounded(least, most), metavar="N", default=default, help=words)
     given = parser.parse_args()
+    load = Load(given.requests, given.clients, given.budget, given.fresh)
     with tempfile.TemporaryDirectory(prefix="cachefleet-predictions-") as folder:
         try:
-            found = predictions(given.model, Path(folder), given.requests, given.clients)
+            found = predictions(given.model, Path(folder), load)
         except UnsoundError as error:
             sys.exit(f"{error}")
     for one in found:
         print(row_text(one))
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"predictions_{given.model}.json"
+    path = RESULTS / f"predictions_{given.model}{'' if load.budget == BUDGET else f'_{load.budget}'}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {os.path.relpath(path)}")
 
