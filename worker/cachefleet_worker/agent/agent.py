@@ -70,7 +70,7 @@ class Agent:
         self.metrics = metrics
         self._serving = server_context(settings.tls_folder) if settings.tls_folder else None
         self.feed = Feed(self.metrics)
-        self._flushes = FlushTimer(self._flush, delta_seconds=settings.delta_seconds)
+        self._flushes = FlushTimer(self._flush, delta_seconds=settings.delta_seconds, removed=self.feed.removed)
         self.registration = Registration(wanted=bool(settings.control_planes or settings.control_plane_dns))
         self._arrival = EngineArrival(engine, poll_seconds=settings.poll_seconds, key_refusals=settings.key_refusals)
         self.controller = self._make_controller(engine, clock)

@@ -48,6 +48,19 @@ def test_neighbours_merge_and_order_stays() -> None:
     assert changes.take() == []
 
 
+def test_removals_are_counted_until_they_are_taken_or_all_is_cleared() -> None:
+    changes = Changes()
+    for number in (1, 2):
+        changes.stored(key(0), key(number), Tier.DEVICE)
+        changes.removed(key(number), Tier.DEVICE)
+    assert changes.removals == 2
+    changes.take()
+    assert changes.removals == 0
+    changes.removed(key(3), Tier.DEVICE)
+    changes.cleared()
+    assert changes.removals == 0
+
+
 def test_a_clear_makes_what_was_before_irrelevant() -> None:
     changes = Changes()
     changes.stored(key(0), key(1), Tier.DEVICE)

@@ -7,7 +7,7 @@ import pytest
 from cachefleet_core.hit_rule import HitRule
 from cachefleet_core.index_contract import IndexContract
 from cachefleet_core.report_frames import Delta, Hello, Phase, Snapshot, State, decode_up
-from cachefleet_worker.agent.blocks.block_events import BlockStored
+from cachefleet_worker.agent.blocks.block_events import BlockRemoved, BlockStored
 from cachefleet_worker.agent.blocks.resident_blocks import Residents
 from cachefleet_worker.agent.load_meter import Load
 from cachefleet_worker.agent.metrics import AgentMetrics
@@ -36,6 +36,20 @@ def store(stream: Stream, number: int, blocks: int = 1) -> None:
     hashes = [number * 1000 + i for i in range(blocks)]
     tokens = [number, *range(2, 2 * blocks + 1)]
     stream.residents.apply([BlockStored(list(hashes), None, tokens, BLOCK_SIZE)])
+
+
+def test_of_all_ranks_the_greatest_share_removed_since_the_last_flush_counts() -> None:
+    feed, streams = make_feed(), {rank: make_stream(rank=rank) for rank in range(2)}
+    assert feed.removed() == 0
+    feed.begin(streams, ready)
+    for stream in streams.values():
+        store(stream, 1, blocks=4)
+    streams[0].residents.apply([BlockRemoved([1003], "GPU")])
+    assert feed.removed() == 1 / 4
+    streams[1].residents.apply([BlockRemoved([1002, 1003], "GPU")])
+    assert feed.removed() == 2 / 4
+    feed.flush()
+    assert feed.removed() == 0
 
 
 def received(frames: list[bytes]) -> Receiver:

@@ -26,13 +26,15 @@ class Link(NamedTuple):
 class Changes:
     """Operations in the order they happened; neighbours that continue each other are merged."""
 
-    __slots__ = ("_keys", "_operations", "_parent", "_tier")
+    __slots__ = ("_keys", "_operations", "_parent", "_tier", "removals")
 
     def __init__(self) -> None:
         self._operations: list[Operation] = []
         self._keys: list[BlockKey] = []
         self._parent: BlockKey | None = None  # of the open chain; None while removals are open
         self._tier = Tier.DEVICE
+        self.removals = 0
+        """Keys removed since the last call of ``take``, or the last clear."""
 
     def stored(self, parent: BlockKey, key: BlockKey, tier: Tier) -> None:
         """Add a stored key; it extends the open chain where ``parent`` is that chain's last key."""
@@ -48,10 +50,11 @@ class Changes:
             self._close()
             self._parent, self._tier = None, tier
         self._keys.append(key)
+        self.removals += 1
 
     def cleared(self) -> None:
         """Replace all operations so far with one Cleared."""
-        self._keys, self._operations = [], [Cleared()]
+        self._keys, self._operations, self.removals = [], [Cleared()], 0
 
     def replaced(self, before: Held, after: Held) -> None:
         """Add what differs between what was held and what is, removals first; a clear where that is shorter."""
@@ -70,7 +73,7 @@ class Changes:
     def take(self) -> list[Operation]:
         """All operations since the last call, in order."""
         self._close()
-        operations, self._operations = self._operations, []
+        operations, self._operations, self.removals = self._operations, [], 0
         return operations
 
     def __bool__(self) -> bool:

@@ -116,6 +116,12 @@ class Residents:
         """Whether ``take`` would return operations."""
         return bool(self._changes)
 
+    @property
+    def removed(self) -> float:
+        """How many blocks were removed since ``take``, as a share of these and those held; of a clear nothing."""
+        removals = self._changes.removals
+        return removals / (self.held + removals) if removals else 0.0
+
     def apply(self, events: Iterable[Event]) -> None:
         """Apply KV events in order; an unreadable removal withdraws everything."""
         for event in events:

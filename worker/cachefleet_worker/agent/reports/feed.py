@@ -122,6 +122,10 @@ class Feed:
                 self._reopen()
             self._metrics.held.labels(rank).set(stream.residents.held)
 
+    def removed(self) -> float:
+        """The greatest share of a rank's blocks that was removed since the last flush."""
+        return max((stream.residents.removed for stream in self._streams.values()), default=0.0)
+
     def publish_state(self) -> None:
         """Queue the changes and a State of every rank for all connections."""
         self.flush()
