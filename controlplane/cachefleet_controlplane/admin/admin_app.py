@@ -27,14 +27,15 @@ from cachefleet_controlplane.admin.findings.service_findings import ServiceState
 from cachefleet_controlplane.admin.findings_routes import findings_routes
 from cachefleet_controlplane.admin.fleet_routes import AdminFleet, fleet_routes, routing_routes
 from cachefleet_controlplane.admin.flush_routes import Flush, flush_routes
-from cachefleet_controlplane.admin.history.capacity_routes import Capacities, capacity_routes
+from cachefleet_controlplane.admin.history.capacity_routes import Capacities, Confirm, capacity_routes
 from cachefleet_controlplane.admin.history.contract_routes import Contracts, contract_routes
 from cachefleet_controlplane.admin.history.history_routes import HistorySource, history_routes
-from cachefleet_controlplane.admin.simulate_routes import Simulate, simulate_routes
+from cachefleet_controlplane.admin.simulate_routes import simulate_routes
 from cachefleet_controlplane.admin.tenant_routes import key_routes, tenant_routes
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.admin.usage_routes import usage_routes
 from cachefleet_controlplane.internal_auth.authorizer import AdminAuthorizer
+from cachefleet_controlplane.simulation.simulator import Simulate
 from cachefleet_controlplane.store.audit_log import AuditLog
 from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.sql_tenants import TenantConflictError, TenantNotFoundError
@@ -65,6 +66,7 @@ class AdminParts:
     state: Callable[[], ServiceState] = ServiceState
     history: HistorySource | None = None
     capacities: Capacities | None = None
+    confirm: Confirm | None = None
     contracts: Contracts | None = None
     audit: AuditLog | None = None
 
@@ -110,7 +112,7 @@ def _routers(parts: AdminParts) -> Iterator[APIRouter]:
     if parts.history is not None:
         yield history_routes(parts.history)
     if parts.capacities is not None:
-        yield capacity_routes(parts.capacities)
+        yield capacity_routes(parts.capacities, parts.confirm)
     if parts.contracts is not None:
         yield contract_routes(parts.contracts)
     if parts.audit is not None:

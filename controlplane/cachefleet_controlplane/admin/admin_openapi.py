@@ -30,6 +30,8 @@ _PUBLISHED: Final = {
     "AdapterReport": "Adapters",
     "CapacityFacts": "Capacity",
     "SizeFacts": "CapacityAtSize",
+    "TenantCurveFacts": "CapacityOfTenant",
+    "ConfirmationFacts": "CapacityConfirmation",
     "AdviceFacts": "CapacityAdvice",
     "ScaleInFacts": "ScaleIn",
 }
@@ -50,7 +52,8 @@ ERRORS: Final = refusals(400, 401, 403, 413, 422, 503)
 
 def answers(document: type[msgspec.Struct]) -> Responses:
     """The answer of a route that msgspec encodes."""
-    return {200: {"content": {"application/json": {"schema": {"$ref": _REF.format(model=document.__name__)}}}}}
+    reference = _REF.format(model=_PUBLISHED.get(document.__name__, document.__name__))
+    return {200: {"content": {"application/json": {"schema": {"$ref": reference}}}}}
 
 
 def with_problems(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from cachefleet_controlplane.admin.admin_openapi import ERRORS, refusals
+from cachefleet_controlplane.admin.answers.client_presence import unless_gone
 from cachefleet_controlplane.admin.schemas import Ratio, Schema
 from cachefleet_controlplane.routing.decision import RoutingPolicy
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.simulation_job import MAX_REQUESTS
-from cachefleet_controlplane.simulation.simulator import Played, Simulated, WantedSimulation
+from cachefleet_controlplane.simulation.simulator import Played, Simulate, Simulated, WantedSimulation
 from cachefleet_controlplane.simulation.workload import TraceLine
-from cachefleet_controlplane.wire.http_exchange import CLIENT_GONE_STATUS
 from cachefleet_core.pool.section import MAX_MIB
 
-LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether the client is still there."""
 MAX_TOKENS: Final = 2**24
 MAX_BLOCKS: Final = 2**17
 BlockId = Annotated[int, Field(ge=0, lt=2**63)]
@@ -136,12 +132,6 @@ class Simulation(Schema):
     """How long the simulation took."""
 
 
-class Simulate(Protocol):
-    """Simulates; ApiError where that cannot be."""
-
-    async def __call__(self, wanted: WantedSimulation) -> Simulated: ...
-
-
 def simulate_routes(simulate: Simulate) -> APIRouter:
     """The route ``POST /simulate``."""
     router = APIRouter(tags=["routing"], responses=ERRORS)
@@ -153,17 +143,8 @@ def simulate_routes(simulate: Simulate) -> APIRouter:
         response_model=Simulation,
     )
     async def simulated(wanted: SimulationRequest, request: Request) -> Simulation | Response:
-        task = asyncio.ensure_future(simulate(_wanted(wanted)))
-        try:
-            while not task.done():
-                await asyncio.wait({task}, timeout=LOOK_SECONDS)
-                if not task.done() and await request.is_disconnected():
-                    return Response(status_code=CLIENT_GONE_STATUS)
-            return _shown(task.result())
-        finally:
-            if task.cancel():
-                with suppress(asyncio.CancelledError):
-                    await task
+        found = await unless_gone(request, simulate(_wanted(wanted)))
+        return found if isinstance(found, Response) else _shown(found)
 
     return router
 

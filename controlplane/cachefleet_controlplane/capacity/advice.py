@@ -224,7 +224,14 @@ class _Options:
             saved_tokens_per_second=self._now.computed_tokens_per_second - then.computed_tokens_per_second,
             saved_workers=self._saved_workers(then),
             worth_per_hour=self._worth_per_hour(then),
+            command=self._command(then),
         )
+
+    def _command(self, then: CurvePoint) -> str:
+        measures = self._measures
+        budget = f"--budget {measures.mib_of(measures.budget_of(then.budget_factor))}"
+        change = f"--workers {then.workers}" if then.workers != measures.workers else budget
+        return f"cachefleet simulate --pool {measures.key} {change}"
 
 
 def mib(amount: float) -> str:

@@ -8,10 +8,15 @@ from msgspec.structs import replace
 
 from cachefleet_controlplane.capacity.advice import Advised, advise, size_of, unknown
 from cachefleet_controlplane.capacity.advice_records import AdviceRecords
-from cachefleet_controlplane.capacity.capacity_report import REQUESTS_NEEDED, CapacityReports, PoolCapacity
+from cachefleet_controlplane.capacity.capacity_report import (
+    REQUESTS_NEEDED,
+    CapacityReports,
+    PoolCapacity,
+    TenantCurve,
+)
 from cachefleet_controlplane.capacity.scale_in import scale_in
 from cachefleet_controlplane.workers.views import FleetView
-from cachefleet_core.fleet_status.capacity_facts import CapacityFacts, ScaleInFacts
+from cachefleet_core.fleet_status.capacity_facts import CapacityFacts, ScaleInFacts, TenantCurveFacts
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
 
 
@@ -84,8 +89,19 @@ def _known(one: PoolCapacity, advised: Advised, goes: ScaleInFacts | None) -> Ca
         now=size_of(measures, one.now),
         by_workers=tuple(size_of(measures, point) for point in one.by_workers),
         by_budget=tuple(size_of(measures, point) for point in one.by_budget),
+        by_tenant=tuple(map(_tenant, one.tenants)),
         advice=advised.items,
         desired_workers=desired.workers if desired else None,
         desired_reason=desired.reason if desired else "",
         scale_in=goes,
+    )
+
+
+def _tenant(one: TenantCurve) -> TenantCurveFacts:
+    return TenantCurveFacts(
+        tenant=one.tenant,
+        requests=one.asked.requests,
+        served_ratio=one.asked.served_ratio,
+        by_workers=one.by_workers,
+        by_budget=one.by_budget,
     )

@@ -28,10 +28,12 @@ BUDGETS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class TenantCurve:
-    """What one tenant's requests would be served, by factor of the budget as BUDGETS."""
+    """What one tenant's requests would be served: hit ratios at the sizes that its pool's report has."""
 
     tenant: TenantId
-    served: ReuseCurve
+    asked: ReuseCurve
+    by_workers: tuple[float, ...]
+    by_budget: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class CapacityReports:
 def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now: float) -> PoolCapacity:
     """The report of one pool, whatever it rests on."""
     curve = HitCurve(measures, partial(reuse.curve, window, now=now))
-    numbers = [measures.workers + more for more in MORE_WORKERS if measures.workers + more > 0]
+    by_workers, by_budget = _sizes(measures)
     return PoolCapacity(
         measures=measures,
         window=window,
@@ -142,8 +144,8 @@ def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now:
         sampled=reuse.sampled,
         error=curve.error,
         now=curve.at(measures.workers),
-        by_workers=tuple(curve.points([(number, 1.0) for number in numbers])),
-        by_budget=tuple(curve.points([(measures.workers, factor) for factor in BUDGETS])),
+        by_workers=tuple(curve.points(by_workers)),
+        by_budget=tuple(curve.points(by_budget)),
         tenants=tuple(_by_tenant(curve, reuse, measures, now)),
         curve=curve,
     )
@@ -160,6 +162,19 @@ def demand(measures: PoolMeasures) -> PoolDemand:
     )
 
 
+def _sizes(measures: PoolMeasures) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """Numbers of workers with today's budget, and today's number with other budgets."""
+    numbers = [measures.workers + more for more in MORE_WORKERS if measures.workers + more > 0]
+    return [(number, 1.0) for number in numbers], [(measures.workers, factor) for factor in BUDGETS]
+
+
 def _by_tenant(curve: HitCurve, reuse: PoolReuse, measures: PoolMeasures, now: float) -> list[TenantCurve]:
-    rooms = [point.room for point in curve.points([(measures.workers, factor) for factor in BUDGETS])]
-    return [TenantCurve(tenant, reuse.tenant_curve(tenant, rooms, now)) for tenant in reuse.tenants]
+    """Of each tenant, the one with most requests first."""
+    by_workers, by_budget = _sizes(measures)
+    found = []
+    for tenant in reuse.tenants:
+        ask = partial(reuse.tenant_curve, tenant, now=now)
+        ratios = curve.ratios([*by_workers, *by_budget], ask)
+        workers, budgets = tuple(ratios[: len(by_workers)]), tuple(ratios[len(by_workers) :])
+        found.append(TenantCurve(tenant, ask([1.0]), workers, budgets))
+    return sorted(found, key=lambda one: -one.asked.requests)

@@ -38,8 +38,6 @@ class CurvePoint:
     workers: int
     budget_factor: float
     """Of today's budget."""
-    room: float
-    """Blocks that the caches would hold."""
     hit_ratio: float
     """Of the prompt tokens."""
     computed_tokens_per_second: float
@@ -90,12 +88,17 @@ class HitCurve:
 
     def points(self, sizes: Sequence[tuple[int, float]]) -> list[CurvePoint]:
         """At each number of workers and factor of the budget."""
+        found = zip(sizes, self.ratios(sizes, self._ask), strict=True)
+        return [self._point(workers, factor, ratio) for (workers, factor), ratio in found]
+
+    def ratios(self, sizes: Sequence[tuple[int, float]], ask: Ask) -> list[float]:
+        """Hit ratios at each size, of the requests that ``ask`` knows: the pool's or a tenant's."""
         rooms = [self._room(workers, factor) for workers, factor in sizes]
         order = sorted(range(len(rooms)), key=rooms.__getitem__)
-        ratios = dict(zip(order, self._ask([rooms[place] for place in order]).ratios, strict=True))
+        whole = dict(zip(order, ask([rooms[place] for place in order]).ratios, strict=True))
         return [
-            self._point(workers, factor, room=rooms[place], whole=ratios[place])
-            for place, (workers, factor) in enumerate(sizes)
+            whole[place] * max(0.0, 1 - self.losses.elsewhere * self.losses.grown(workers))
+            for place, (workers, _) in enumerate(sizes)
         ]
 
     def at(self, workers: int, factor: float = 1.0) -> CurvePoint:
@@ -116,12 +119,10 @@ class HitCurve:
         room = min(room, losses.used * max(1.0, factor))
         return room * (1 - min(MOST_LOST, losses.share * losses.grown(workers)))
 
-    def _point(self, workers: int, factor: float, *, room: float, whole: float) -> CurvePoint:
-        ratio = whole * max(0.0, 1 - self.losses.elsewhere * self.losses.grown(workers))
+    def _point(self, workers: int, factor: float, ratio: float) -> CurvePoint:
         return CurvePoint(
             workers=workers,
             budget_factor=factor,
-            room=room,
             hit_ratio=ratio,
             computed_tokens_per_second=(1 - ratio) * self.asked_rate,
         )

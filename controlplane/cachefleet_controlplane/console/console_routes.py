@@ -21,7 +21,7 @@ from cachefleet_controlplane.console.live.live_fleet import LiveFleet, Row, View
 from cachefleet_controlplane.console.page_headers import PageHeaders
 from cachefleet_controlplane.console.pages import tenant_pages
 from cachefleet_controlplane.console.pages.alert_page import alert_page
-from cachefleet_controlplane.console.pages.capacity_page import capacity_page
+from cachefleet_controlplane.console.pages.capacity_page import capacity_page, confirm_advice
 from cachefleet_controlplane.console.pages.doc_page import doc_page
 from cachefleet_controlplane.console.pages.fleet_page import FleetEvents, fleet_page
 from cachefleet_controlplane.console.pages.flush_page import flush_form, flush_page
@@ -88,6 +88,7 @@ _ROUTES: Final[tuple[tuple[str, str, Show], ...]] = (
     ("GET", "/prefixes", prefix_page),
     ("GET", "/lost-hits", lost_hit_page),
     ("GET", "/capacity", capacity_page),
+    ("POST", "/capacity", confirm_advice),
     ("GET", "/alerts", alert_page),
     ("GET", "/docs/{name}", doc_page),
     ("GET", "/usage", usage_page),

@@ -36,6 +36,7 @@ RIGHTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     # These decide and change nothing: whoever may see decisions may ask for one.
     "explain": {"POST": ("list", DECISIONS)},
     "simulate": {"POST": ("list", DECISIONS)},
+    "capacity/confirm": {"POST": ("list", DECISIONS)},
     "audit": {"GET": ("list", AUDIT)},
     "audit/export": {"GET": ("list", AUDIT)},
     "tenants": {"GET": ("list", TENANTS), "POST": ("create", TENANTS)},

@@ -96,6 +96,12 @@ class Simulated:
     seconds: float
 
 
+class Simulate(Protocol):
+    """Simulates; ApiError where that cannot be."""
+
+    async def __call__(self, wanted: WantedSimulation) -> Simulated: ...
+
+
 class Simulator:
     """Runs simulations for the admin API; each may take ``seconds``, the work that fits in, and ``memory`` bytes."""
 

@@ -222,6 +222,7 @@ class ControlPlane:
             contracts=self.contracts.states,
             history=self.history.shown(self.hot.shown),
             capacities=self.history.capacities,
+            confirm=self.history.capacities.confirm,
             audit=self.audit,
         )
         reports = ReportsServer(self.fleet, authority, self.metrics, new_workers=self.hot.new_workers)

@@ -15,6 +15,7 @@ from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
 from cachefleet_controlplane.capacity.capacity_metrics import AdviceCollector, CapacityCollector
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
+from cachefleet_controlplane.capacity.confirmations import Confirmations
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
@@ -41,7 +42,7 @@ class HistoryParts:
     prompts: PromptLosses
     simulator: Simulator
     reuses: PoolReuses
-    capacities: CapacityAnswers
+    capacities: Confirmations
     advice: AdviceRecords
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
@@ -71,7 +72,8 @@ def history_parts(settings: Settings, bounds: ReplicaBounds, fleet: Fleet, metri
     prompts = _prompt_losses(settings, metrics)
     advice = AdviceRecords(capacity, bounds=bounds.settling)
     metrics.collect_from(AdviceCollector(advice))
-    capacities = CapacityAnswers(capacity, fleet.view, advice)
+    answers = CapacityAnswers(capacity, fleet.view, advice)
+    capacities = Confirmations(answers, simulator, clock=fleet.losses.now, wall_clock=time.time)
     return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities, advice)
 
 

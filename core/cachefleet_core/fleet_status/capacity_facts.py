@@ -42,6 +42,38 @@ class SizeFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Prompt tokens that all workers would compute, under today's requests."""
 
 
+class TenantCurveFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One tenant's part of a pool's curve: what its requests would be served at the pool's other sizes."""
+
+    tenant: str
+    requests: float
+    """Of the curve's, as they count."""
+    served_ratio: Ratio
+    """What was served of their prompt tokens."""
+    by_workers: tuple[Ratio, ...] = ()
+    """Hit ratios, one for each size of the pool's ``byWorkers``."""
+    by_budget: tuple[Ratio, ...] = ()
+    """The same for ``byBudget``."""
+
+
+class ConfirmationFacts(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a simulation of the pool's latest requests gave for an advice, beside what the curve says."""
+
+    at: Annotated[datetime, Meta(tz=True)]
+    words: str = ""
+    """All of it in a sentence."""
+    requests: Count
+    """That were simulated."""
+    today: Ratio
+    """Hit ratio of the simulated fleet as it is."""
+    hit_ratio: Ratio
+    """Of the simulated fleet as advised."""
+    points: float
+    """Percentage points that the simulation gains; less than none where it loses some."""
+    error: float
+    """Points that the curve foretells, less these."""
+
+
 class AdviceFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Something that could be done, and what it would bring."""
 
@@ -59,6 +91,10 @@ class AdviceFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Workers that computed these; null where none has measured its rate."""
     worth_per_hour: float | None = None
     """What that is worth at the pool's pricing.gpuHour, less the devices that are added; null without a price."""
+    command: str = ""
+    """The command that simulates it."""
+    confirmed: ConfirmationFacts | None = None
+    """What a simulation of it gave; null where none was asked for within the last hour."""
 
 
 class ScaleInFacts(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -133,6 +169,8 @@ class CapacityFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     now: SizeFacts | None = None
     by_workers: tuple[SizeFacts, ...] = ()
     by_budget: tuple[SizeFacts, ...] = ()
+    by_tenant: tuple[TenantCurveFacts, ...] = ()
+    """Of the tenants that asked lately, 32 at most, the one with most requests first."""
     advice: tuple[AdviceFacts, ...] = ()
     """What could be done, what is worth it first."""
     desired_workers: Count | None = None

@@ -164,6 +164,12 @@ def ledger() -> CauseLedger:
 
 
 @pytest.fixture
+def confirmed() -> list[tuple[str | None, str | None, int]]:
+    """Pool, action and requests of advice that was to be confirmed."""
+    return []
+
+
+@pytest.fixture
 def capacities() -> list[CapacityFacts]:
     return []
 
@@ -179,11 +185,16 @@ def app(  # noqa: PLR0917 - fixtures
     history: CacheHistory,
     ledger: CauseLedger,
     capacities: list[CapacityFacts],
+    confirmed: list[tuple[str | None, str | None, int]],
     audit: AuditLog,
 ) -> FastAPI:
+    async def confirm(pool: str | None, action: str | None, requests: int) -> CapacityFacts:
+        confirmed.append((pool, action, requests))
+        return CapacityFacts(pool=pool or "default/demo")
+
     source = HistorySource(history, prefixes, ledger, clock=lambda: NOW)
     given: dict[str, Any] = {"service": service, "usage": usage, "explain": oracle, "history": source, "audit": audit}
-    given["capacities"] = lambda: capacities
+    given |= {"capacities": lambda: capacities, "confirm": confirm}
     parts = AdminParts(fleet=fleet, decisions=decisions, contracts=contracts, **given)
     user_of = "user of {}".format
     return admin_app(parts, authorize=doorkeeper, user_of=user_of, max_bytes=2048)

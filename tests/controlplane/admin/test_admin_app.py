@@ -51,6 +51,7 @@ ROUTES = {
     ("GET", "/usage"),
     ("GET", "/history"),
     ("GET", "/capacity"),
+    ("POST", "/capacity/confirm"),
     ("GET", "/lost-hits"),
     ("GET", "/prefixes"),
     ("GET", "/prompt-causes"),

@@ -62,6 +62,7 @@ def fleet(client: OpenApiClient) -> None:
     (known,) = client.call("getCapacity", pool=pool["key"])["items"]
     assert (known["verdict"], known["now"]) == ("unknown", None)
     assert client.call("getCapacity", pool="default/none")["items"] == []
+    client.call("postCapacityConfirm", body={"pool": pool["key"], "requests": 1}, status=422)  # it has no advice yet
     policy = client.call("getRouting")
     client.call("putRouting", body={"policy": "sideways"}, status=422)
     assert client.call("putRouting", body=policy) == policy

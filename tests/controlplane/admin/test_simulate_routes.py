@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from cachefleet_controlplane.admin import simulate_routes
 from cachefleet_controlplane.admin.admin_app import PATH, AdminParts, admin_app
+from cachefleet_controlplane.admin.answers import client_presence
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import Figures
@@ -150,7 +150,7 @@ async def test_a_refusal_is_a_problem(http: httpx.AsyncClient, simulating: Simul
 async def test_it_ends_when_its_client_leaves(
     served: FastAPI, simulating: Simulating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate_routes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(client_presence, "LOOK_SECONDS", 0.01)
     simulating.forever = True
     messages = [{"type": "http.request", "body": b'{"source": {"recorded": 5}}'}, {"type": "http.disconnect"}]
     sent: list[Any] = []

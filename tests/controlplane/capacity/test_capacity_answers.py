@@ -33,6 +33,9 @@ def test_a_pool_whose_requests_are_known_has_its_curve_and_advice() -> None:
     assert one.words
     assert one.desired_workers is not None
     assert (one.scale_in and one.scale_in.worker) == "demo-0"
+    [tenant] = one.by_tenant
+    assert (tenant.tenant, tenant.served_ratio, len(tenant.by_budget)) == ("acme", 0.5, len(one.by_budget))
+    assert len(tenant.by_workers) == len(one.by_workers)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,13 @@ def test_a_report_is_told_by_workers_by_budget_and_by_tenant() -> None:
     assert [point.budget_factor for point in one.by_budget] == list(BUDGETS)
     assert one.asked.served_ratio == 0.5
     assert one.now.hit_ratio == next(point.hit_ratio for point in one.by_workers if point.workers == 2)
-    assert [tenant.tenant for tenant in one.tenants] == ["acme"]
+    [tenant] = one.tenants
+    assert (tenant.tenant, tenant.asked.served_ratio) == ("acme", 0.5)
+    assert tenant.asked.requests == pytest.approx(200, abs=1)
+    recent = reports.of(KEY, Window.RECENT)
+    assert recent is not None
+    assert tenant.by_workers == pytest.approx([point.hit_ratio for point in recent.by_workers]), "it asked for it all"
+    assert tenant.by_budget == pytest.approx([point.hit_ratio for point in recent.by_budget])
     assert reports.of("default/other", Window.DAY) is None
 
 

@@ -37,7 +37,6 @@ class Load:
         return CurvePoint(
             workers=workers,
             budget_factor=1.0,
-            room=1000.0 * workers,
             hit_ratio=ratio,
             computed_tokens_per_second=(1 - ratio) * self._asked,
         )

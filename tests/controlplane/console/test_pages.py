@@ -135,7 +135,16 @@ async def test_causes_in_prompts_and_what_their_mends_are_worth(browser: httpx.A
 
 
 SIZE = {"workers": 2, "budgetFactor": 1.0, "budgetMiB": 8192, "hitRatio": 0.61, "computedTokensPerSecond": 3900.0}
-ADVICE = {"action": "moreWorkers", "worth": True, "words": "a third worker: 61 -> 74 % hits", "points": 13.0}
+ADVICE = {
+    "action": "moreWorkers",
+    "worth": True,
+    "words": "a third worker: 61 -> 74 % hits",
+    "points": 13.0,
+    "savedTokensPerSecond": 1300.0,
+    "savedWorkers": 1.1,
+    "worthPerHour": None,
+    "confirmed": None,
+}
 CHANGE = {
     "at": "2027-01-15T08:00:00Z",
     "words": "1 -> 2 workers: 61 % hits foretold, 58 % came (+3.0 points off)",
@@ -157,7 +166,17 @@ CAPACITY = {
     "now": SIZE,
     "byWorkers": [SIZE, SIZE | {"workers": 3, "hitRatio": 0.74}],
     "byBudget": [SIZE | {"budgetMiB": 4096, "budgetFactor": 0.5, "hitRatio": 0.412}, SIZE],
-    "advice": [ADVICE | {"savedTokensPerSecond": 1300.0, "savedWorkers": 1.1, "worthPerHour": None}],
+    "byTenant": [
+        {
+            "tenant": "acme",
+            "requests": 700.4,
+            "servedRatio": 0.637,
+            "byWorkers": [0.64, 0.771],
+            "byBudget": [0.44, 0.64],
+        },
+        {"tenant": SCRIPT, "requests": 112.0, "servedRatio": 0.01, "byWorkers": [0.01, 0.02], "byBudget": [0.01, 0.01]},
+    ],
+    "advice": [ADVICE],
     "desiredWorkers": 3,
     "desiredReason": "cache",
     "desiredFit": {
@@ -188,6 +207,9 @@ async def test_hit_curves_with_their_error_and_what_is_worth_doing(browser: http
         "<b>74.0 %</b>",
         "2 workers of 4,096 MiB",
         'data-advice="moreWorkers"',
+        'data-tenant="acme"',
+        '<td data-label="3 workers" class="number">77.1 %</td>',
+        '<td data-label="4,096 MiB" class="number">44.0 %</td>',
         "+1.1",
         "not known yet",
         "fitted it in <b>97.5 %</b> of <b>1,440</b> minutes, not for its queue in 6, tokens in 30",
@@ -198,9 +220,36 @@ async def test_hit_curves_with_their_error_and_what_is_worth_doing(browser: http
         '<td data-label="Computed off" class="number">-120/s</td>',
     ):
         assert words in text, words
-    assert text.count("<small>today</small>") == 2
+    assert text.count("<small>today</small>") == 4, "by workers and by budget, of all and by tenant"
     assert "<script>alert" not in text
     assert admin.asked[-1][2] == "pool=default%2Fdemo"
+
+
+async def test_an_advice_is_simulated_by_a_button(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
+    admin.answers["GET", "/capacity"] = (200, {"items": [CAPACITY]})
+    text = (await browser.get("/capacity")).text
+    assert ">Simulate</button>" in text
+    said = "simulated with the last 500 requests: 61.0 -> 73.1 % hits, +12.1 points; the curve says +13.0"
+    advice = ADVICE | {"confirmed": {"words": said, "at": "2027-01-15T08:00:00Z"}}
+    admin.answers["POST", "/capacity/confirm"] = (200, CAPACITY)
+    admin.answers["GET", "/capacity"] = (200, {"items": [CAPACITY | {"advice": [advice]}]})
+    form = {"csrf": csrf, "pool": "default/demo", "action": "moreWorkers", "shown": "default/demo"}
+    text = (await browser.post("/capacity", data=form)).text
+    assert said.replace(">", "&gt;") in text
+    assert ">Simulate</button>" not in text
+    asked = next(one for one in admin.asked if one[0] == "POST")
+    assert asked[3] == {"pool": "default/demo", "action": "moreWorkers"}
+    assert admin.asked[-1][2] == "pool=default%2Fdemo"
+
+
+async def test_a_simulation_that_cannot_be_is_said(browser: httpx.AsyncClient, admin: Said, csrf: str) -> None:
+    admin.answers["GET", "/capacity"] = (200, {"items": [CAPACITY]})
+    admin.answers["POST", "/capacity/confirm"] = (409, {"detail": "another simulation is running"})
+    form = {"csrf": csrf, "pool": "default/demo", "action": "moreWorkers"}
+    text = (await browser.post("/capacity", data=form)).text
+    assert "another simulation is running" in text
+    assert "a third worker" in text, "what is known is shown all the same"
+    assert (await browser.post("/capacity", data=form | {"csrf": "x"})).status_code == 403
 
 
 async def test_a_control_plane_without_hit_curves_says_so(browser: httpx.AsyncClient, admin: Said) -> None:

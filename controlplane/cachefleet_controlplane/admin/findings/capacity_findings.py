@@ -26,7 +26,13 @@ def capacity_findings(pools: Sequence[PoolFacts], capacities: Sequence[CapacityF
         if less is not None:
             yield _fewer(one, less)
         elif _matters(one, missed):
-            yield _finding(one, "CapacityAdvice", best.words, "weigh it against what it costs; `cachefleet simulate`")
+            yield _finding(
+                one, "CapacityAdvice", _confirmed(best), f"weigh it against what it costs; try it: `{best.command}`"
+            )
+
+
+def _confirmed(best: AdviceFacts) -> str:
+    return f"{best.words}; {best.confirmed.words}" if best.confirmed else best.words
 
 
 def _matters(one: CapacityFacts, missed: Mapping[str, bool]) -> bool:
