@@ -206,28 +206,10 @@ class Front:
 
         ``said``: what its Hello has otherwise.
         """
-        connection = self.fleet.connect(_Agent())
         engine = self.engines[number]
         assert isinstance(engine, FakeEngine)
-        name, held = self.name(number), engine.held_links() if engine.running else []
-        self.fleet.hello(
-            connection,
-            replace(
-                Hello(worker=name, pool=POOL, epoch=f"e{number}", endpoint=engine.url, contract=CONTRACT),
-                **(said or {}),
-            ),
-        )
-        keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
-        chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
-        digest = Digest()
-        for key in {key for chain in chains for key in chain}:
-            digest.add((key,))
-        stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
-        self.fleet.receive(connection, sent(Snapshot(sequence=0, part=0, last=True, chains=stored)))
-        keys = len({key for chain in chains for key in chain})
-        load = dict[str, Any](running=0, waiting=0, phase=Phase.READY) | load
-        state = State(sequence=0, digest=digest.value, held=keys, **load)
-        self.fleet.receive(connection, state)
+        hello = Hello(worker=self.name(number), pool=POOL, epoch=f"e{number}", endpoint=engine.url, contract=CONTRACT)
+        report(self.fleet, engine, replace(hello, **(said or {})), salt=salt, **load)
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -247,6 +229,22 @@ class Front:
 
     async def settled_chat(self, text: str, **changes: Any) -> tuple[int, dict[str, str], bytes]:
         return await self.settled("/v1/chat/completions", chat(text, **changes))
+
+
+def report(fleet: Fleet, engine: FakeEngine, hello: Hello, *, salt: str = SALT, **load: Any) -> None:
+    """A connection of the engine's agent: ``hello``, all that the engine holds of ``salt``, and its load."""
+    connection, held = fleet.connect(_Agent()), engine.held_links() if engine.running else []
+    fleet.hello(connection, hello)
+    keyer = BlockKeyer(INDEX_KEY, Namespace(CONTRACT.fingerprint(), salt), BLOCK_SIZE)
+    chains = [keyer.keys(link.prefix()) for link in held if link.lineage()[0].salt == salt]
+    digest = Digest()
+    for key in {key for chain in chains for key in chain}:
+        digest.add((key,))
+    stored = tuple(Stored(0, pack_keys(chain)) for chain in chains if chain)
+    fleet.receive(connection, sent(Snapshot(sequence=0, part=0, last=True, chains=stored)))
+    keys = len({key for chain in chains for key in chain})
+    load = dict[str, Any](running=0, waiting=0, phase=Phase.READY) | load
+    fleet.receive(connection, State(sequence=0, digest=digest.value, held=keys, **load))
 
 
 def chat(text: str, **changes: Any) -> dict[str, Any]:
