@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from charts.dashboards.dashboard import Query, Row, graph, rates_by
-from charts.dashboards.promql import JOB, POOL, highest, increase, quantile, rate, series, summed
+from charts.dashboards.promql import JOB, POOL, highest, increase, quantile, rate, series, share_of_rates, summed
+
+
+def _of_prompts(tokens: str) -> str:
+    """The rate of these tokens as a share of all prompt tokens."""
+    return share_of_rates(summed(rate(tokens, JOB)), summed(rate("cachefleet_prompt_tokens_total", JOB)))
+
 
 DECISIONS: Final = Row(
     "Decisions",
@@ -24,6 +30,13 @@ DECISIONS: Final = Row(
             "Answers a second of which the worker served less from cache than the index promised, by cause.",
             "reqps",
             rates_by("cause", "cachefleet_prediction_shortfalls_total", JOB),
+        ),
+        graph(
+            "How far predictions are off",
+            "Prompt tokens that were served from cache less than predicted, and beyond it, of all prompt tokens.",
+            "percentunit",
+            Query(_of_prompts("cachefleet_prediction_shortfall_tokens_total"), "less"),
+            Query(_of_prompts("cachefleet_prediction_surplus_tokens_total"), "beyond"),
         ),
         graph(
             "Tried elsewhere",

@@ -73,6 +73,7 @@ class Metrics:
         self._answered = self._counter("pool_answered_tokens", "Prompt tokens of answers that tell of caches", "pool")
         self._served = self._counter("pool_served_tokens", "Those of them that came from cache", "pool")
         self._shortfalls = self._counter("prediction_shortfalls", "Answers less cached than predicted", "cause")
+        self._short = self._counter("prediction_shortfall_tokens", "Tokens cached less than predicted", "cause")
         self._surplus = self._counter("prediction_surplus_tokens", "Tokens cached beyond what was predicted", "cause")
         self._ttft = self._histogram("time_to_first_token_seconds", "Request to first token", "model", buckets=_LONG)
         self._added = self._histogram("gateway_added_seconds", "Time the gateway itself added", buckets=_SHORT)
@@ -172,9 +173,12 @@ class Metrics:
         self._predicted_tokens.labels(label).inc(predicted)
         self._cached_tokens.labels(label).inc(cached)
 
-    def shortfall(self, cause: str) -> None:
-        """Count an answer of which less came from cache than predicted; ``cause`` is a ``cache_shortfall.Cause``."""
+    def shortfall(self, cause: str, tokens: int) -> None:
+        """Count an answer of which ``tokens`` less came from cache than predicted; ``cause`` is a
+        ``cache_shortfall.Cause``.
+        """
         self._shortfalls.labels(cause).inc()
+        self._short.labels(cause).inc(tokens)
 
     def surplus(self, cause: str, tokens: int) -> None:
         """Count tokens that were served from cache beyond a prediction; ``cause`` is a ``cache_shortfall.Surplus``."""

@@ -29,6 +29,7 @@ EMPTY = {
 }
 """Queries by panel and legend that have nothing to show, and why."""
 BY_CHANCE = {
+    ("fleet: Decisions: How far predictions are off", "beyond"): "nothing may come into a cache beside a decision",
     ("fleet: Control plane: Reports", "resync {{reason}}"): "a busy machine may lose events, and has them healed",
     ("fleet: Control plane: Reports not taken", "{{reason}}"): "an agent may come before the control plane takes it",
 }

@@ -52,6 +52,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
         "first_seen_tokens_total",
         {"pool": "ns/p", "cause": "time"},
     ),
+    ("shortfall", {"cause": "evicted", "tokens": 1}, "prediction_shortfall_tokens_total", {"cause": "evicted"}),
     ("surplus", {"cause": "later", "tokens": 1}, "prediction_surplus_tokens_total", {"cause": "later"}),
     (
         "prompt_served",
@@ -59,7 +60,7 @@ EVENTS: list[tuple[str, dict[str, Any], str, dict[str, str]]] = [
         "pool_served_tokens_total",
         {"pool": "ns/p"},
     ),
-    ("shortfall", {"cause": "evicted"}, "prediction_shortfalls_total", {"cause": "evicted"}),
+    ("shortfall", {"cause": "evicted", "tokens": 9}, "prediction_shortfalls_total", {"cause": "evicted"}),
     ("first_token", {"model": "m", "seconds": 0.1}, "time_to_first_token_seconds_count", {"model": "m"}),
     ("gateway_added", {"seconds": 0.1}, "gateway_added_seconds_count", {}),
     ("render", {"rung": "render", "seconds": 0.1}, "render_seconds_count", {"rung": "render"}),

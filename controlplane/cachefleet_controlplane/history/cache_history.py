@@ -33,6 +33,10 @@ class Answered(Struct, kw_only=True):
     """Adds up to the prompt tokens less the served ones."""
     first_seen: dict[PromptCause, int] = {}
     """Of those that no worker held, by cause in the prompt; adds up to them."""
+    shortfall_tokens: int = 0
+    """Served less than predicted."""
+    surplus_tokens: int = 0
+    """Served beyond what was predicted."""
     ttft_sum: float = 0.0
     ttft_count: int = 0
 
@@ -41,6 +45,8 @@ class Answered(Struct, kw_only=True):
         self.requests += more.requests
         self.prompt_tokens += more.prompt_tokens
         self.served_tokens += more.served_tokens
+        self.shortfall_tokens += more.shortfall_tokens
+        self.surplus_tokens += more.surplus_tokens
         self.ttft_sum += more.ttft_sum
         self.ttft_count += more.ttft_count
         for cause, tokens in more.lost.items():

@@ -96,9 +96,11 @@ async def test_prefixes(client: httpx.AsyncClient) -> None:
 
 async def test_causes_in_prompts(client: httpx.AsyncClient, history: CacheHistory, ledger: CauseLedger) -> None:
     first_seen = {PromptCause.TIME: 64, PromptCause.NEW: 26}
-    history.add("default/new", Answered(requests=1, prompt_tokens=100, lost=NEW, first_seen=first_seen), NOW)
+    off = {"shortfall_tokens": 12, "surplus_tokens": 3}
+    history.add("default/new", Answered(requests=1, prompt_tokens=100, lost=NEW, first_seen=first_seen, **off), NOW)
     told = (await client.get("/lost-hits", params={"pool": "default/new"})).json()
     assert [(one["cause"], one["tokens"]) for one in told["firstSeen"]] == [("time", 64), ("new", 26)]
+    assert (told["shortfallTokens"], told["surplusTokens"]) == (12, 3)
     assert told["firstSeen"][0]["why"].startswith("A time or date")
     ledger.add(("default/new", "acme"), 100, [(Place(PromptCause.TIME, "system", "system"), 64)], now=NOW)
     ledger.add(("default/demo", "acme"), 100, [(Place(PromptCause.TOOLS, "tools", "system"), 70)], now=NOW)

@@ -94,6 +94,8 @@ async def test_what_is_absent_is_said(browser: httpx.AsyncClient, admin: Said, p
 
 
 LOST = {
+    "shortfallTokens": 16,
+    "surplusTokens": 0,
     "promptTokens": 5000,
     "servedTokens": 3000,
     "causes": [
@@ -112,6 +114,7 @@ async def test_lost_hits_by_cause(browser: httpx.AsyncClient, admin: Said) -> No
         "75.0 %",
         '<b id="lost-total">2,000</b>',
         "raise prefixCache.budgetMiB",
+        "predicted <b>0.32</b> points too much, <b>0.00</b> too little",
         '"labels": ["evicted", "first seen"]',
     ):
         assert words in text, words

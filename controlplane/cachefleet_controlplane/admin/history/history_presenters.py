@@ -51,6 +51,8 @@ def lost_hits(steps: Sequence[HistoryStep], now: float, *, bucket_seconds: int) 
         served_tokens=sum(step.served_tokens for step in steps),
         causes=tuple(lost_tokens(cause, tokens) for cause, tokens in lost.most_common()),
         first_seen=tuple(_first_seen(steps)),
+        shortfall_tokens=sum(step.shortfall_tokens for step in steps),
+        surplus_tokens=sum(step.surplus_tokens for step in steps),
         bucket_seconds=bucket_seconds,
         buckets=tuple(_buckets(steps, bucket_seconds)),
     )

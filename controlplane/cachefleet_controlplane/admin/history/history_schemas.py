@@ -79,6 +79,10 @@ class LostHits(Schema):
     causes: tuple[LostTokens, ...]
     first_seen: tuple[FirstSeen, ...] = ()
     """Those first seen, by cause in the prompt, most first; they add up to them."""
+    shortfall_tokens: int = 0
+    """Served from cache less than was predicted when requests were routed."""
+    surplus_tokens: int = 0
+    """Served beyond that."""
     bucket_seconds: int
     buckets: tuple[LostBucket, ...]
     """First to last; spans in which nothing was answered are left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from cachefleet_controlplane.gateway.request.request import Arrival, Layer, Requ
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.gateway.send.outcome import ENDS, Outcome
 from cachefleet_controlplane.history.recorded_requests import RecordedRequest, RecordedRequests
+from cachefleet_controlplane.routing.cache_shortfall import Surplus
 from cachefleet_controlplane.store.decision_log import LaterRecord
 from cachefleet_controlplane.store.decision_records import AttemptRecord, EndedBy
 from cachefleet_controlplane.wire.errors import ApiError
@@ -120,6 +121,10 @@ class RequestAccount:
         trace.shortfall = self._shortfalls.find_shortfall(trace)
         self._shortfalls.take_evidence(trace)
         answered, judged = self._lost.ended(trace)
+        surplus = find_surplus(trace)
+        if answered is not None and (surplus or trace.shortfall is not None):
+            answered.shortfall_tokens = trace.shortfall.tokens if trace.shortfall else 0
+            answered.surplus_tokens = sum(surplus.values())
         if failed(trace):
             self._settled.fail(trace)
         if self._recorded is not None:
@@ -127,7 +132,7 @@ class RequestAccount:
         used, key = admitted.settle(trace), admitted.budget
         self._settled.add(trace, admitted.tenant.name, used, answered, judged=judged, key=key)
         if trace.answered is not None:
-            self._count(trace)
+            self._count(trace, surplus)
             self._record(trace)
         self._end_span(trace, reply)
 
@@ -136,14 +141,14 @@ class RequestAccount:
             trace.status = reply.status if reply.started else trace.status
             self._context.tracer.end(request_spans(trace, trace.span, ended=self._context.clock()))
 
-    def _count(self, trace: DecisionTrace) -> None:
+    def _count(self, trace: DecisionTrace, surplus: Mapping[Surplus, int]) -> None:
         """What few requests count, and histograms."""
         metrics = self._context.metrics
         if trace.ttft_seconds is not None:
             metrics.first_token(model=trace.model, seconds=trace.ttft_seconds)
         if trace.shortfall is not None:
-            metrics.shortfall(trace.shortfall.cause)
-        for cause, tokens in find_surplus(trace).items():
+            metrics.shortfall(trace.shortfall.cause, trace.shortfall.tokens)
+        for cause, tokens in surplus.items():
             metrics.surplus(cause, tokens)
 
 
