@@ -44,7 +44,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 COMMANDS = [
     *("up", "check", "import", "status", "top", "pools", "workers", "decisions", "explain"),
-    *("lint", "flush", "simulate", "console", "version"),
+    *("lint", "flush", "capacity", "simulate", "console", "version"),
     *("tenants", "tenants keys"),
     *(f"tenants {name}" for name in ("list", "create", "show", "set", "delete", "usage", "access", "open")),
     *(f"doctor {name}" for name in ("fleet", "certify", "certificates", "hit")),

@@ -69,6 +69,7 @@ TABLE: Final = {
     "lint": Entry("commands.lint", "What of a prompt will not be cached."),
     "tenants": Entry("tenants.tenant_commands", "Tenants, their API keys, and what they used."),
     "flush": Entry("commands.flush", "Evict idle cached blocks."),
+    "capacity": Entry("commands.capacity", "What other budgets and numbers of workers would serve."),
     "simulate": Entry("commands.simulate", "Try another policy, budget or number of workers."),
     "console": Entry("commands.console_link", "Print a link to the console."),
     "doctor": Entry("doctor.doctor", "Examine a running fleet."),

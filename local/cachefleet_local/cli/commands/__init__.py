@@ -1,6 +1,7 @@
 """Commands that are a file each.
 
 console_link        ``cachefleet console``: a link that signs in to the console once
+capacity            ``cachefleet capacity``: hit curves, and advice confirmed by simulation
 check               ``cachefleet check``: a pool file
 context_commands    ``cachefleet contexts``: list, set, use, remove
 fleet_commands      ``cachefleet pools``, ``workers`` and ``decisions``

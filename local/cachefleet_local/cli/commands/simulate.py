@@ -73,7 +73,7 @@ def simulate(
     source = {"trace": list(lines.values()), "blockTokens": block_tokens} if lines else {"recorded": last}
     changed = {name: value for name, value in changes.items() if value is not None}
     body = {"source": source, "changes": changed} | ({"pool": pool} if pool else {})
-    with _telling(), _by_line(trace, list(lines)):
+    with telling(), _by_line(trace, list(lines)):
         told: Item = ask(show.where, lambda client: client.post("simulate", body), seconds=SECONDS)
     if show.output in {Output.JSON, Output.YAML}:
         typer.echo(single(told, (), show.output))
@@ -195,7 +195,7 @@ def _by_line(path: Path | None, numbers: Sequence[int]) -> Iterator[None]:
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def telling() -> Iterator[None]:
     """A line on standard error every few seconds."""
     over = threading.Event()
 

@@ -47,7 +47,7 @@ def flush(
 ) -> Iterator[Callable[..., Told]]:
     with (
         closing(Database(f"sqlite:///{tmp_path / 'x.db'}", timeout_seconds=0.5)) as database,
-        served(database, flushing) as url,
+        served(database, flush=flushing) as url,
     ):
         given = ("--url", url, "--token-file", str(token_of(tmp_path)))
 

@@ -11,12 +11,11 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 import yaml
 
-from cachefleet_controlplane.admin.flush_routes import Flush
-from cachefleet_controlplane.admin.simulate_routes import Simulate
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.decision_log import DecisionLog
@@ -36,8 +35,8 @@ Command = Callable[..., Told]
 
 
 @contextmanager
-def served(database: Database, flush: Flush | None = None, simulate: Simulate | None = None) -> Iterator[str]:
-    """The admin API in a thread of its own, as commands have an event loop of theirs."""
+def served(database: Database, **parts: Any) -> Iterator[str]:
+    """The admin API in a thread of its own, as commands have an event loop of theirs; ``parts`` are more of it."""
     begun, stop, address = Event(), Event(), []
 
     async def serve() -> None:
@@ -47,7 +46,7 @@ def served(database: Database, flush: Flush | None = None, simulate: Simulate | 
             usage.record(replace(used, cached_tokens=4, charged=12_345_000_000))
         decisions = DecisionLog(InMemoryDecisions(max_rows=9), metrics=Metrics())
         decisions.record(make_record(1, cached=48))
-        admin = admin_over(database, decisions=decisions, usage=usage, flush=flush, simulate=simulate)
+        admin = admin_over(database, decisions=decisions, usage=usage, **parts)
         async with listening(mounted(admin)) as port:
             address.append(f"http://127.0.0.1:{port}")
             begun.set()
