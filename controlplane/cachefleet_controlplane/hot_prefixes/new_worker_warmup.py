@@ -116,11 +116,11 @@ class NewWorkerWarmUp:
         return self._warm(hello, pool)
 
     def _copies(self, hello: Hello, state: State, pool: PrefixCachePool) -> Warm | None:
-        """What a worker that stays is to compute of what a draining one holds."""
+        """What a worker that stays is to compute of what a leaving one held."""
         if self._leaving is None:
             return None
         promised, model = promised_tokens(pool, budget_tokens(pool, hello)), _model(pool)
-        self._leaving.drains(hello, state, model=model, promised=promised)
+        self._leaving.note(hello, state, model=model, promised=promised)
         prefixes = _carried(self._leaving.part(hello, state), hello.contract.block_size if hello.rule.windows else 0)
         return Warm(prefixes=prefixes) if prefixes else None
 

@@ -51,7 +51,8 @@ def hot_prefix_parts(
     tenants.on_change(lambda: observer.update_tenants(tenants.directory.tenants, salter))
 
     def ready(pool: str) -> set[str]:
-        return {one.name for one in fleet.view().workers if one.pool == pool and one.ready and not one.excluded}
+        known = fleet.pool_of(pool)
+        return {one.name for one in known.workers.values() if one.ready and not one.differences} if known else set()
 
     leaving = LeavingWorkers(hot, fleet.holders, metrics, rate=fleet.prefill_rate, ready=ready, clock=time.monotonic)
     return HotPrefixParts(

@@ -7,7 +7,7 @@ from array import array
 import msgspec
 
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, Line
-from cachefleet_controlplane.hot_prefixes.leaving_workers import LEAVE_SECONDS, LeavingWorkers
+from cachefleet_controlplane.hot_prefixes.leaving_workers import LEAVE_SECONDS, LOOK_SECONDS, LeavingWorkers
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.metrics import Metrics
@@ -29,11 +29,17 @@ class Pool:
 
     def __init__(self, *ready: str, rate: float | None = None) -> None:
         self.now = 0.0
+        self.ready = set(ready)
         self.held: dict[bytes, set[str]] = {}
         self.hot = HotPrefixes(HotBounds())
         self.metrics = Metrics()
         self.leaving = LeavingWorkers(
-            self.hot, self, self.metrics, rate=lambda _: rate, ready=lambda _: set(ready), clock=lambda: self.now
+            self.hot,
+            self,
+            self.metrics,
+            rate=lambda _: rate,
+            ready=lambda _: set(self.ready),
+            clock=lambda: self.now,
         )
 
     def of(self, _: str, __: bytes, last: bytes) -> list[WorkerId]:
@@ -55,7 +61,7 @@ class Pool:
         contract = msgspec.structs.replace(hello().contract, tokenizer=tokenizer)
         said: Hello = hello(name, epoch=epoch, contract=contract)
         now = msgspec.structs.replace(state(0), phase=phase)
-        self.leaving.drains(said, now, model=MODEL, promised={ACME: tokens})
+        self.leaving.note(said, now, model=MODEL, promised={ACME: tokens})
         return {array("I", one.ids)[0] for one in self.leaving.part(said, now)}
 
 
@@ -122,3 +128,40 @@ def test_what_comes_too_late_is_dropped_and_the_next_drain_begins_anew() -> None
     pool.says("demo-0", Phase.READY, epoch="e2")
     pool.says("demo-0", Phase.DRAINING, epoch="e2")
     assert pool.says("demo-1", Phase.READY) == {1}
+
+
+def test_what_a_lost_worker_alone_held_is_told_to_those_that_stay() -> None:
+    pool = Pool("demo-0", "demo-1", "demo-2")
+    for number in (1, 2):
+        pool.heat(number, "demo-0", times=10 - number)
+    pool.heat(3, "demo-0", "demo-2")
+    assert pool.says("demo-1", Phase.READY) == set()
+    pool.ready = {"demo-1", "demo-2"}
+    for held in pool.held.values():
+        held.discard("demo-0")  # its blocks are forgotten with it
+    assert pool.says("demo-1", Phase.READY) == set(), "who is ready is looked at once a second"
+    pool.now = LOOK_SECONDS
+    assert pool.says("demo-1", Phase.READY) == {1}
+    assert pool.says("demo-2", Phase.READY) == {2}
+    pool.now += LOOK_SECONDS
+    assert pool.says("demo-1", Phase.READY) == set(), "once"
+
+
+def test_a_worker_that_drained_is_not_lost_when_it_is_gone() -> None:
+    pool = Pool("demo-0", "demo-1")
+    pool.heat(1, "demo-0")
+    pool.says("demo-1", Phase.READY)
+    pool.says("demo-0", Phase.DRAINING)
+    assert pool.says("demo-1", Phase.READY) == {1}
+    pool.ready, pool.now = {"demo-1"}, LOOK_SECONDS
+    assert pool.says("demo-1", Phase.READY) == set()
+
+
+def test_a_worker_that_comes_back_may_be_lost_again() -> None:
+    pool = Pool("demo-0", "demo-1")
+    pool.heat(1, "demo-0")
+    for _ in range(2):
+        pool.ready, pool.now = {"demo-0", "demo-1"}, pool.now + LOOK_SECONDS
+        assert pool.says("demo-0", Phase.READY) == set()
+        pool.ready, pool.now = {"demo-1"}, pool.now + LOOK_SECONDS
+        assert pool.says("demo-1", Phase.READY) == {1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from cachefleet_controlplane.cache_contracts.contract_report import ContractState
+from cachefleet_controlplane.hot_prefixes import leaving_workers
 from cachefleet_controlplane.hot_prefixes.hot_prefix import HotBounds, Line
 from cachefleet_controlplane.hot_prefixes.new_worker_warmup import NewWorkerWarmUp, budget_tokens
 from cachefleet_controlplane.hot_prefixes.tracker import HotPrefixes
@@ -348,9 +350,37 @@ async def test_a_draining_workers_contract_prefixes_are_computed_by_one_that_sta
         assert judged(made, 3).met
 
 
-async def test_a_contract_whose_worker_died_is_not_met_for_its_reason_and_then_is_again(
-    tmp_path: Path, worker_settings: dict[str, Any]
+async def test_a_dead_workers_contract_prefixes_are_computed_by_one_that_stays(
+    tmp_path: Path, worker_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leaving_workers, "LOOK_SECONDS", 0)
+    async with (
+        engine(plugin=True) as old,
+        engine(plugin=True) as new,
+        running(tmp_path, old) as made,
+        AsyncExitStack() as stack,
+    ):
+        _, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
+        write_workers(tmp_path, {"demo-0": old, "demo-1": new}, ready={"demo-0", "demo-1"})
+        watched = made.plane.hot.new_workers._leaving
+        assert watched is not None
+        await until(lambda: (watched._seen.get(POOL) or (0, ()))[1] == {"demo-0", "demo-1"})
+        judged(made, 1)
+        await ends.aclose()
+        await old.crash()
+        write_workers(tmp_path, {"demo-1": new}, ready={"demo-1"})
+        await ready_alone(made, "demo-1")
+        await until(lambda: _longest(new) >= 0.9 * _shared(old), 60)
+        await ask(made, 3)
+        kept = judged(made, 2)
+        assert (kept.met, kept.reasons) == (True, ()), kept
+
+
+async def test_a_contract_whose_worker_died_is_not_met_for_its_reason_and_then_is_again(
+    tmp_path: Path, worker_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where nobody stays who could compute it before it is asked for."""
+    monkeypatch.setattr(leaving_workers, "LOOK_SECONDS", math.inf)
     async with (
         engine(plugin=True) as old,
         engine(plugin=True) as new,
