@@ -10,19 +10,23 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from e2e.engine.forks import engine_python, forked_for
 
+T = TypeVar("T")
+
 READY_SECONDS = 900.0
 GONE_SECONDS = 300.0
 """As READY_SECONDS, ends a hang: what a stop takes depends on how busy the machine is."""
+RECORD_SECONDS = 60.0
+"""Until an answered request's record is there, which may be a moment after its last byte."""
 PATIENCE = {"CACHEFLEET_RENDER_TIMEOUT_SECONDS": "60"}
 """No rung of the ladder is left because the machine is slow."""
 
@@ -69,8 +73,28 @@ class Up:
             return dict(json.load(answer))
 
     def decision(self, number: str) -> dict[str, Any]:
-        """A request's record, by the id that its answer named."""
-        (found,) = [each for each in self.admin("decisions?limit=500") if each["id"] == number]
+        """A request's record, by the id that its answer named; waits for it."""
+        (found,) = until(lambda: self._records(number), RECORD_SECONDS, f"the record of {number}", self)
+        return found
+
+    def predicted(self, body: dict[str, Any]) -> int:
+        """Tokens that the index promises for a request, which is not sent."""
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.gateway}/v1/route", json.dumps(body).encode(), headers)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310 - ours
+            return int(json.load(answer)["predicted_tokens"])
+
+    def epoch(self, worker: str) -> str | None:
+        """Which start of a worker's engine is known; None while none is."""
+        return next((each["epoch"] for each in self.workers() if each["name"] == worker), None)
+
+    def agents(self, worker: str) -> list[psutil.Process]:
+        """The agents of a worker that run now: one, and none between its end and the next one's start."""
+        found = []
+        for agent in self.below("cachefleet_worker.agent"):
+            with suppress(psutil.Error):  # it has ended just now
+                if agent.environ().get("CACHEFLEET_WORKER") == worker:
+                    found.append(agent)
         return found
 
     def engine(self, worker: str) -> psutil.Process:
@@ -99,6 +123,9 @@ class Up:
             if name in line and "guard.py" not in line and "fork_client.py" not in line:
                 found.append(process)
         return found
+
+    def _records(self, number: str) -> list[dict[str, Any]]:
+        return [each for each in self.admin("decisions?limit=500") if each["id"] == number]
 
     @cached_property
     def _addresses(self) -> dict[str, object]:
@@ -143,14 +170,15 @@ def running_up(pool_file: Path, folder: Path, *arguments: str, forked: bool = Tr
         up.process.wait()
 
 
-def until(condition: Callable[[], object], seconds: float, what: str, up: Up | None = None) -> None:
-    """Wait for a condition; AssertionError with what the fleet printed where it does not come."""
+def until(condition: Callable[[], T], seconds: float, what: str, up: Up | None = None) -> T:
+    """What a condition is once it is true of it; AssertionError with what the fleet printed where it does not come."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         said = up.output.read_text() if up else ""
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s\n{said}"
         assert up is None or up.process.poll() is None, f"cachefleet up has ended\n{said}"
         time.sleep(0.1)
+    return found
 
 
 def is_gone(process: psutil.Process) -> bool:

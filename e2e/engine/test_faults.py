@@ -11,11 +11,10 @@ import json
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from e2e.engine.fleet import READY_SECONDS, Up, is_gone, running_up, until
@@ -44,27 +43,24 @@ def _whole(fleet: Up) -> None:
 
 
 async def test_a_killed_engine_fails_only_the_streams_it_had_begun(fleet: Up) -> None:
-    before = _worker(fleet, "demo-0")
-    engine = fleet.engine("demo-0")
+    engines = {worker["name"]: (fleet.engine(worker["name"]), worker["epoch"]) for worker in fleet.workers()}
     async with _traffic(fleet) as traffic:
-        await _until(lambda: len(traffic.sent) > 40 and _is_streaming(traffic, "demo-0"))
+        name = await _until(lambda: len(traffic.sent) > 40 and _streaming(traffic))
+        engine, epoch = engines[name]
         engine.kill()
         killed = time.monotonic()
-        await _until(lambda: not _worker(fleet, "demo-0")["ready"])
-        await _until(lambda: _worker(fleet, "demo-0")["heldBlocks"] == 0, seconds=GONE_SECONDS)
-        await asyncio.sleep(5)
+        await _until(lambda: not _worker(fleet, name)["ready"])
+        await _until(lambda: _has_nothing_of(fleet, name, epoch), seconds=GONE_SECONDS)
+        await _until(lambda: _worker(fleet, name)["epoch"] != epoch, seconds=READY_SECONDS)
         await _until(lambda: len([one for one in traffic.answered if one.began > killed]) > 20)
-    begun = [
-        one for one in traffic.sent if one.stream and one.worker == "demo-0" and (one.first_byte or killed) < killed
-    ]
+    begun = [one for one in traffic.sent if one.stream and one.worker == name and one.first_byte and one.began < killed]
     assert [one for one in traffic.failed if one not in begun] == []
-    await _until(lambda: _worker(fleet, "demo-0")["epoch"] != before["epoch"], seconds=READY_SECONDS)
-    await _until(lambda: _worker(fleet, "demo-0")["ready"], seconds=READY_SECONDS)
-    await _until(lambda: _is_credited_with_what_it_has(fleet, "demo-0"))
-    async with _traffic(fleet) as traffic:
-        await _until(lambda: any(one.worker == "demo-0" and one.status == 200 for one in traffic.sent))
+    await _until(lambda: _worker(fleet, name)["ready"], seconds=READY_SECONDS)
+    await _until(lambda: _is_credited_with_what_it_has(fleet, name))
+    async with _alone(fleet, name), _traffic(fleet) as traffic:
+        await _until(lambda: any(one.worker == name for one in traffic.answered))
     assert traffic.failed == []
-    await _until(lambda: _worker(fleet, "demo-0")["heldBlocks"] > 0)
+    await _until(lambda: _worker(fleet, name)["heldBlocks"] > 0)
 
 
 async def test_a_killed_control_plane_knows_the_blocks_again(fleet: Up) -> None:
@@ -85,12 +81,13 @@ async def test_a_killed_control_plane_knows_the_blocks_again(fleet: Up) -> None:
 
 async def test_a_killed_agent_leaves_the_engine_serving(fleet: Up) -> None:
     async with _traffic(fleet) as traffic:
-        await _until(lambda: len(traffic.sent) > 20 and any(one.worker == "demo-1" for one in traffic.sent))
-        killed = time.monotonic()
-        await _agent_replaced(fleet, "demo-1")
-        await _until(lambda: sum(one.began > killed for one in traffic.sent) > 20)
+        await _until(lambda: len(traffic.answered) > 20)
+        name, killed = traffic.answered[-1].worker, time.monotonic()
+        await _agent_replaced(fleet, name)
+        await _until(lambda: len([one for one in traffic.answered if one.began > killed]) > 20)
     assert traffic.failed == []
-    assert any(one.worker == "demo-1" for one in traffic.sent if one.began > killed)
+    async with _alone(fleet, name):
+        assert (await _complete(fleet, "What is left is asked."))["worker"] == name
 
 
 async def test_a_killed_agent_recovers_its_blocks_from_the_engine(fleet: Up) -> None:
@@ -134,22 +131,23 @@ async def test_an_engine_that_serves_nothing_gets_nothing_and_is_asked_again_col
 
 async def test_a_nap_shorter_than_a_report_is_not_predicted_from(fleet: Up) -> None:
     prompt = "One that naps are asked. " * 40
-    first = await _complete(fleet, prompt)
-    await _until(lambda: _worker(fleet, first["worker"])["heldBlocks"] > 0)
-    assert (await _complete(fleet, prompt))["predictedTokens"] > 0
-    _call(fleet, first["worker"], "sleep?level=1")
-    _call(fleet, first["worker"], "wake_up")
-    await asyncio.sleep(0.3)  # less than the second between two polls
+    asked = {"model": MODEL, "prompt": prompt}
+    await _complete(fleet, prompt)
+    await _until(lambda: fleet.predicted(asked))
+    worker = (await _complete(fleet, prompt))["worker"]
+    await _until(lambda: fleet.predicted(asked))
+    _call(fleet, worker, "sleep?level=1")
+    _call(fleet, worker, "wake_up")  # no poll, of which there is one a second, need have seen it asleep
+    await _until(lambda: not fleet.predicted(asked))
     after = await _complete(fleet, prompt)
-    assert after["predictedTokens"] <= after["cachedTokens"]
+    assert (after["predictedTokens"], after["cachedTokens"]) == (0, 0)
 
 
 async def test_an_answer_of_an_engine_that_falls_asleep_goes_on_elsewhere(fleet: Up) -> None:
     for way in ("sleep?level=1", "pause?mode=keep"):
         await _until(lambda: all(map(_is_idle, fleet.workers())))
         asking = asyncio.create_task(_complete(fleet, f"A long one, {way}.", max_tokens=1500, ignore_eos=True))
-        await _until(lambda: any(not _is_idle(worker) for worker in fleet.workers()))
-        (worker,) = [one["name"] for one in fleet.workers() if not _is_idle(one)]
+        (worker,) = await _until(lambda: [one["name"] for one in fleet.workers() if not _is_idle(one)])
         _call(fleet, worker, way)
         try:
             record = await asking
@@ -164,12 +162,12 @@ async def test_an_answer_of_an_engine_that_falls_asleep_goes_on_elsewhere(fleet:
 async def _complete(fleet: Up, prompt: str, **more: Any) -> dict[str, Any]:
     """The record of a completion, with its finish reason."""
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 4} | more
-    number, answer = await asyncio.to_thread(_post_for_id, f"{fleet.gateway}/v1/completions", body)
-    await _until(lambda: any(one["id"] == number for one in fleet.admin("decisions?limit=500")))
-    return fleet.decision(number) | {"finish": answer["choices"][0]["finish_reason"]}
+    number, answer = await asyncio.to_thread(_post, f"{fleet.gateway}/v1/completions", body)
+    record = await asyncio.to_thread(fleet.decision, number)
+    return record | {"finish": answer["choices"][0]["finish_reason"]}
 
 
-def _post_for_id(url: str, body: dict[str, object]) -> tuple[str, dict[str, Any]]:
+def _post(url: str, body: dict[str, object]) -> tuple[str, dict[str, Any]]:
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the fleet's own
     with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - as above
@@ -188,16 +186,15 @@ def _call(fleet: Up, worker: str, path: str) -> None:
 
 async def _predictions_are_served(fleet: Up) -> int:
     """Send one conversation on an idle fleet; predicted tokens never exceed what the engine served. Their sum."""
-    await asyncio.sleep(2)
+    numbers = []
     for number in range(6):
         body = {
             "model": MODEL,
             "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Again. " * 20 * number}],
             "max_tokens": 4,
         }
-        await asyncio.to_thread(_post, f"{fleet.gateway}/v1/chat/completions", body)
-        await asyncio.sleep(0.5)
-    decisions = json.loads(fleet.command("decisions", "-o", "json").stdout)[:6]
+        numbers.append((await asyncio.to_thread(_post, f"{fleet.gateway}/v1/chat/completions", body))[0])
+    decisions = [await asyncio.to_thread(fleet.decision, number) for number in numbers]
     assert all(one["predictedTokens"] <= one["cachedTokens"] for one in decisions)
     return sum(one["predictedTokens"] for one in decisions)
 
@@ -213,8 +210,29 @@ async def _traffic(fleet: Up) -> AsyncIterator[Traffic]:
         await task
 
 
-def _is_streaming(traffic: Traffic, worker: str) -> bool:
-    return any(one.stream and one.worker == worker and one.first_byte and not one.ended for one in traffic.sent)
+@asynccontextmanager
+async def _alone(fleet: Up, worker: str) -> AsyncIterator[None]:
+    """The other worker sleeps: all that is asked comes to this one."""
+    (other,) = [one["name"] for one in fleet.workers() if one["name"] != worker]
+    _call(fleet, other, "sleep?level=1")
+    try:
+        await _until(lambda: _worker(fleet, other)["suspended"] == "asleep")
+        yield
+    finally:
+        _call(fleet, other, "wake_up")
+    await _until(lambda: not _worker(fleet, other)["suspended"])
+
+
+def _streaming(traffic: Traffic) -> str:
+    """A worker of which a stream is under way, "" where there is none."""
+    under_way = (one.worker for one in reversed(traffic.sent) if one.stream and one.first_byte and not one.ended)
+    return next(under_way, "")
+
+
+def _has_nothing_of(fleet: Up, name: str, epoch: str) -> bool:
+    """Whether no block of that start of a worker's engine is in the index."""
+    worker = _worker(fleet, name)
+    return bool(worker["epoch"] != epoch or worker["heldBlocks"] == 0)
 
 
 async def _at_rest(fleet: Up) -> dict[str, tuple[str, int]]:
@@ -250,20 +268,11 @@ def _is_credited_with_what_it_has(fleet: Up, name: str) -> bool:
     return bool(idle is not None and idle >= worker["heldBlocks"])
 
 
-def _agents(fleet: Up, worker: str) -> list[psutil.Process]:
-    found = []
-    for agent in fleet.below("cachefleet_worker.agent"):
-        with suppress(psutil.Error):  # it has ended just now
-            if agent.environ().get("CACHEFLEET_WORKER") == worker:
-                found.append(agent)
-    return found
-
-
 async def _agent_replaced(fleet: Up, worker: str) -> None:
     """Kill an agent and wait until another one reports in its place."""
-    (killed,) = _agents(fleet, worker)
+    (killed,) = fleet.agents(worker)
     killed.kill()
-    await _until(lambda: [agent for agent in _agents(fleet, worker) if agent.pid != killed.pid])
+    await _until(lambda: [agent for agent in fleet.agents(worker) if agent.pid != killed.pid])
     await _until(lambda: _worker(fleet, worker)["connected"] and _worker(fleet, worker)["stream"] == "live")
 
 
@@ -275,12 +284,6 @@ def _answers(fleet: Up) -> bool:
         return False
 
 
-def _post(url: str, body: dict[str, object]) -> None:
-    headers = {"content-type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 - the fleet's own
-    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - as above
-        answer.read()
-
-
-async def _until(condition: Any, seconds: float = 120.0) -> None:
-    await asyncio.to_thread(until, condition, seconds, "in time")
+async def _until(condition: Any, seconds: float = 120.0) -> Any:
+    """What the condition is once it is true of it."""
+    return await asyncio.to_thread(until, condition, seconds, "in time")
