@@ -149,7 +149,7 @@ class Kube:
                 return self._on(self._idle.pop(), *request)
         return self._on(self._connection(), *request)
 
-    def _connection(self, timeout: float = 20) -> http.client.HTTPSConnection:
+    def _connection(self, timeout: float = 120) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self._address, context=self._context, timeout=timeout)
 
     def _on(self, connection: http.client.HTTPSConnection, *request: Any) -> tuple[int, Object]:

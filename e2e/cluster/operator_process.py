@@ -75,12 +75,12 @@ class OperatorProcess:
     def stop(self) -> int | None:
         """As Kubernetes stops it; its exit code."""
         self._process.terminate()
-        self._process.join(15)
+        self._process.join(60)
         return self._process.exitcode
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.join(15)
+        self._process.join(60)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
@@ -109,7 +109,7 @@ class OperatorProcess:
     def probe(self, path: str) -> tuple[int, str]:
         """Status and text of one of its HTTP routes; status 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

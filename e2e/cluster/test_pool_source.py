@@ -212,10 +212,10 @@ async def test_an_idle_watch_goes_on_without_listing_again(
 ) -> None:
     allow_reading(api, READER)
     rights.wait_for_right(kube, READER.name, "cachefleet.io", "prefixcachepools", "list")
-    async with watching(cluster, who=READER) as seen:
+    async with watching(cluster, who=READER, bounds=replace(QUICK, request_seconds=120)) as seen:
         await eventually(lambda: bool(seen.pictures))
         found = await asked(cluster, READER)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while min(found["watch", kind] for kind in KINDS) < 3:
                 await asyncio.sleep(0.5)
                 found = await asked(cluster, READER)

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from e2e.console.axe import axe_source
 from e2e.console.console_fleet import Watched, pictured, watched
 from tests.fakes.big_fleet import BigFleet
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WAIT_MS = 30_000
+WAIT_MS = 60_000
+"""Ends a hang, of actions and of expectations: a busy machine decides no test."""
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

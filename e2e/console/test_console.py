@@ -21,7 +21,7 @@ VIEWS = ("/", "/requests", "/prefixes", "/lost-hits", "/capacity", "/tenants", "
 
 async def until(found: Callable[[], Awaitable[bool]]) -> None:
     """Wait until it is so; a limit only ends a hang."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not await found():  # noqa: ASYNC110 - what is awaited is in a page or behind an API
             await asyncio.sleep(0.1)
 
@@ -84,7 +84,7 @@ async def test_numbers_change_while_one_looks(page: Page, plane: Watched) -> Non
     ratio, before = pool.locator("td[data-label='Hit ratio']"), await pool.inner_text()
     for number in range(4):
         assert (await plane.chat(f"{LONG} {number % 2}"))[0] == 200
-    await expect(pool).not_to_have_text(before, timeout=30_000)
+    await expect(pool).not_to_have_text(before)
     await expect(ratio).to_contain_text("%")
     held = page.locator("tr[id^=worker-] td[data-label=Indexed]")
     await until(lambda: _any_over(held, 20))

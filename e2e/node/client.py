@@ -96,7 +96,7 @@ def running(site: Site, namespace: str, folder: Path) -> Iterator[Client]:
     """Start the pod and wait until it runs; ``folder`` takes what its requests came to."""
     site.apply(_script(namespace), _pod(site, namespace))
     try:
-        site.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "-n", namespace, f"pod/{POD}")
+        site.kubectl("wait", "--for=condition=Ready", "--timeout=300s", "-n", namespace, f"pod/{POD}")
         yield Client(site, namespace, folder)
     finally:
         site.kubectl("delete", "pod", POD, "-n", namespace, "--grace-period=0", "--force", "--ignore-not-found")

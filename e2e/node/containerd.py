@@ -15,7 +15,7 @@ from e2e.node import network
 from e2e.node.images import Image
 from e2e.node.namespaces import Namespaces
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 180.0
 CONFIG: Final = """
 version = 3
 root = "{root}"

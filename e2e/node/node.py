@@ -31,7 +31,7 @@ from e2e.node.images import Builder, Image, vllm_image
 from e2e.node.machine import check_machine
 from e2e.node.namespaces import Namespaces
 
-READY_SECONDS: Final = 120.0
+READY_SECONDS: Final = 300.0
 
 
 class Node:

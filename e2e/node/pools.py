@@ -40,7 +40,7 @@ class Pool:
 
     def delete(self) -> None:
         self.site.kubectl("delete", "pcp", self.name, "-n", self.namespace, "--wait=true")
-        until(lambda: not self.pods(), seconds=180)
+        until(lambda: not self.pods(), seconds=READY_SECONDS)
 
     def read(self) -> Object:
         return self.site.get("pcp", self.name, self.namespace)
@@ -54,7 +54,7 @@ class Pool:
         """Wait until the pool as it is now (kubectl compares generations) serves as asked."""
         self.site.wait(f"pcp/{self.name}", self.namespace, "condition=Ready", seconds=READY_SECONDS)
 
-    def becomes(self, kind: str, status: str, reason: str, *, seconds: float = 120.0) -> Object:
+    def becomes(self, kind: str, status: str, reason: str, *, seconds: float = 300.0) -> Object:
         """Wait for a condition; the condition."""
         reasons = f"{{.status.conditions[?(@.type=='{kind}')].reason}}"
         self.site.wait(f"pcp/{self.name}", self.namespace, f"jsonpath={reasons}={reason}", seconds=seconds)

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 MEMORY: Final = "1030Mi"
 KV_CACHE: Final = 1030 - 2 - 512 - 504
 """MiB that are left of it for KV cache."""
+SECONDS: Final = 600.0
+"""Ends a hang: no step takes long on a machine with nothing else to do."""
 SICK: Final = {"key": "example.com/sick", "value": "ecc"}
 TAINTED: Final = "1 of 1 such devices being tainted (example.com/sick=ecc:{})"
 
@@ -50,7 +52,7 @@ def claimed(site: Site, pool: Pool, driver: DeviceDriver) -> Iterator[Pool]:
     )
     yield made
     made.delete()
-    until(lambda: not driver.prepared(), seconds=120)
+    until(lambda: not driver.prepared(), seconds=SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def running(claimed: Pool, driver: DeviceDriver) -> Object:
     """The pod of the one worker that has the only device, when its engine runs."""
     driver.publish(MEMORY)
     ready = "condition=Ready"
-    (pod,) = until(lambda: [pod for pod in claimed.pods() if pod["spec"].get("nodeName")] or None, seconds=120)
+    (pod,) = until(lambda: [pod for pod in claimed.pods() if pod["spec"].get("nodeName")] or None, seconds=SECONDS)
     claimed.site.wait(f"pod/{pod['metadata']['name']}", claimed.namespace, ready, seconds=READY_SECONDS)
     return claimed.site.get("pod", pod["metadata"]["name"], claimed.namespace)
 
@@ -82,7 +84,7 @@ def waits(pool: Pool, words: str) -> None:
         assert words in told["message"], told
         return True
 
-    until(look, seconds=120)
+    until(look, seconds=SECONDS)
 
 
 def test_a_pool_waits_for_a_device_that_tells_its_memory(claimed: Pool) -> None:
@@ -123,7 +125,7 @@ def test_a_taint_of_the_driver_keeps_new_workers_away_and_is_named(
     assert running["metadata"]["uid"] in {pod["metadata"]["uid"] for pod in claimed.pods()}, "it has it already"
     claimed.scale(1)
     claimed.ready()
-    until(lambda: len(claimed.pods()) == 1, seconds=120)
+    until(lambda: len(claimed.pods()) == 1, seconds=SECONDS)
     assert claimed.pods()[0]["metadata"]["uid"] == running["metadata"]["uid"], "the one that waits goes first"
     driver.publish(MEMORY)
 
@@ -138,19 +140,19 @@ def test_a_rule_evicts_the_worker_whose_device_it_taints_and_the_next_waits_for_
         )
         assert waiting["metadata"]["uid"] != running["metadata"]["uid"]
         waits(claimed, TAINTED.format("NoExecute of DeviceTaintRule sick"))
-        until(lambda: not driver.prepared(), seconds=300)
+        until(lambda: not driver.prepared(), seconds=SECONDS)
         waiting = site.get("pod", waiting["metadata"]["name"], claimed.namespace)
         assert "nodeName" not in waiting["spec"]
     finally:
         site.kubectl("delete", "devicetaintrule", "sick")
-    again = until(driver.prepared, seconds=120)
+    again = until(driver.prepared, seconds=SECONDS)
     assert again == {site.get("resourceclaim", claim_of(waiting), claimed.namespace)["metadata"]["uid"]}
 
 
 def test_a_pool_scaled_to_nothing_gives_its_devices_back(claimed: Pool, driver: DeviceDriver) -> None:
     claimed.scale(0)
-    until(lambda: not claims(claimed), seconds=300)
-    until(lambda: not driver.prepared(), seconds=120)
+    until(lambda: not claims(claimed), seconds=SECONDS)
+    until(lambda: not driver.prepared(), seconds=SECONDS)
 
 
 def _environment(pool: Pool, pod: Object, container: str) -> str:

@@ -21,7 +21,7 @@ def test_a_rollout_under_traffic_fails_nothing(pool: Pool, client: Client, figur
     before = {pod["metadata"]["uid"] for pod in pool.pods()}
     with client.traffic(rate=2, seed=80) as traffic:
         traffic.reach(24)
-        earlier = hit_ratio(traffic.read()[-24:])
+        earlier = hit_ratio(traffic.read()[:24])
         started = time.monotonic()
         pool.patch({"engine": {"env": [{"name": "CACHEFLEET_E2E_ROUND", "value": "2"}]}})
         pool.ready()

@@ -63,7 +63,7 @@ def test_an_upgrade_and_the_way_back_restart_no_worker(
         assert "0.99.0" in site.helm("list", "-n", NAMESPACE)
         traffic.reach(10)
         site.helm("rollback", RELEASE, "-n", NAMESPACE, "--wait", "--timeout", "5m")
-        until(lambda: all_up(site, pool.namespace), seconds=300)
+        until(lambda: all_up(site, pool.namespace), seconds=600)
         traffic.reach(10)
     assert failures(traffic.results) == []
     pool.ready()
@@ -74,17 +74,17 @@ def test_an_uninstalled_release_leaves_pools_and_nothing_else(site: Site, pool: 
     starts = pool.starts()
     site.helm("uninstall", RELEASE, "-n", NAMESPACE, "--wait")
     site.kubectl("delete", "pod", "-n", NAMESPACE, "cachefleet-test-hit", "--ignore-not-found")
-    until(lambda: not site.list("pods", NAMESPACE), seconds=180)
-    until(lambda: _only_definitions_are_left(site), seconds=180)
+    until(lambda: not site.list("pods", NAMESPACE), seconds=600)
+    until(lambda: _only_definitions_are_left(site), seconds=600)
     assert pool.starts() == starts
     assert client.site is site
 
 
 def test_pools_go_with_all_they_own_when_the_operator_is_gone(site: Site, pool: Pool) -> None:
-    site.kubectl("delete", "pcp", "--all", "-A", "--wait=true", "--timeout=60s")
-    until(lambda: not _owned(site, pool), seconds=180)
-    site.kubectl("delete", "crd", f"prefixcachepools.{GROUP}", "--timeout=60s")
-    site.kubectl("delete", "namespace", NAMESPACE, "--timeout=180s")
+    site.kubectl("delete", "pcp", "--all", "-A", "--wait=true", "--timeout=300s")
+    until(lambda: not _owned(site, pool), seconds=600)
+    site.kubectl("delete", "crd", f"prefixcachepools.{GROUP}", "--timeout=300s")
+    site.kubectl("delete", "namespace", NAMESPACE, "--timeout=600s")
     everything = site.kubectl("get", _kinds(), "-A", "-l", "app.kubernetes.io/part-of=cachefleet", "-o", "name")
     assert everything.split() == []
 
@@ -94,7 +94,7 @@ def _have_a_certificate_written_again(site: Site, pool: Pool) -> None:
     name, missing = f"{pool.name}-worker-tls", '[{"op": "remove", "path": "/data/ca.crt"}]'
     site.kubectl("patch", "secret", name, "-n", pool.namespace, "--type=json", "-p", missing)
     site.kubectl("annotate", "pcp", pool.name, "-n", pool.namespace, "--overwrite", f"example.org/looked={time.time()}")
-    until(lambda: "ca.crt" in site.get("secret", name, pool.namespace)["data"], seconds=60)
+    until(lambda: "ca.crt" in site.get("secret", name, pool.namespace)["data"], seconds=300)
 
 
 def _only_definitions_are_left(site: Site) -> bool:
