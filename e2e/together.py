@@ -8,7 +8,8 @@ no longer.
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from xdist.scheduler import LoadScopeScheduling
 
@@ -19,6 +20,22 @@ ENGINE: Final = "engine_"
 IMPORTS_VLLM: Final = "imports vLLM"
 _IN_PROCESS: Final = ("tests/core/", "tests/worker/")
 _BY_FILE: Final = "e2e/engine/"
+LONGEST: Final = (
+    "e2e/engine/test_demo.py",
+    "e2e/engine/test_up.py",
+    "e2e/engine/test_continued_faults.py",
+    "e2e/engine/test_faults.py",
+    "e2e/engine/test_resuming.py",
+    "e2e/engine/test_continued_conversations.py",
+    "e2e/engine/test_engine_tls.py",
+    "e2e/cluster/test_operator_faults.py::test_killed_after_any_write_it_ends_the_same[edited]",
+    "e2e/cluster/test_operator_faults.py::test_killed_after_any_write_it_ends_the_same[created]",
+    "e2e/cluster/test_operator_faults.py::test_a_frozen_leader_wakes_up_as_none",
+    "e2e/cluster/test_hand_edits.py::test_each_edit_by_hand_is_undone",
+)
+"""What takes longest of what one process runs, in that order. Of few tests, it would else be begun last, and the other
+processes would wait for its end.
+"""
 
 
 def engine_name(options: object) -> str:
@@ -38,8 +55,19 @@ def together(test: str) -> str:
     return file if file.startswith(_BY_FILE) else test
 
 
+def longest(work: Iterable[str]) -> list[str]:
+    """Those pieces of work that are to be begun first, in that order."""
+    there = set(work)
+    return [name for name in LONGEST if name in there]
+
+
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # published without types
-    """Gives out all tests that belong together as one piece of work."""
+    """Gives out all tests that belong together as one piece of work: the longest first, then those of most tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return together(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        for name in reversed(longest(self.workqueue)):
+            self.workqueue.move_to_end(name, last=False)
+        super()._assign_work_unit(node)

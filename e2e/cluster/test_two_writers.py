@@ -11,7 +11,7 @@ import pytest
 from cachefleet_operator.reconcile.field_conflicts import AT_ONCE
 from e2e.cluster import kubelet
 from e2e.cluster.bench import Bench
-from e2e.cluster.kube import Object, Refused, until
+from e2e.cluster.kube import MERGE, Object, Refused, path, until
 from e2e.cluster.test_operator_lifecycle import pods, replica_set_of_another, running, scale, write_image
 from tests.chart import helm
 
@@ -94,8 +94,8 @@ def test_the_admission_policy_lets_nobody_else_write(bench: Bench) -> None:
     _guard(bench)
     bench.operator()
     running(bench)
-    # The policy is in force a moment after it was made; until then an edit may meet the operator's (409), too.
-    until(lambda: GUARDED in _forbidden(partial(scale, bench, 0, manager="kubectl")))
+    # The policy is in force a moment after it was made; what is tried until then changes nothing.
+    until(lambda: GUARDED in _forbidden(partial(_would_scale, bench)))
     edits: tuple[Callable[[], object], ...] = (
         partial(bench.kube.patch, "Deployment", bench.namespace, "demo-workers", {"spec": {"replicas": 0}}),
         partial(bench.kube.delete, "Deployment", bench.namespace, "demo-workers"),
@@ -202,6 +202,11 @@ def _guard(bench: Bench) -> None:
 
 def _label(name: str, value: str | None) -> Object:
     return {"metadata": {"labels": {name: value}}}
+
+
+def _would_scale(bench: Bench) -> None:
+    where = f"{path('Deployment', bench.namespace, 'demo-workers')}/scale"
+    bench.kube.request("PATCH", where, {"spec": {"replicas": 0}}, form=MERGE, query={"dryRun": "All"})
 
 
 def _delete_replica_sets(bench: Bench) -> None:

@@ -19,7 +19,7 @@ MUCH: Final = 1.5
 
 def test_a_rollout_under_traffic_fails_nothing(pool: Pool, client: Client, figures: dict[str, float]) -> None:
     before = {pod["metadata"]["uid"] for pod in pool.pods()}
-    with client.traffic(rate=2, seed=80) as traffic:
+    with client.traffic(seed=80) as traffic:
         traffic.reach(24)
         earlier = hit_ratio(traffic.read()[:24])
         started = time.monotonic()
@@ -66,7 +66,7 @@ def test_a_pod_deleted_under_traffic_fails_nothing(
 ) -> None:
     if part == "worker":
         pool.ready()
-    with client.traffic(rate=2, seed=82) as traffic:
+    with client.traffic(seed=82) as traffic:
         traffic.reach(10)
         namespace, pod = one_pod(site, pool, part)
         started = time.monotonic()
@@ -81,7 +81,7 @@ def test_a_pod_deleted_under_traffic_fails_nothing(
 def test_a_worker_that_is_killed_fails_only_streams_it_was_writing(
     site: Site, pool: Pool, client: Client, figures: dict[str, float]
 ) -> None:
-    with client.traffic(rate=2, seed=83, tokens=32) as traffic:
+    with client.traffic(seed=83, tokens=32) as traffic:
         traffic.reach(10)
         pod = pool.pods()[0]["metadata"]["name"]
         started = time.monotonic()

@@ -55,7 +55,7 @@ def test_an_upgrade_and_the_way_back_restart_no_worker(
 ) -> None:
     starts = pool.starts()
     chart = _next_chart(tmp_path)
-    with client.traffic(rate=2, seed=90) as traffic:
+    with client.traffic(seed=90) as traffic:
         traffic.reach(10)
         started = time.monotonic()
         site.install("--set", "log.level=DEBUG", chart=chart)

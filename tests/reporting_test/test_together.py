@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.engine.vllm import VllmOptions
-from e2e.together import ALONE, IMPORTS_VLLM, engine_name, together
+from e2e.together import ALONE, IMPORTS_VLLM, LONGEST, engine_name, longest, together
 from tests.requirements.found import ROOT
 
 CONFTEST = """
@@ -62,26 +62,47 @@ def test_what_belongs_together(test: str, unit: str) -> None:
     assert together(test) == unit
 
 
+def test_the_longest_come_first_and_are_there() -> None:
+    assert longest(["b", *reversed(LONGEST), "a"]) == list(LONGEST)
+    assert longest(["a"]) == []
+    for file, _, name in (each.partition("::") for each in LONGEST):
+        assert f"def {name.partition('[')[0]}" in (ROOT / file).read_text()
+
+
+def test_what_is_longest_is_begun_first(tmp_path: Path) -> None:
+    """Before what has more tests."""
+    (tmp_path / "e2e/engine").mkdir(parents=True)
+    (tmp_path / "e2e/engine/test_demo.py").write_text("def test_long(): ...\n")
+    (tmp_path / "e2e/engine/test_many.py").write_text(TESTS)
+    ran = _passed(tmp_path, "-n", "1")
+    assert ran[0][1] == "e2e/engine/test_demo.py::test_long"
+    assert len(ran) == 12
+
+
 def test_engines_are_called_by_all_their_options() -> None:
     assert engine_name(VllmOptions(plugin=True)) == PLUGIN != engine_name(VllmOptions())
 
 
 def test_one_process_runs_all_that_is_to_be_alone(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist", "-n", "2", "--dist", "loadgroup"]
-    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
     ran = defaultdict(list)
-    for line in done.stdout.splitlines():
-        process, _, test = line.partition(" PASSED ")
-        if test:
-            ran["alone" if "alone]" in test or "[alone" in test else "others"].append(process.split()[0])
+    for process, test in _passed(tmp_path, "-n", "2"):
+        ran["alone" if "alone]" in test or "[alone" in test else "others"].append(process)
     assert len(ran["alone"]) == 8
     assert len(set(ran["alone"])) == 1
     assert len(ran["others"]) == 14
     assert len({*ran["alone"], *ran["others"]}) == 2
+
+
+def _passed(folder: Path, *options: str) -> list[tuple[str, str]]:
+    """Processes and tests of a run there, in the order in which they ended."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist", *options, "--dist", "loadgroup"]
+    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | own | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (line.partition(" PASSED ") for line in done.stdout.splitlines())
+    return [(process.split()[0], test.split(" ")[0]) for process, _, test in lines if test]
