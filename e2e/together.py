@@ -28,13 +28,9 @@ LONGEST: Final = (
     "e2e/engine/test_resuming.py",
     "e2e/engine/test_continued_conversations.py",
     "e2e/engine/test_engine_tls.py",
-    "e2e/cluster/test_operator_faults.py::test_killed_after_any_write_it_ends_the_same[edited]",
-    "e2e/cluster/test_operator_faults.py::test_killed_after_any_write_it_ends_the_same[created]",
-    "e2e/cluster/test_operator_faults.py::test_a_frozen_leader_wakes_up_as_none",
-    "e2e/cluster/test_hand_edits.py::test_each_edit_by_hand_is_undone",
 )
-"""What takes longest of what one process runs, in that order. Of few tests, it would else be begun last, and the other
-processes would wait for its end.
+"""Files that take longest, in that order. Of few tests, they would else be begun last, and by one process, while the
+other has nothing left to do.
 """
 
 
