@@ -52,7 +52,7 @@ def down(shown: Shown) -> dict[str, str]:
 
 def uncomputed(shown: Shown) -> dict[str, str]:
     """Rules that were not computed, and why."""
-    return {rule["name"]: rule.get("lastError") for rule in shown.rules if rule["health"] != "ok"}
+    return {rule["name"]: str(rule.get("lastError")) for rule in shown.rules if rule["health"] != "ok"}
 
 
 def enough(seen: Shown) -> bool:
