@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import pytest
 
 from cachefleet_controlplane.prompt_causes.prompt_cause import (
     LEAST_TOKENS,
+    ROLES,
     Difference,
     Examined,
     PartKind,
@@ -29,6 +31,27 @@ from tests.controlplane.prompt_causes.prompts import TEMPLATES, Body, Engine, ch
 
 EACH = 4
 """Of each cause and template."""
+PARTS = {
+    PromptCause.TIME: PartKind.SYSTEM,
+    PromptCause.ID: PartKind.SYSTEM,
+    PromptCause.TOOL_ORDER: PartKind.TOOL,
+    PromptCause.TOOLS: PartKind.TOOL,
+    PromptCause.SYSTEM_PROMPT: PartKind.SYSTEM,
+    PromptCause.IMAGE: PartKind.MEDIA,
+    PromptCause.HISTORY_DROPPED: PartKind.TEXT,
+    PromptCause.HISTORY_EDITED: PartKind.TEXT,
+    PromptCause.REASONING_DROPPED: PartKind.TEXT,
+}
+"""What of a prompt an injected cause changes; parameters are no part of it."""
+
+
+def changed(first: Body, second: Body) -> tuple[str, int]:
+    """The role and number of the first tool that is another, else of the first message."""
+    tools, others = first.get("tools", []), second.get("tools", [])
+    if tools != others:
+        return "system", [*map(operator.ne, tools, others), True].index(True)
+    at = list(map(operator.ne, first["messages"], second["messages"])).index(True)
+    return str(second["messages"][at]["role"]), at
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -46,6 +69,16 @@ def test_injected_causes_are_named(template: str, cause: PromptCause) -> None:
         told = engine.ask(second)
         check(told)
         assert told.causes == {cause}, (number, told)
+        if cause in PARTS:
+            assert told.relation is not None
+            role, index = changed(first, second)
+            assert (told.relation.part, ROLES[told.relation.role]) == (PARTS[cause], role), (number, told)
+            assert told.relation.index == index, (number, told)
+
+
+def test_these_are_all_causes_that_a_prompt_can_have_and_120_of_them() -> None:
+    assert len(INJECTED) * len(TEMPLATES) * EACH >= 120
+    assert set(INJECTED) == {*PARTS, PromptCause.PARAMETERS}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
