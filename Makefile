@@ -214,8 +214,9 @@ bench-replay-replicas: setup ## The same on 1, 2 and 8 replicas that share their
 bench-replay-sensitivity: setup ## The same with what is learnt taken for more or less than it is, and a plot (a quarter of an hour)
 	@$(BIN)/python -m bench.replay_sensitivity
 
-bench-predictions: setup ## Predicted cached tokens beside those served by two workers of real vLLM, an engine killed (ten minutes)
+bench-predictions: setup ## Predicted cached tokens beside those served by two workers of real vLLM, an engine killed (twenty minutes)
 	@$(BIN)/python -m bench.predictions
+	@$(BIN)/python -m bench.predictions --budget 40 --fresh 600
 
 bench-replay-real: setup ## Recorded conversations on three workers of real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.replay_real
