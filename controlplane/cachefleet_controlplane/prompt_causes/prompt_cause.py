@@ -167,29 +167,12 @@ def prompt_losses(relation: Relation | None, prompt: Examined) -> tuple[PromptLo
         return _losses((PromptCause.NOT_EXAMINED, prompt.first_seen))
     if relation is None:
         return _losses((PromptCause.NEW, prompt.first_seen))
-    same = relation.difference is Difference.NONE and not relation.salt and not relation.parameters
-    if same and goes_on(relation.blocks, relation.tokens, prompt):
-        return all_new(prompt)
     begins, shared = prompt.servable - prompt.first_seen, relation.blocks * prompt.block_size
     repeated = max(0, min(shared, prompt.servable) - begins)
     cause, worth = _cause(relation, prompt, begins)
     charged = min(worth, prompt.first_seen - repeated)
     rest = prompt.first_seen - repeated - charged
     return _losses((PromptCause.REPEATED, repeated), (cause, charged), (PromptCause.NEW, rest))
-
-
-def goes_on(blocks: int, tokens: int, prompt: Examined) -> bool:
-    """Whether the whole earlier prompt was served, of so many blocks and tokens, all of which this one begins with.
-
-    Most prompts are such continuations.
-    """
-    begins = prompt.servable - prompt.first_seen
-    return blocks * prompt.block_size <= begins and min(tokens, prompt.servable) - begins < LEAST_TOKENS
-
-
-def all_new(prompt: Examined) -> tuple[PromptLoss, ...]:
-    """Of a prompt that has no more in common with earlier ones than what was served."""
-    return (PromptLoss(PromptCause.NEW, prompt.first_seen),)
 
 
 def not_examined(tokens: int) -> tuple[PromptLoss, ...]:

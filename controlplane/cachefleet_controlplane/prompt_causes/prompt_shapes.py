@@ -18,8 +18,6 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
     PartKind,
     PromptLoss,
     Relation,
-    all_new,
-    goes_on,
     not_examined,
     prompt_losses,
 )
@@ -36,7 +34,7 @@ class PromptShapes:
     """Shapes of prompts in at most ``max_bytes``; 0 keeps none."""
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
-        self._memory = PromptMemory(secrets.randbits(64), max_bytes)
+        self._memory = PromptMemory(secrets.randbits(64), max_bytes, LEAST_TOKENS)
         self.on = max_bytes > 0
 
     def __len__(self) -> int:
@@ -65,13 +63,10 @@ class PromptShapes:
         """
         if shape is None:
             return not_examined(prompt.first_seen), None
-        asked = prompt.first_seen >= LEAST_TOKENS
-        found = self._memory.ended(line, shape, keys, prompt.prompt_tokens, asked)
+        sizes = (prompt.prompt_tokens, prompt.first_seen, prompt.servable, prompt.block_size)
+        found = self._memory.ended(line, shape, keys, sizes)
         if found is None:
             return prompt_losses(None, prompt), None
-        (blocks, tokens, _, salt, parameters, _), (difference, _, _, _), _ = found
-        if not (difference or salt or parameters) and goes_on(blocks, tokens, prompt):
-            return all_new(prompt), None
         relation = _relation(found)
         return prompt_losses(relation, prompt), relation
 

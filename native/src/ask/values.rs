@@ -105,13 +105,16 @@ impl<'a> Object<'a> {
     fn has_name(&self, member: &Member, name: &str) -> bool {
         let written = &self.json[member.name.clone()];
         let quoted = member.name.start - 1..member.name.end + 1;
+        // One with escapes is longer than what it says.
         written == name.as_bytes()
-            || memchr::memchr(b'\\', written).is_some() && unquoted(&self.json[quoted]).is_some_and(|text| text == name)
+            || written.len() > name.len()
+                && memchr::memchr(b'\\', written).is_some()
+                && unquoted(&self.json[quoted]).is_some_and(|text| text == name)
     }
 }
 
 /// The items of a list; none for any other value.
-pub(crate) fn listed(json: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn listed(json: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
     let items = if json.first() == Some(&b'[') { items(json).unwrap_or_default() } else { Vec::new() };
     items.into_iter().map(|item| &json[item])
 }

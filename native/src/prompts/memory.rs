@@ -315,7 +315,7 @@ impl PromptMemory {
             self.drop(number);
         }
         for anchor in fresh {
-            self.places.put(*anchor, number, stamp);
+            self.places.put(*anchor, number);
         }
         prompt.stamp = stamp;
         self.put((number, stamp), prompt);

@@ -6,13 +6,17 @@ use super::words::words;
 use crate::ask::Members;
 use crate::ask::values::{Object, listed, unquoted};
 use crate::mixing::GOLDEN;
-use memchr::memmem::find;
+use memchr::memmem::Finder;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Parts of one prompt; one with more has no shape.
 pub const MOST_PARTS: usize = 2048;
 const MAX_DEPTH: usize = 3;
+/// Members that a prompt is made of, in its order: all tools, system texts, and what is said.
+const OF_PROMPT: [&str; 6] = ["tools", "system", "instructions", "messages", "input", "prompt"];
+/// Among them.
+const SYSTEM: std::ops::Range<usize> = 1..3;
 /// Members that change what a template makes of the same parts.
 #[rustfmt::skip]
 const PARAMETERS: [&str; 11] = [
@@ -82,23 +86,35 @@ impl<K: Known> Reader<'_, K> {
     /// The shape of a request's prompt; None for one of too many parts, and for one without any.
     #[must_use]
     pub fn shape(&self, fields: &Members, salt: &[u8]) -> Option<Shape> {
-        let salts = fields.given("cache_salt").map_or(0, |own| keyed_digest(own, self.secret));
-        let salt = keyed_digest(salt, self.secret) ^ salts;
-        let mut shape = Shape { parameters: self.parameters(fields), salt, ..Shape::default() };
-        if let Some(tools) = fields.given("tools") {
-            self.tools(&mut shape, tools);
-        }
-        for name in ["system", "instructions"] {
-            if let Some(system) = fields.given(name) {
-                self.add(&mut shape, system, Form::System, 0);
+        let mut shape = Shape { salt: keyed_digest(salt, self.secret), ..Shape::default() };
+        let mut prompt = [None; OF_PROMPT.len()];
+        for (name, value) in fields.0.iter().filter(|(_, value)| value[..] != b"null"[..]) {
+            match OF_PROMPT.iter().position(|of| of == name) {
+                Some(at) => prompt[at] = Some(&value[..]),
+                None => self.other(&mut shape, name, value),
             }
         }
-        for name in ["messages", "input", "prompt"] {
-            if let Some(said) = fields.given(name) {
-                self.said(&mut shape, said);
+        for (at, json) in prompt.iter().enumerate().filter_map(|(at, json)| Some((at, (*json)?))) {
+            match at {
+                0 => self.tools(&mut shape, json),
+                at if SYSTEM.contains(&at) => _ = self.add(&mut shape, json, Form::System, 0),
+                _ => self.said(&mut shape, json),
             }
         }
         (1..=MOST_PARTS).contains(&shape.parts.len()).then_some(shape)
+    }
+
+    /// Note a member that is not part of the prompt.
+    fn other(&self, shape: &mut Shape, name: &str, value: &[u8]) {
+        match name {
+            "cache_salt" => shape.salt ^= keyed_digest(value, self.secret),
+            "tool_choice" if value == b"\"none\"" => shape.parameters = shape.parameters.wrapping_add(1),
+            name if PARAMETERS.contains(&name) => {
+                let digest = keyed_digest(value, self.secret ^ keyed_digest(name.as_bytes(), 1));
+                shape.parameters = shape.parameters.wrapping_add(digest);
+            }
+            _ => {}
+        }
     }
 
     /// Add the parts of an item, which is read only where it is not known; None where it is no such item.
@@ -150,12 +166,6 @@ impl<K: Known> Reader<'_, K> {
         Some(Item::new(digest, read.first, read.others, leading))
     }
 
-    fn parameters(&self, fields: &Members) -> u64 {
-        let one = |name: &&str| Some(keyed_digest(fields.given(name)?, self.secret ^ keyed_digest(name.as_bytes(), 1)));
-        let without = fields.given("tool_choice").is_some_and(|choice| choice[..] == b"\"none\""[..]);
-        PARAMETERS.iter().filter_map(one).fold(u64::from(without), u64::wrapping_add)
-    }
-
     fn tool(&self, parts: &mut Read, tool: &[u8], index: u32) {
         let object = Object::of(tool);
         let function = object.as_ref().and_then(|tool| tool.given("function")).and_then(Object::of);
@@ -169,7 +179,10 @@ impl<K: Known> Reader<'_, K> {
     fn said(&self, shape: &mut Shape, said: &[u8]) {
         let before = shape.items.len();
         let mut form = Form::Leading;
-        for (index, item) in listed(said).enumerate() {
+        let items = listed(said);
+        shape.parts.reserve(items.len());
+        shape.items.reserve(items.len());
+        for (index, item) in items.enumerate() {
             let Some(leading) = self.add(shape, item, form, number(index)) else { break };
             if !leading {
                 form = Form::Message;
@@ -250,10 +263,7 @@ impl<K: Known> Reader<'_, K> {
     }
 
     fn part(&self, parts: &mut Read, json: &[u8], (kind, role): (PartKind, Role), index: u32) {
-        let text = unquoted(json).map_or(Cow::Borrowed(json), |text| match text {
-            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-        });
+        let text = said(json);
         let digest = keyed_digest(&text, self.secret);
         let (bytes, at) = (number(text.len()), number(parts.len()));
         let part = Part { digest, name: 0, kind, role, index, bytes, item: 0, text: at };
@@ -266,9 +276,18 @@ impl<K: Known> Reader<'_, K> {
     }
 }
 
+/// The text of a JSON string; any other value as it is written.
+fn said(json: &[u8]) -> Cow<'_, [u8]> {
+    match json.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")) {
+        Some(text) if memchr::memchr(b'\\', text).is_none() => Cow::Borrowed(text),
+        _ => unquoted(json).map_or(Cow::Borrowed(json), |text| Cow::Owned(text.into_owned().into_bytes())),
+    }
+}
+
 /// What a message's content is: an answer may have its reasoning within.
 fn spoken(content: &[u8], role: Role) -> PartKind {
-    let reasoned = role == Role::Assistant && find(content, b"</think>").is_some();
+    static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"</think>"));
+    let reasoned = role == Role::Assistant && END.find(content).is_some();
     if reasoned { PartKind::Reasoning } else { PartKind::Text }
 }
 

@@ -1,17 +1,55 @@
 //! The latest prompt for each anchor, in a table of fixed buckets: one line of a processor's cache is read for one.
 //!
-//! Nothing is removed: the table grows while half of it is taken, and of a full bucket the oldest prompt's anchor makes room, and a number that is not kept any more
-//! is for its reader to pass over. Few bits of an anchor are held, so that a prompt found by it may have nothing of it.
+//! Nothing is removed: the table grows while half of it is taken, and of a full bucket the anchor that was put longest
+//! ago makes room, and a number that is not kept any more is for its reader to pass over. Few bits of an anchor are held,
+//! so that a prompt found by it may have nothing of it.
 
 use crate::mixing::GOLDEN;
 
-/// Anchors of one bucket, each with its prompt's number; 0 is free.
+/// Anchors of one bucket.
 const BUCKET: usize = 8;
 const FIRST_BUCKETS: usize = 1024;
 
-#[derive(Clone)]
+/// Anchors with the numbers of their prompts, the one put last first; a number of 0 is free, and so are all behind it.
+#[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Bucket([u64; BUCKET]);
+struct Bucket {
+    tags: [u32; BUCKET],
+    numbers: [u32; BUCKET],
+}
+
+impl Bucket {
+    /// The number of an anchor; 0 without.
+    fn get(&self, tag: u32) -> u32 {
+        let held = self.tags.iter().zip(&self.numbers);
+        held.fold(0, |found, (held, number)| found | if *held == tag { *number } else { 0 })
+    }
+
+    /// Note an anchor's number as the latest; whether a free place is taken.
+    fn put(&mut self, tag: u32, number: u32) -> bool {
+        let slot = self.slot(tag);
+        let free = self.numbers[slot] == 0;
+        if slot == BUCKET - 1 {
+            self.tags.copy_within(..BUCKET - 1, 1);
+            self.numbers.copy_within(..BUCKET - 1, 1);
+        } else {
+            self.tags.copy_within(..slot, 1);
+            self.numbers.copy_within(..slot, 1);
+        }
+        (self.tags[0], self.numbers[0]) = (tag, number);
+        free
+    }
+
+    /// The place of an anchor; of one that is not there the last one.
+    fn slot(&self, tag: u32) -> usize {
+        let mut from_end = 0;
+        for at in 0..BUCKET {
+            let held = self.tags[at] == tag && self.numbers[at] != 0;
+            from_end |= if held { BUCKET - 1 - at } else { 0 };
+        }
+        BUCKET - 1 - from_end
+    }
+}
 
 /// Numbers of prompts by their anchors.
 pub struct Places {
@@ -38,63 +76,51 @@ impl Places {
     #[must_use]
     pub fn get(&self, anchor: u64) -> Option<u32> {
         let tag = tag(anchor);
-        let found = self.bucket(tag).iter().find(|held| number(**held) != 0 && tag_of(**held) == tag);
-        found.map(|held| number(*held))
+        Some(self.buckets[self.at(tag)].get(tag)).filter(|number| *number != 0)
     }
 
-    /// Note that a prompt has an anchor; numbers count up from 1 to `now`, and around.
-    pub fn put(&mut self, anchor: u64, prompt: u32, now: u32) {
+    /// Note that a prompt has an anchor; numbers are from 1 on.
+    pub fn put(&mut self, anchor: u64, prompt: u32) {
         if 2 * self.taken > BUCKET * self.buckets.len() && self.buckets.len() < self.most {
-            self.grow(now);
+            self.grow();
         }
-        self.place(tag(anchor), prompt, now);
+        self.place(tag(anchor), prompt);
     }
 
     /// Read the buckets of anchors that are looked up or put next: from memory many come at a time, not one by one.
     pub fn fetch(&self, anchors: &[u64]) {
-        std::hint::black_box(anchors.iter().fold(0, |read, anchor| read ^ self.bucket(tag(*anchor))[0]));
+        let first = |anchor: &u64| self.buckets[self.at(tag(*anchor))].tags[0];
+        std::hint::black_box(anchors.iter().fold(0, |read, anchor| read ^ first(anchor)));
     }
 
-    fn place(&mut self, tag: u32, prompt: u32, now: u32) {
-        let at = tag as usize & (self.buckets.len() - 1);
-        let held = &mut self.buckets[at].0;
-        let own = held.iter().position(|held| number(*held) != 0 && tag_of(*held) == tag);
-        let age = |held: &u64| if number(*held) == 0 { u32::MAX } else { now.wrapping_sub(number(*held)) };
-        let oldest = || (0..BUCKET).max_by_key(|at| age(&held[*at])).unwrap_or(0);
-        let slot = own.unwrap_or_else(oldest);
-        self.taken += usize::from(number(held[slot]) == 0);
-        held[slot] = u64::from(tag) << 32 | u64::from(prompt);
+    fn place(&mut self, tag: u32, prompt: u32) {
+        let at = self.at(tag);
+        self.taken += usize::from(self.buckets[at].put(tag, prompt));
     }
 
-    fn grow(&mut self, now: u32) {
+    /// Twice as many buckets; what was put first is put first again.
+    fn grow(&mut self) {
         let buckets = empty(2 * self.buckets.len());
         let old = std::mem::replace(&mut self.buckets, buckets);
         self.taken = 0;
-        for held in old.iter().flat_map(|bucket| bucket.0).filter(|held| number(*held) != 0) {
-            self.place(tag_of(held), number(held), now);
+        for bucket in old {
+            for at in (0..BUCKET).rev().filter(|at| bucket.numbers[*at] != 0) {
+                self.place(bucket.tags[at], bucket.numbers[at]);
+            }
         }
     }
 
-    fn bucket(&self, tag: u32) -> &[u64; BUCKET] {
-        &self.buckets[tag as usize & (self.buckets.len() - 1)].0
+    fn at(&self, tag: u32) -> usize {
+        tag as usize & (self.buckets.len() - 1)
     }
 }
 
 fn empty(buckets: usize) -> Vec<Bucket> {
-    vec![Bucket([0; BUCKET]); buckets]
+    vec![Bucket { tags: [0; BUCKET], numbers: [0; BUCKET] }; buckets]
 }
 
 fn tag(anchor: u64) -> u32 {
     (anchor.wrapping_mul(GOLDEN) >> 32) as u32
-}
-
-fn tag_of(held: u64) -> u32 {
-    (held >> 32) as u32
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-fn number(held: u64) -> u32 {
-    held as u32
 }
 
 #[cfg(test)]
@@ -107,9 +133,9 @@ mod tests {
         let mut places = Places::new(1 << 22);
         for prompt in 1..=2_000u32 {
             for anchor in 0..10 {
-                places.put(splitmix64(u64::from(prompt) * 10 + anchor), prompt, prompt);
+                places.put(splitmix64(u64::from(prompt) * 10 + anchor), prompt);
             }
-            places.put(7, prompt, prompt);
+            places.put(7, prompt);
         }
         assert!(places.buckets.len() > FIRST_BUCKETS);
         assert_eq!(places.get(7), Some(2_000));
@@ -123,7 +149,7 @@ mod tests {
         let mut places = Places::new(1 << 16);
         let most = places.bytes();
         for prompt in 1..=100_000u32 {
-            places.put(splitmix64(u64::from(prompt)), prompt, prompt);
+            places.put(splitmix64(u64::from(prompt)), prompt);
         }
         assert!(places.bytes() <= 1 << 16 && places.bytes() >= most);
         let latest = (99_001..=100_000u32).filter(|prompt| places.get(splitmix64(u64::from(*prompt))) == Some(*prompt));
@@ -132,13 +158,23 @@ mod tests {
     }
 
     #[test]
+    fn a_full_bucket_forgets_what_was_put_longest_ago() {
+        let mut bucket = empty(1)[0];
+        for tag in 0..8 {
+            assert!(bucket.put(tag, 10 + tag));
+        }
+        assert!(!bucket.put(0, 99) && !bucket.put(8, 18));
+        assert_eq!([0, 1, 2, 8].map(|tag| bucket.get(tag)), [99, 0, 12, 18]);
+    }
+
+    #[test]
     fn numbers_count_around() {
         let mut places = Places::new(0);
         for (anchor, prompt) in [(1, u32::MAX - 1), (2, u32::MAX), (3, 1), (4, 2)] {
-            places.put(anchor, prompt, prompt);
+            places.put(anchor, prompt);
         }
         for at in 0..200 {
-            places.put(splitmix64(at), 3, 3);
+            places.put(splitmix64(at), 3);
         }
         assert!(places.get(1).is_none() && places.bytes() == size_of::<Bucket>());
     }

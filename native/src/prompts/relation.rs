@@ -61,11 +61,30 @@ impl Relation {
         self.difference == Difference::None && !self.salt && !self.parameters
     }
 
+    /// Whether the whole earlier prompt was served, but for fewer than `least` tokens: what was not is new.
+    ///
+    /// Most prompts are such continuations.
+    #[must_use]
+    pub fn served(&self, prompt: &Ended, least: usize) -> bool {
+        let begins = prompt.servable.saturating_sub(prompt.first_seen);
+        let common = self.blocks.saturating_mul(prompt.block_size);
+        self.goes_on() && common <= begins && prompt.servable.min(self.tokens as usize) < begins + least
+    }
+
     /// All that both have, by which the nearest of relatives is found: text, then whole blocks.
     #[must_use]
     pub fn nearness(&self) -> (u64, usize) {
         (self.bytes_before + self.bytes_same, self.blocks)
     }
+}
+
+/// An ended prompt, in tokens: no worker held `first_seen` of them, the last of those that can be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub tokens: u32,
+    pub first_seen: usize,
+    pub servable: usize,
+    pub block_size: usize,
 }
 
 /// What is told of an earlier prompt besides its parts.

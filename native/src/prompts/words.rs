@@ -1,35 +1,10 @@
 //! A text as words: for each a few bits of a keyed digest, and its class, which tells a time or an id from other text.
 
-use super::{keyed_digest, short, short_digest, word_digest};
-use std::ops::Range;
+use super::{digest_of, joined, short_digest, word_digest};
 
 /// Words kept of one part.
 pub const MOST_WORDS: usize = 16_384;
 const CLASS_BITS: u32 = 3;
-const NAMES: [&[u8]; 24] = [
-    b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"sept", b"oct", b"nov", b"dec", b"mon",
-    b"tue", b"tues", b"wed", b"thu", b"thur", b"thurs", b"fri", b"sat", b"sun", b"utc",
-];
-const LONG_NAMES: [&[u8]; 18] = [
-    b"january",
-    b"february",
-    b"march",
-    b"april",
-    b"june",
-    b"july",
-    b"august",
-    b"september",
-    b"october",
-    b"november",
-    b"december",
-    b"monday",
-    b"tuesday",
-    b"wednesday",
-    b"thursday",
-    b"friday",
-    b"saturday",
-    b"sunday",
-];
 /// Characters that stand behind numbers in dates and times: year, month, day, hour, minute, second.
 const MARKS: [&str; 7] = ["年", "月", "日", "时", "時", "分", "秒"];
 
@@ -65,26 +40,33 @@ impl Word {
     }
 }
 
-/// The words of a text, the first `MOST_WORDS`; its bytes are looked at 64 at a time.
+/// The words of a text, the first `MOST_WORDS`; its bytes are looked at `WINDOW` at a time.
 #[must_use]
 pub fn words(text: &[u8], secret: u64) -> Vec<Word> {
-    let mut found = Found { text, secret, words: Vec::with_capacity((text.len() / 5 + 1).min(MOST_WORDS)) };
-    let mut open = None;
-    for (number, chunk) in text.chunks(64).enumerate() {
-        open = found.chunk(64 * number, masks(chunk), open);
-        if found.words.len() >= MOST_WORDS {
-            break;
-        }
-    }
-    if let Some((begin, small)) = open {
-        found.run(begin..text.len(), small);
+    let mut found = Found { text, secret, words: Vec::with_capacity((text.len() / 4 + WINDOW).min(MOST_WORDS)) };
+    let mut at = 0;
+    while at < text.len() && found.words.len() < MOST_WORDS {
+        at += match text[at..].first_chunk() {
+            Some(window) => found.window(at, window),
+            None => found.window(at, &filled(&text[at..])),
+        };
     }
     found.words.truncate(MOST_WORDS);
     found.words
 }
 
-/// Where a run of bytes within words begins whose end is not seen yet, and whether all of it are small letters.
-type Open = Option<(usize, bool)>;
+/// Bytes that are looked at together.
+const WINDOW: usize = 64;
+/// Bytes read beyond a window: a word is read as one number or two, which may end there.
+const BEYOND: usize = 8;
+type Window = [u8; WINDOW + BEYOND];
+
+/// The last bytes of a text, and none within words behind them.
+fn filled(rest: &[u8]) -> Window {
+    let mut window = [0; WINDOW + BEYOND];
+    window[..rest.len()].copy_from_slice(rest);
+    window
+}
 
 /// Words as they are found in a text.
 struct Found<'a> {
@@ -94,77 +76,109 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Read the runs that end among 64 bytes, of which each mask has a bit; the one that does not end is returned.
-    fn chunk(&mut self, base: usize, (mut within, small): (u64, u64), open: Open) -> Open {
-        if let Some((begin, all)) = open {
-            let length = within.trailing_ones();
-            let all = all && small.trailing_ones() >= length;
-            if length == 64 {
-                return Some((begin, all));
-            }
-            self.run(begin..base + length as usize, all);
-            within &= u64::MAX << length;
+    /// Read the runs of bytes within words that begin in the window from a byte on, up to one that does not end there;
+    /// bytes that are read.
+    fn window(&mut self, at: usize, window: &Window) -> usize {
+        let (within, small) = masks(window);
+        let (mut begins, mut ends) = (within & !(within << 1), !within & within << 1);
+        let mut read = [Word(0); WINDOW / 2];
+        let mut count = 0;
+        while ends != 0 {
+            let (from, end) = (begins.trailing_zeros() as usize, ends.trailing_zeros() as usize);
+            (begins, ends) = (begins & (begins - 1), ends & (ends - 1));
+            let plain = (within & !small) >> from << (WINDOW - (end - from)) == 0;
+            let word = match small_digest(window, from, end, self.secret) {
+                Some(digest) if plain => Word::with(digest, Class::Text),
+                _ => match self.other(&self.text[at + from..at + end]) {
+                    Some(word) => word,
+                    None => continue,
+                },
+            };
+            read[count % (WINDOW / 2)] = word;
+            count += 1;
         }
-        while within != 0 {
-            let from = within.trailing_zeros();
-            let length = (within >> from).trailing_ones();
-            let (begin, all) = (base + from as usize, (small >> from).trailing_ones() >= length);
-            if from + length == 64 {
-                return Some((begin, all));
-            }
-            within &= u64::MAX << (from + length);
-            self.run(begin..begin + length as usize, all);
-        }
-        None
-    }
-
-    /// Read one run of bytes within words.
-    #[inline]
-    fn run(&mut self, run: Range<usize>, small: bool) {
-        let length = run.len();
-        if small && length <= 8 && (length != 2 || self.text[run.start + 1] != b'm') {
-            let digest = short_digest(padded(self.text, &run), length, self.secret);
-            self.words.push(Word::with(digest, Class::Text));
-        } else {
-            let text = self.text;
-            self.other(&text[run]);
+        self.words.extend_from_slice(&read[..count]);
+        match begins.trailing_zeros() as usize {
+            0 => self.long(at),
+            open => open,
         }
     }
 
-    fn other(&mut self, run: &[u8]) {
+    /// Read a run that is longer than a window; its length.
+    fn long(&mut self, at: usize) -> usize {
+        let rest = &self.text[at..];
+        let run = &rest[..rest.iter().position(|byte| !within(*byte)).unwrap_or(rest.len())];
+        self.words.extend(self.other(run));
+        run.len()
+    }
+
+    /// The word that is a run of any bytes within words; None where there is nothing but punctuation.
+    fn other(&self, run: &[u8]) -> Option<Word> {
         let (word, digits) = read(run);
-        let kept = (!word.is_empty()).then(|| Word::with(word_digest(word, self.secret), class(word, digits)));
-        self.words.extend(kept);
+        (!word.is_empty()).then(|| Word::with(word_digest(word, self.secret), class(word, digits)))
     }
 }
 
-/// Which of up to 64 bytes are within words, and which are small letters: a bit for each.
-fn masks(chunk: &[u8]) -> (u64, u64) {
-    let mut last = [0; 64];
-    let bytes = chunk.first_chunk().unwrap_or_else(|| {
-        last[..chunk.len()].copy_from_slice(chunk);
-        &last
-    });
-    let (mut words, mut small) = ([0; 64], [0; 64]);
-    for (at, byte) in bytes.iter().enumerate() {
-        words[at] = u8::from(within(*byte));
-        small[at] = u8::from(byte.is_ascii_lowercase());
+/// The digest of a word of small letters between two places of a window; None of one that is long, or may be a time.
+#[inline]
+fn small_digest(window: &Window, from: usize, end: usize, secret: u64) -> Option<u64> {
+    let number = |at: usize| {
+        let at = at % WINDOW;
+        u64::from_le_bytes(window[at..at + 8].try_into().unwrap_or_default())
+    };
+    let length = end - from;
+    if length > 8 {
+        return (length <= 16).then(|| digest_of(number(from), number(end - 8), length, secret));
     }
-    (bits(&words), bits(&small))
+    let word = number(from) & u64::MAX >> (64 - 8 * length);
+    // "am" and "pm" say that a number is a time.
+    (word >> 8 != u64::from(b'm')).then(|| short_digest(word, secret))
 }
 
-/// The lowest bit of each of 64 bytes.
-fn bits(bytes: &[u8; 64]) -> u64 {
-    let eight = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-    bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| bits << 8 | eight(bytes))
+/// Which bytes of a window are within words, and which are small letters: a bit for each.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "measured: a third of the instructions of a byte's reading; proof within")]
+fn masks(window: &Window) -> (u64, u64) {
+    use std::arch::x86_64::{
+        __m128i, _mm_cmpeq_epi8, _mm_cmplt_epi8, _mm_movemask_epi8, _mm_or_si128, _mm_set_epi64x, _mm_set1_epi8,
+        _mm_sub_epi8,
+    };
+    let (mut within, mut small) = (0, 0);
+    for (number, part) in window[..WINDOW].as_chunks::<16>().0.iter().enumerate() {
+        let (words, _) = part.as_chunks::<8>();
+        // SAFETY: these work on values in registers alone, and ask for SSE2, which every x86_64 has.
+        let (words, letters) = unsafe {
+            let all = |byte: u8| _mm_set1_epi8(byte.cast_signed());
+            // Bytes among some from one on, which are moved to the least of signed numbers.
+            let among = |bytes: __m128i, first: u8, count: u8| {
+                _mm_cmplt_epi8(_mm_sub_epi8(bytes, all(first ^ 0x80)), all(count ^ 0x80))
+            };
+            let bytes = _mm_set_epi64x(i64::from_le_bytes(words[1]), i64::from_le_bytes(words[0]));
+            let letters = among(_mm_or_si128(bytes, all(0x20)), b'a', 26);
+            let joints = _mm_or_si128(_mm_cmpeq_epi8(bytes, all(b'_')), _mm_cmpeq_epi8(bytes, all(b'+')));
+            let signs = _mm_or_si128(among(bytes, b'-', b':' - b'-' + 1), joints);
+            // Of a byte from 0x80 on the highest bit is set.
+            let words = _mm_or_si128(_mm_or_si128(letters, signs), bytes);
+            (_mm_movemask_epi8(words).cast_unsigned(), _mm_movemask_epi8(among(bytes, b'a', 26)).cast_unsigned())
+        };
+        within |= u64::from(words) << (16 * number);
+        small |= u64::from(letters) << (16 * number);
+    }
+    (within, small)
 }
 
-/// A run of at most 8 bytes as a number.
-fn padded(text: &[u8], run: &Range<usize>) -> u64 {
-    match text[run.start..].first_chunk::<8>() {
-        Some(bytes) => u64::from_le_bytes(*bytes) & u64::MAX >> (64 - 8 * run.len()),
-        None => short(&text[run.clone()]),
-    }
+#[cfg(not(target_arch = "x86_64"))]
+fn masks(window: &Window) -> (u64, u64) {
+    portable_masks(window)
+}
+
+/// The same as `masks`, byte by byte.
+#[cfg_attr(target_arch = "x86_64", cfg(test))]
+fn portable_masks(window: &Window) -> (u64, u64) {
+    let bits = |is: fn(u8) -> bool| {
+        window[..WINDOW].iter().enumerate().fold(0, |mask, (at, byte)| mask | u64::from(is(*byte)) << at)
+    };
+    (bits(within), bits(|byte| byte.is_ascii_lowercase()))
 }
 
 /// Words as they are spelt, each with where in the text it begins, in bytes, and its class.
@@ -181,23 +195,20 @@ fn read(run: &[u8]) -> (&[u8], usize) {
 /// A digest of the words in which each time, id and number is replaced by its class.
 #[must_use]
 pub fn normal(words: &[Word], secret: u64) -> u64 {
-    let kept = |word: &Word| if word.class() == Class::Text { word.0 } else { 1 };
-    let mut bytes = Vec::with_capacity(4 * words.len());
-    for (at, word) in words.iter().enumerate() {
+    let (mut state, mut text) = (secret, true);
+    for word in words {
         // A date is as many words as its writer likes: neighbours of a class count once.
-        if word.class() == Class::Text || at == 0 || words[at - 1].class() == Class::Text {
-            bytes.extend_from_slice(&kept(word).to_le_bytes());
+        let before = std::mem::replace(&mut text, word.class() == Class::Text);
+        if text || before {
+            state = joined(state, if text { u64::from(word.0) } else { 1 });
         }
     }
-    keyed_digest(&bytes, secret)
+    state
 }
 
 /// Whether a byte is within words: letters, digits, and the punctuation that may stand between them.
-#[expect(clippy::needless_bitwise_bool, reason = "without branches, many bytes are read at a time")]
-#[inline]
 fn within(byte: u8) -> bool {
-    let sign = (byte.wrapping_sub(b'-') <= b':' - b'-') | (byte == b'_') | (byte == b'+');
-    ((byte | 0x20).wrapping_sub(b'a') < 26) | sign | (byte >= 0x80)
+    byte.is_ascii_alphabetic() || matches!(byte, b'-'..=b':' | b'_' | b'+' | 0x80..)
 }
 
 /// Without punctuation at its ends.
@@ -238,8 +249,21 @@ fn without_digits(word: &[u8]) -> Class {
     }
     let lower = &lower[..word.len()];
     // "may", "march", "sat", "sun", "mar" and the like are words, too: as names they begin with a capital letter.
-    let named = word[0].is_ascii_uppercase() && (NAMES.contains(&lower) || LONG_NAMES.contains(&lower));
+    let named = word[0].is_ascii_uppercase() && named(lower);
     if named || matches!(lower, b"am" | b"pm") { Class::Time } else { Class::Text }
+}
+
+/// Whether a word in small letters is the name of a month or day.
+#[rustfmt::skip]
+fn named(word: &[u8]) -> bool {
+    matches!(
+        word,
+        b"jan" | b"feb" | b"mar" | b"apr" | b"may" | b"jun" | b"jul" | b"aug" | b"sep" | b"sept" | b"oct" | b"nov"
+        | b"dec" | b"mon" | b"tue" | b"tues" | b"wed" | b"thu" | b"thur" | b"thurs" | b"fri" | b"sat" | b"sun" | b"utc"
+        | b"january" | b"february" | b"march" | b"april" | b"june" | b"july" | b"august" | b"september" | b"october"
+        | b"november" | b"december" | b"monday" | b"tuesday" | b"wednesday" | b"thursday" | b"friday" | b"saturday"
+        | b"sunday"
+    )
 }
 
 fn is_time(word: &[u8], digits: usize, letters: usize) -> bool {
@@ -313,12 +337,34 @@ const IN_STEP: usize = 4;
 /// Compare two texts that are not equal.
 #[must_use]
 pub fn change(old: &[Word], new: &[Word]) -> Change {
-    let first = old.iter().zip(new).take_while(|(one, other)| one == other).count();
+    let first = same_first(old, new);
     let (before, after) = (&old[first..], &new[first..]);
-    let same = before.iter().rev().zip(after.iter().rev()).take_while(|(one, other)| one == other).count();
+    let same = same_last(before, after);
     let same_after = if new.is_empty() { 0 } else { 1000 * same / new.len() };
     let kind = span(before, after).map_or(Class::Text, |(from, to)| kind(old, new, first, (from, to)));
     Change { kind, same_after }
+}
+
+/// Words that are compared at once.
+const AT_ONCE: usize = 16;
+
+fn all_same(one: &[Word; AT_ONCE], other: &[Word; AT_ONCE]) -> bool {
+    one.iter().zip(other).fold(0, |other_bits, (one, other)| other_bits | one.0 ^ other.0) == 0
+}
+
+/// How many words two texts begin with that are the same.
+fn same_first(one: &[Word], other: &[Word]) -> usize {
+    let pairs = one.as_chunks().0.iter().zip(other.as_chunks().0);
+    let whole = AT_ONCE * pairs.take_while(|(one, other)| all_same(one, other)).count();
+    whole + one[whole..].iter().zip(&other[whole..]).take_while(|(one, other)| one == other).count()
+}
+
+/// How many words they end with that are the same.
+fn same_last(one: &[Word], other: &[Word]) -> usize {
+    let pairs = one.as_rchunks().1.iter().rev().zip(other.as_rchunks().1.iter().rev());
+    let whole = AT_ONCE * pairs.take_while(|(one, other)| all_same(one, other)).count();
+    let rest = one[..one.len() - whole].iter().rev().zip(other[..other.len() - whole].iter().rev());
+    whole + rest.take_while(|(one, other)| one == other).count()
 }
 
 /// The lengths of the changed words of both, up to where they are in step again; None where they are not soon.
@@ -410,6 +456,31 @@ mod tests {
             let text: Vec<u8> = (0..length).map(|_| next()).collect();
             let spelt = spelt(&text).map(|(_, word, class)| Word::with(word_digest(word, 7), class));
             assert_eq!(words(&text, 7), spelt.collect::<Vec<_>>(), "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn windows_are_read_as_byte_by_byte() {
+        for seed in 0..2_000 {
+            let random = |at: usize| crate::mixing::splitmix64(seed * 100 + at as u64);
+            let window = std::array::from_fn(|at| (random(at) >> 56) as u8);
+            assert_eq!(masks(&window), portable_masks(&window), "{window:?}");
+        }
+    }
+
+    #[test]
+    fn words_at_both_ends_are_counted_however_many_there_are() {
+        let words = |count: usize, other: usize| (0..count).map(|at| Word(u32::from(at == other))).collect::<Vec<_>>();
+        for count in 0..70 {
+            for at in 0..=count {
+                let (same, other) = (words(count, count), words(count, at));
+                assert_eq!(same_first(&same, &other), at);
+                assert_eq!(same_last(&same, &other), count.saturating_sub(at + 1) + usize::from(at == count) * count);
+            }
+            assert_eq!(
+                (same_first(&words(count, 99), &words(70, 99)), same_last(&words(count, 99), &words(70, 99))),
+                (count, count)
+            );
         }
     }
 

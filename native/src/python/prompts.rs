@@ -3,6 +3,7 @@
 use super::ask::Ask;
 use super::errors::guard;
 use super::ints;
+use crate::prompts::relation::Ended;
 use crate::prompts::volatile::{Volatile, volatile};
 use crate::prompts::words::Class;
 use crate::prompts::{self, Relation, Shape, keyed_digest};
@@ -57,6 +58,7 @@ fn likely(found: &Volatile) -> Likely {
 #[pyclass(frozen, module = "cachefleet_native")]
 pub struct PromptMemory {
     secret: u64,
+    least: usize,
     kept: Mutex<prompts::PromptMemory>,
 }
 
@@ -65,9 +67,10 @@ type Facts = ((usize, u32, u64, bool, bool, bool), (u8, u8, u8, u32), (u64, u64,
 
 #[pymethods]
 impl PromptMemory {
+    /// In at most so many bytes; first-seen tokens of a prompt are looked at from `least_tokens` on.
     #[new]
-    fn new(secret: u64, most_bytes: usize) -> Self {
-        Self { secret, kept: Mutex::new(prompts::PromptMemory::new(secret, most_bytes)) }
+    fn new(secret: u64, most_bytes: usize, least_tokens: usize) -> Self {
+        Self { secret, least: least_tokens, kept: Mutex::new(prompts::PromptMemory::new(secret, most_bytes)) }
     }
 
     /// The shape of a request's prompt under a salt; None for one that is too large, or has no parts.
@@ -94,12 +97,22 @@ impl PromptMemory {
         })
     }
 
-    /// As `nearest`, where it is `asked` for, and then as `keep`.
-    fn ended(&self, line: &str, shape: &PromptShape, keys: &[u8], tokens: u32, asked: bool) -> PyResult<Option<Facts>> {
+    /// As `nearest`, and then as `keep`; None, too, where all first-seen tokens are new, or are too few to be looked at.
+    ///
+    /// `prompt` are its tokens, those first seen, those that can be served, and those of a block.
+    fn ended(
+        &self,
+        line: &str,
+        shape: &PromptShape,
+        keys: &[u8],
+        prompt: (u32, usize, usize, usize),
+    ) -> PyResult<Option<Facts>> {
+        let (tokens, first_seen, servable, block_size) = prompt;
+        let prompt = Ended { tokens, first_seen, servable, block_size };
         let keys = read(keys)?.into_boxed_slice();
         guard(|| {
-            let found = self.kept().ended(self.line(line), shape.0.clone(), keys, tokens, asked);
-            Ok(found.map(|found| facts(&found)))
+            let found = self.kept().ended(self.line(line), shape.0.clone(), keys, tokens, first_seen >= self.least);
+            Ok(found.filter(|found| !found.served(&prompt, self.least)).map(|found| facts(&found)))
         })
     }
 
