@@ -115,7 +115,7 @@ PARTS: Final[Mapping[PartKind, str]] = {
 """Their names in answers."""
 
 
-class Relation(Struct, frozen=True, kw_only=True, gc=False):
+class Relation(Struct, frozen=True, gc=False):
     """A prompt against its nearest earlier one."""
 
     blocks: int
@@ -124,6 +124,12 @@ class Relation(Struct, frozen=True, kw_only=True, gc=False):
     """Of the earlier prompt."""
     text_bytes: int
     """Of the earlier prompt."""
+    before: int
+    """Bytes of text before the difference."""
+    after: int
+    """Bytes from there on."""
+    same: int
+    """Those of them that the earlier prompt has, too."""
     salt: bool = False
     """It is another."""
     parameters: bool = False
@@ -136,12 +142,11 @@ class Relation(Struct, frozen=True, kw_only=True, gc=False):
     role: int = 0
     index: int = 0
     """Its message, or its place among the tools."""
-    before: int
-    """Bytes of text before the difference."""
-    after: int
-    """Bytes from there on."""
-    same: int
-    """Those of them that the earlier prompt has, too."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the prompt's text; at least 1."""
+        return (self.before + self.after) or 1
 
 
 class Examined(Struct, frozen=True, kw_only=True, gc=False):
@@ -163,21 +168,22 @@ class PromptLoss(Struct, frozen=True, gc=False):
 
 def prompt_losses(relation: Relation | None, prompt: Examined) -> tuple[PromptLoss, ...]:
     """The causes of a prompt's first-seen tokens, in its order; their tokens add up to these."""
-    if prompt.first_seen < LEAST_TOKENS:
-        return _losses((PromptCause.NOT_EXAMINED, prompt.first_seen))
+    first_seen = prompt.first_seen
+    if first_seen < LEAST_TOKENS:
+        return not_examined(first_seen)
     if relation is None:
-        return _losses((PromptCause.NEW, prompt.first_seen))
-    begins, shared = prompt.servable - prompt.first_seen, relation.blocks * prompt.block_size
-    repeated = max(0, min(shared, prompt.servable) - begins)
+        return (PromptLoss(PromptCause.NEW, first_seen),)
+    begins, shared = prompt.servable - first_seen, relation.blocks * prompt.block_size
+    repeated = min(shared, prompt.servable) - begins if shared > begins else 0
     cause, worth = _cause(relation, prompt, begins)
-    charged = min(worth, prompt.first_seen - repeated)
-    rest = prompt.first_seen - repeated - charged
+    charged = min(worth, first_seen - repeated)
+    rest = first_seen - repeated - charged
     return _losses((PromptCause.REPEATED, repeated), (cause, charged), (PromptCause.NEW, rest))
 
 
 def not_examined(tokens: int) -> tuple[PromptLoss, ...]:
     """Of a prompt without a shape."""
-    return _losses((PromptCause.NOT_EXAMINED, tokens))
+    return (PromptLoss(PromptCause.NOT_EXAMINED, tokens),) if tokens else ()
 
 
 def _losses(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
@@ -187,7 +193,7 @@ def _losses(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
 def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCause, int]:
     """The cause, and how many tokens would have been served without it; ``begins`` is where first-seen tokens begin."""
     reach = max(relation.blocks * prompt.block_size, begins)
-    same = round(relation.same * prompt.prompt_tokens / max(1, relation.before + relation.after))
+    same = round(relation.same * prompt.prompt_tokens / relation.bytes) if relation.same else 0
     missing = _missing(relation, prompt, reach)
     if relation.salt or relation.parameters:
         worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, 0, reach)
@@ -208,7 +214,7 @@ def _of_whole(relation: Relation, prompt: Examined, same: int, reach: int) -> in
 
     Relied on is the least that they may be: what both have, and what they have not, may differ in bytes a token.
     """
-    both = same + round(relation.before * prompt.prompt_tokens / max(1, relation.before + relation.after))
+    both = same + round(relation.before * prompt.prompt_tokens / relation.bytes)
     sure = max(both * _SURE, prompt.prompt_tokens - (prompt.prompt_tokens - both) / _SURE)
     return both - reach if sure - reach >= LEAST_TOKENS else 0
 
@@ -237,8 +243,7 @@ def _missing(relation: Relation, prompt: Examined, reach: int, *, least_share: f
     if relation.difference is Difference.NONE:
         missing = min(relation.tokens, prompt.servable) - reach
         return missing if missing >= LEAST_TOKENS else 0
-    own = relation.before / max(1, relation.before + relation.after)
-    others = relation.before / max(1, relation.text_bytes)
+    own, others = relation.before / relation.bytes, relation.before / (relation.text_bytes or 1)
     share, tokens = (own, prompt.prompt_tokens) if own >= others else (others, relation.tokens)
     equal = share * tokens
     if share < least_share or equal * _SURE - reach < LEAST_TOKENS:

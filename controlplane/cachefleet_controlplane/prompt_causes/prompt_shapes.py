@@ -34,25 +34,21 @@ class PromptShapes:
     """Shapes of prompts in at most ``max_bytes``; 0 keeps none."""
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
-        self._memory = PromptMemory(secrets.randbits(64), max_bytes, LEAST_TOKENS)
         self.on = max_bytes > 0
+        self.read = PromptMemory(secrets.randbits(64), max_bytes, LEAST_TOKENS)
+        """What reads shapes, and keeps them."""
 
     def __len__(self) -> int:
-        return len(self._memory)
+        return len(self.read)
 
     @property
     def size(self) -> int:
         """Memory of what is kept, about."""
-        return self._memory.bytes
-
-    @property
-    def read(self) -> PromptMemory:
-        """What reads shapes."""
-        return self._memory
+        return self.read.bytes
 
     def keep(self, line: str, shape: PromptShape, keys: bytes, tokens: int) -> None:
         """Remember a prompt of so many tokens."""
-        self._memory.keep(line, shape, keys, tokens)
+        self.read.keep(line, shape, keys, tokens)
 
     def ended(
         self, line: str, shape: PromptShape | None, keys: bytes, prompt: Examined
@@ -64,7 +60,7 @@ class PromptShapes:
         if shape is None:
             return not_examined(prompt.first_seen), None
         sizes = (prompt.prompt_tokens, prompt.first_seen, prompt.servable, prompt.block_size)
-        found = self._memory.ended(line, shape, keys, sizes)
+        found = self.read.ended(line, shape, keys, sizes)
         if found is None:
             return prompt_losses(None, prompt), None
         relation = _relation(found)
@@ -72,24 +68,11 @@ class PromptShapes:
 
     def nearest(self, line: str, shape: PromptShape, keys: bytes) -> Relation | None:
         """A prompt's relation to its nearest earlier one on its line; None where none has anything in common."""
-        found = self._memory.nearest(line, shape, keys)
+        found = self.read.nearest(line, shape, keys)
         return None if found is None else _relation(found)
 
 
 def _relation(found: _Facts) -> Relation:
     (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = found
-    return Relation(
-        blocks=blocks,
-        tokens=tokens,
-        text_bytes=text,
-        salt=salt,
-        parameters=parameters,
-        reasoned=reasoned,
-        difference=_DIFFERENCES[difference],
-        part=_PARTS[part],
-        role=role,
-        index=index,
-        before=before,
-        after=after,
-        same=same,
-    )
+    changed, where = _DIFFERENCES[difference], _PARTS[part]
+    return Relation(blocks, tokens, text, before, after, same, salt, parameters, reasoned, changed, where, role, index)

@@ -15,7 +15,6 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
     PARTS,
     ROLES,
     Examined,
-    PromptCause,
     PromptLoss,
     Relation,
     prompt_losses,
@@ -79,7 +78,7 @@ class PromptLosses:
     ) -> tuple[PromptLossRecord, ...]:
         """The causes of an ended prompt's first-seen tokens, which add up to these; empty without any."""
         first_seen, shape = lost.get(LostCause.FIRST_SEEN, 0), trace.shape
-        losses: tuple[PromptLossRecord, ...] = ()
+        losses, found = tuple[PromptLossRecord, ...](), tuple[PromptLoss, ...]()
         if first_seen or shape is not None:
             prompt = Examined(
                 prompt_tokens=levels.prompt_tokens,
@@ -90,7 +89,8 @@ class PromptLosses:
             line = _line(decision.pool, trace.model, trace.tenant)
             found, relation = self.shapes.ended(line, shape, trace.keys, prompt)
             losses = tuple([_record(one, relation, trace.block_size) for one in found])
-        places = [(Place(PromptCause(one.cause), one.part, one.role), one.tokens) for one in losses]
+        told = [one for one in zip(found, losses, strict=True) if one[0].cause not in NOT_MENDED]
+        places = [(Place(loss.cause, record.part, record.role), loss.tokens) for loss, record in told]
         self.ledger.add((decision.pool, trace.tenant), levels.prompt_tokens, places, now=self._wall())
         return losses
 
