@@ -59,6 +59,7 @@ class Reason(StrEnum):
     # EngineAsAsked
     ENGINES_AS_ASKED = "EnginesAsAsked"
     ENGINE_DIFFERS = "EngineDiffers"
+    NO_PREFIX_CACHE = "NoPrefixCache"
     ADAPTER_NOT_LOADED = "AdapterNotLoaded"
     # IndexBlind
     HITS_INDEXED = "HitsIndexed"

@@ -16,8 +16,10 @@ from cachefleet_controlplane.capacity.capacity_report import (
 )
 from cachefleet_controlplane.capacity.scale_in import scale_in
 from cachefleet_controlplane.workers.views import FleetView
-from cachefleet_core.fleet_status.capacity_facts import CapacityFacts, ScaleInFacts, TenantCurveFacts
+from cachefleet_core.engine.engine_configuration import lacks_prefix_cache
+from cachefleet_core.fleet_status.capacity_facts import UNKNOWN, CapacityFacts, ScaleInFacts, TenantCurveFacts
 from cachefleet_core.fleet_status.pool_facts import PoolFacts
+from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 
 
 class CapacityAnswers:
@@ -50,7 +52,8 @@ class CapacityAnswers:
         goes, record = scale_in(members, block_size, one.curve if one else None), self._records.of(pool.key)
         changes = record.shown_changes() if record else ()
         if one is None:
-            advised = unknown(_why(pool, requests))
+            uncached = self._uncached(pool, members)
+            advised = Advised(UNKNOWN, uncached) if uncached else unknown(_why(pool, requests))
             return CapacityFacts(
                 pool=pool.key,
                 verdict=advised.verdict,
@@ -62,6 +65,15 @@ class CapacityAnswers:
         fit = record.shown_fit() if record and one.desired else None
         return replace(
             _known(one, advise(one.measures, one.curve, one.desired), goes), changes=changes, desired_fit=fit
+        )
+
+    def _uncached(self, pool: PoolFacts, members: Sequence[WorkerFacts]) -> str:
+        """Why a pool has no prefix cache; "" where it has one."""
+        if any(lacks_prefix_cache(worker.configuration) for worker in members):
+            return "no prefix cache: vLLM gives none to its model"
+        declared = self._reports.declared().get(pool.key)
+        return (
+            "" if declared is None or declared.spec.prefix_cache.enabled else "no prefix cache: the pool turns it off"
         )
 
 

@@ -20,6 +20,7 @@ from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import ANTHROPIC_PATH, ApiError
 from cachefleet_controlplane.wire.http_exchange import JSON, Receive, Reply, Scope
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.engine.engine_configuration import lacks_prefix_cache
 from cachefleet_core.pool.policy import PreemptionPolicy
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.report_frames import Hello
@@ -53,8 +54,9 @@ class ModelListing:
         name, anthropic = scope["path"].removeprefix(MODELS_PATH).removeprefix("/"), is_anthropic(scope)
         if anthropic:
             reply.path = ANTHROPIC_PATH
-        names = self._allowed(name, self._allowed_models(scope))
-        cards = [self._card(named, anthropic=anthropic) for named in names]
+        allowed = self._allowed_models(scope)
+        names = self._allowed(name, allowed)
+        cards = [self._card(named, allowed, anthropic=anthropic) for named in names]
         told = cards[0] if name else anthropic_list(cards) if anthropic else openai_list(cards, codex=_is_codex(scope))
         await reply.whole(200, [JSON], msgspec.json.encode(told))
 
@@ -63,25 +65,36 @@ class ModelListing:
         if allowed is None:
             return [name] if name else self._names()
         if not name:
-            return [one for one in self._names() if allowed.allow_model(self._find(one))]
+            return [one for one in self._names() if self._allows(allowed, one)]
         try:
-            allowed.check(self._find(name))
+            self._find(name)
         except ApiError as error:
             raise allowed.refusal(name) from error
+        if not self._allows(allowed, name):
+            raise allowed.refusal(name)
         return [name]
+
+    def _allows(self, allowed: AllowedModels, name: str) -> bool:
+        """Whether a name may be asked for: of those that share an alias one is enough."""
+        models = [one.model for one in self._fleet.aliased(name)] or [self._find(name)]
+        return any(allowed.allow_model(model, name) for model in models)
 
     def _names(self) -> list[str]:
         models = (*self._fleet.models(adapters=True), *self._fleet.models_elsewhere())
         return [*(model.name for model in models), *self._fleet.aliases()]
 
-    def _card(self, name: str, *, anthropic: bool) -> Json:
-        model = self._find(name)
+    def _card(self, name: str, allowed: AllowedModels | None, *, anthropic: bool) -> Json:
+        shared = [one.model for one in sorted(self._fleet.aliased(name), key=lambda one: -one.weight)]
+        may_ask = [one for one in shared if allowed is None or allowed.allow_model(one)]
+        model = next(iter(may_ask or shared), None) or self._find(name)
         announced = self._fleet.announced(model.name)
-        roots = [one.model.name for one in sorted(self._fleet.aliased(name), key=lambda one: -one.weight)]
         if anthropic:
-            return under(name, roots, anthropic_card(model, announced))
-        found = card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
-        return under(name, roots, found)
+            found = anthropic_card(model, announced)
+        else:
+            found = card(model, announced) if self._fleet.serving(model.name) else card_elsewhere(model)
+        if allowed is not None and not allowed.allow(model.base):
+            found.pop("parent", None)
+        return under(name, [one.name for one in may_ask], found) if shared else found
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -94,14 +107,13 @@ def _is_codex(scope: Scope) -> bool:
 
 
 def under(name: str, roots: Sequence[str], told: Json) -> Json:
-    """Return a model's object under the name that was asked for. ``roots`` are the models that this means as an alias,
-    the one with the largest weight first: ``root`` is that of one, ``roots`` are those that share it.
+    """Return a model's object under the alias that was asked for. ``roots`` are those of the models that it means which
+    the client may ask for, the one with the largest weight first: ``root`` is that of one, ``roots`` are several.
     """
-    if not roots:
-        return told
     if "display_name" in told:
         return told | {"id": name, "display_name": name}
-    return told | {"id": name} | ({"root": roots[0]} if len(roots) == 1 else {"roots": list(roots)})
+    means = {} if not roots else {"root": roots[0]} if len(roots) == 1 else {"roots": list(roots)}
+    return told | {"id": name} | means
 
 
 def openai_list(cards: Sequence[Json], *, codex: bool) -> Json:
@@ -149,7 +161,7 @@ def card(model: ServedModel, announced: Sequence[Hello]) -> Json:
         **({"parent": model.base} if model.is_adapter else {}),
         "capabilities": {
             "endpoints": endpoints(model.declared, announced),
-            "prefix_caching": all(pool.spec.prefix_cache.enabled for pool in model.declared),
+            "prefix_caching": _caches(model, announced),
             "cache_hit_threshold": _all_have(announced, "gate"),
             "hand_back": _all_have(announced, "preemption") and all(map(_hands_back, model.declared)),
             "workers": len({(hello.pool, hello.worker) for hello in announced}),
@@ -184,6 +196,11 @@ def _longest(model: ServedModel, announced: Sequence[Hello]) -> int | None:
 def _all_have(announced: Sequence[Hello], feature: str) -> bool:
     on = [any(one.feature == feature and one.mode != "off" for one in hello.capabilities) for hello in announced]
     return bool(on) and all(on)
+
+
+def _caches(model: ServedModel, announced: Sequence[Hello]) -> bool:
+    lacking = any(lacks_prefix_cache(hello.configuration) for hello in announced)
+    return not lacking and all(pool.spec.prefix_cache.enabled for pool in model.declared)
 
 
 def _hands_back(pool: PrefixCachePool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cachefleet_controlplane.pools.model_aliases import ANY, matches
-from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError
+from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, shown
 from cachefleet_controlplane.workers.views import ServedModel
 
 MAX_MODELS: Final = 64
@@ -31,14 +31,17 @@ class AllowedModels:
         """Whether a name is among them."""
         return name in self._names or any(matches(pattern, name) for pattern in self._patterns)
 
-    def allow_model(self, model: ServedModel) -> bool:
-        """Whether a model may be used under the name that was asked for: by that or, but for an adapter, its own."""
-        return self.allow(model.name) or (not model.is_adapter and self.allow(model.base))
+    def allow_model(self, model: ServedModel, asked: str = "") -> bool:
+        """Whether a model may be used under the name that was ``asked`` for: by that, an alias say, or by its own, but
+        for an adapter also its base's.
+        """
+        named = (bool(asked) and self.allow(asked)) or self.allow(model.name)
+        return named or (not model.is_adapter and self.allow(model.base))
 
-    def check(self, model: ServedModel) -> None:
-        """ApiError 404 for a model that may not be used, as where there is no such model."""
-        if not self.allow_model(model):
-            raise self.refusal(model.name)
+    def check(self, model: ServedModel, asked: str) -> None:
+        """ApiError 404 for a model that may not be used, as for one that there is not; 400 where none was asked for."""
+        if not self.allow_model(model, asked):
+            raise self.refusal(asked)
 
     def refusal(self, asked: str) -> ApiError:
         """404 for a model that may not be used, or that there is not, 400 where none is named; with the names of those
@@ -48,5 +51,5 @@ class AllowedModels:
         allowed = f"This API key may use: {', '.join(names)}{f' and {more} more' if more > 0 else ''}."
         if not asked:
             return ApiError(400, f"`model` is required. {allowed}", param="model", code="missing_required_parameter")
-        told = f"The model `{asked}` does not exist, or this API key may not use it. {allowed}"
+        told = f"The model `{shown(asked)}` does not exist, or this API key may not use it. {allowed}"
         return ApiError(404, told, param="model", code=MODEL_NOT_FOUND)

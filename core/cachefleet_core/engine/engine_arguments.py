@@ -172,7 +172,7 @@ def keeps_blocks(spec: PoolSpec) -> bool:
 
 
 def caches_prefixes(spec: PoolSpec, *, plugin: bool) -> bool:
-    """Whether engines of a pool are asked for a prefix cache; the plugin takes a budget at run time."""
+    """Whether engines of a pool are to have a prefix cache; the plugin takes a budget at run time."""
     return spec.prefix_cache.enabled and bool(spec.prefix_cache.budget_mib or plugin)
 
 
@@ -259,11 +259,12 @@ def _sizes(spec: PoolSpec) -> list[str]:
 def _caching(spec: PoolSpec, *, plugin: bool) -> list[str]:
     """Prefix caching: off for stock vLLM at a budget of 0, because it would keep idle blocks all the same.
 
-    The plugin keeps none at 0, and takes another budget at run time.
+    The plugin keeps none at 0, and takes another budget at run time. Where it is wanted, vLLM decides by its model:
+    asked for outright, an engine of an encoder ends at its start.
     """
     if not caches_prefixes(spec, plugin=plugin):
         return ["--no-enable-prefix-caching"]
-    return ["--enable-prefix-caching", "--prefix-caching-hash-algo", HASH_ALGORITHM]
+    return ["--prefix-caching-hash-algo", HASH_ALGORITHM]
 
 
 def tls_arguments(folder: str) -> list[str]:

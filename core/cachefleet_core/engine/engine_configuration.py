@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # agents start without the schema of pools
 
 MAX_SHOWN: Final = 128
 """Characters of a value that a difference shows."""
+_PREFIX_CACHING: Final = "enable_prefix_caching"
 
 
 class EngineConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -87,6 +88,13 @@ def differences(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[
         for name, wanted, found in pairs
         if wanted is not None and found is not None and wanted != found
     )
+
+
+def lacks_prefix_cache(found: Iterable[Difference]) -> bool:
+    """Whether an engine has no prefix cache though its pool wants one, by its ``differences``: vLLM gives none to a
+    model that can have none.
+    """
+    return any(each.field == _PREFIX_CACHING and each.expected == "true" for each in found)
 
 
 def _unlike(asked: EngineConfiguration, real: EngineConfiguration) -> tuple[str, str | None, str | None]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from cachefleet_core.budget import BudgetReason
-from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict
+from cachefleet_core.engine.engine_configuration import lacks_prefix_cache
+from cachefleet_core.fleet_status.pool_facts import AdapterConflict, AliasConflict, HitRatio
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.adapter_options import ADAPTERS_FOLDER
 from cachefleet_operator.controlplane_client.pool_facts import (
@@ -133,6 +134,10 @@ def _as_asked(facts: Facts) -> Finding:
     unlike = unlike_asked(facts)
     if unlike:
         told = unlike[0].configuration
+        if len(told) == 1 and lacks_prefix_cache(told):
+            return Finding(
+                kind, "False", Reason.NO_PREFIX_CACHE, f"{_uncached(facts)}: set prefixCache.enabled to false"
+            )
         words = "; ".join(f"{each.field} is {each.actual}, the pool asks for {each.expected}" for each in told)
         more = f"; and {len(unlike) - 1} more" if len(unlike) > 1 else ""
         return Finding(kind, "False", Reason.ENGINE_DIFFERS, f"the engine of worker {unlike[0].name}: {words}{more}")
@@ -146,6 +151,15 @@ def _as_asked(facts: Facts) -> Finding:
     if not any(member.ready for member in facts.pool.members):
         return Finding(kind, "Unknown", Reason.NO_READY_WORKERS, "no worker is ready")
     return Finding(kind, "True", Reason.ENGINES_AS_ASKED, "no engine says that it is otherwise than the pool asks")
+
+
+def _uncached(facts: Facts) -> str:
+    """Which worker has no prefix cache though its pool wants one; "" for none."""
+    lacking = (member.name for member in unlike_asked(facts) if lacks_prefix_cache(member.configuration))
+    name = next(lacking, "")
+    return (
+        name and f"the engine of worker {name} has no prefix cache, as vLLM gives none to its model (an encoder, say)"
+    )
 
 
 def _fresh(facts: Facts) -> Finding:
@@ -183,18 +197,23 @@ def _hit_rate(verdict: Verdict, facts: Facts) -> Finding:
         return _unread("HitRateMet") if verdict.budget is None else unset
     if facts.pool is None:
         return _unknown("HitRateMet", facts)
-    measured = facts.pool.hit_ratio
+    if uncached := _uncached(facts):
+        return Finding("HitRateMet", "Unknown", Reason.NO_PREFIX_CACHE, uncached)
+    return _measured_rate(verdict.objective, facts.pool.hit_ratio)
+
+
+def _measured_rate(objective: float, measured: HitRatio) -> Finding:
     window = f"the last {measured.window_seconds:.0f} s"
     if measured.value is None:
         return Finding("HitRateMet", "Unknown", Reason.NO_SAMPLES, f"no prompt was looked up in {window}")
-    words = f"{measured.value:.2f} of prompt tokens came from cache in {window}, the objective is {verdict.objective:g}"
+    words = f"{measured.value:.2f} of prompt tokens came from cache in {window}, the objective is {objective:g}"
     if measured.by == "answers" and measured.counted is not None and abs(measured.counted - measured.value) >= APART:
         words += f"; the engines' own counters, which know their own blocks alone, say {measured.counted:.2f}"
     if not measured.sampled:
         tokens = measured.tokens or measured.queried_tokens
         few = f"{tokens} prompt tokens are fewer than hit.objective.minTokens, too few to judge by"
         return Finding("HitRateMet", "Unknown", Reason.TOO_FEW_SAMPLES, f"{words}; {few}")
-    if measured.value >= verdict.objective:
+    if measured.value >= objective:
         return Finding("HitRateMet", "True", Reason.OBJECTIVE_MET, words)
     return Finding("HitRateMet", "False", Reason.BELOW_OBJECTIVE, words)
 

@@ -9,6 +9,7 @@ from yarl import URL
 from cachefleet_controlplane.gateway.model_cards import card, endpoints
 from cachefleet_controlplane.pools.source import PoolView
 from cachefleet_controlplane.workers.views import ServedModel
+from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.status import PoolStatus
 from cachefleet_core.report_frames import Capability, Hello
@@ -72,6 +73,12 @@ def test_a_capability_is_one_that_every_worker_has() -> None:
     assert (both["cache_hit_threshold"], both["hand_back"], both["workers"]) == (False, True, 2)
     nobody = told()
     assert (nobody["cache_hit_threshold"], nobody["hand_back"], nobody["workers"]) == (False, False, 0)
+
+
+def test_a_model_to_which_an_engine_gives_no_prefix_cache_has_none() -> None:
+    uncached = replace(hello("b"), configuration=(Difference("enable_prefix_caching", "true", "false"),))
+    assert told(hello())["prefix_caching"] is True
+    assert told(hello(), uncached)["prefix_caching"] is False
 
 
 def test_the_longest_prompt_is_what_the_workers_say_before_what_is_declared() -> None:

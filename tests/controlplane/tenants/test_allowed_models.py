@@ -40,3 +40,10 @@ def test_a_model_is_allowed_by_the_name_that_was_asked_for_or_its_own(
     allowed: bool,  # noqa: FBT001 # a column of the table
 ) -> None:
     assert AllowedModels(given_).allow_model(model) is allowed
+
+
+def test_an_alias_is_allowed_by_itself_and_naming_none_by_the_model_alone() -> None:
+    aliased, qwen = AllowedModels(("gpt-*",)), served("qwen", "qwen")
+    assert aliased.allow_model(qwen, "gpt-4o")
+    assert not aliased.allow_model(qwen, "")
+    assert not aliased.allow_model(qwen, "qwen")

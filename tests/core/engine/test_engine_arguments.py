@@ -57,7 +57,7 @@ def test_a_pool_on_gpus() -> None:
     assert option(given, "--block-size") == "16"
     assert option(given, "--kv-cache-memory-bytes") == str(47122 * 1024 * 1024)
     assert option(given, "--prefix-caching-hash-algo") == "sha256_cbor"
-    assert {"--enable-prefix-caching", "--enable-scale-out", "--enable-prompt-tokens-details"} <= set(given)
+    assert {"--enable-scale-out", "--enable-prompt-tokens-details"} <= set(given)
     assert not {"--enforce-eager", "--kv-transfer-config", "--chat-template", "--api-key"} & set(given)
 
 
@@ -139,7 +139,13 @@ def test_no_idle_blocks_where_none_are_wanted(prefix_cache: dict[str, Any]) -> N
     given = arguments(prefixCache=prefix_cache)
 
     assert "--no-enable-prefix-caching" in given
-    assert not {"--enable-prefix-caching", "--prefix-caching-hash-algo"} & set(given)
+    assert "--prefix-caching-hash-algo" not in given
+
+
+def test_whether_a_model_can_have_a_prefix_cache_is_left_to_the_engine() -> None:
+    switches = {"--enable-prefix-caching", "--no-enable-prefix-caching"}
+    assert not switches & set(arguments(prefixCache={"budgetMiB": 1024}))
+    assert not switches & set(arguments(plugin=True, prefixCache={"budgetMiB": 1024}))
 
 
 def test_the_plugin_has_its_scheduler_before_what_the_user_gives() -> None:
@@ -150,7 +156,7 @@ def test_the_plugin_has_its_scheduler_before_what_the_user_gives() -> None:
 
 
 def test_with_the_plugin_a_budget_of_0_can_be_raised_later_and_a_disabled_cache_not() -> None:
-    assert "--enable-prefix-caching" in arguments(plugin=True, prefixCache={"budgetMiB": 0})
+    assert "--no-enable-prefix-caching" not in arguments(plugin=True, prefixCache={"budgetMiB": 0})
     assert "--no-enable-prefix-caching" in arguments(plugin=True, prefixCache={"enabled": False})
 
 

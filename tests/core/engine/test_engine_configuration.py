@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from cachefleet_core.engine.engine_configuration import EngineConfiguration, asked_configuration, differences
+from cachefleet_core.engine.engine_configuration import (
+    EngineConfiguration,
+    asked_configuration,
+    differences,
+    lacks_prefix_cache,
+)
 from cachefleet_core.index_contract import Difference
 from cachefleet_core.pool.spec import read_pool
 from tests.core.invalid_pools import VALID, merged
@@ -47,6 +52,18 @@ def test_each_field_that_an_engine_has_otherwise_is_a_difference(field: str) -> 
     assert differences(wanted, real) == (
         Difference(field, str(value).lower() if value is True else str(value), _text(other)),
     )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "lacks"), [(True, False, True), (True, True, False), (False, True, False), (True, None, False)]
+)
+def test_an_engine_without_the_prefix_cache_that_its_pool_wants(
+    wanted: bool,  # noqa: FBT001 # a column of the table
+    has: bool | None,  # noqa: FBT001
+    lacks: bool,  # noqa: FBT001
+) -> None:
+    found = differences(asked(prefixCache={"enabled": wanted}), EngineConfiguration(enable_prefix_caching=has))
+    assert lacks_prefix_cache(found) is lacks
 
 
 ADAPTERS = [

@@ -75,7 +75,7 @@ def test_an_option_that_a_version_does_not_know_is_left_out(image: str, *, asked
 
 
 def test_a_budget_of_nothing_can_be_raised_later_and_a_disabled_cache_not() -> None:
-    assert "--enable-prefix-caching" in engine({"prefixCache": {"budgetMiB": 0}})["args"]
+    assert "--no-enable-prefix-caching" not in engine({"prefixCache": {"budgetMiB": 0}})["args"]
     assert "--no-enable-prefix-caching" in engine({"prefixCache": {"enabled": False}})["args"]
 
 

@@ -26,6 +26,7 @@ WORKERS = Workers(wanted=2, total=2, ready=2, updated=2, current=True)
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 INVALID = Verdict(("Invalid", "spec.x: is wrong"))
 LONGER = Difference("max_model_len", "4096", "9")
+UNCACHED = Difference("enable_prefix_caching", "true", "false")
 SILENT = Facts(None, Reason.CONTROL_PLANE_UNREACHABLE, "no answer")
 
 
@@ -209,6 +210,14 @@ def test_ranks_of_a_worker_are_one_worker() -> None:
         (
             facts(member(), member("demo-b", configuration=(LONGER,))),
             {"EngineAsAsked": ("False", "EngineDiffers"), "Ready": ("True", "WorkersReady")},
+        ),
+        (
+            facts(member(), member("demo-b", configuration=(UNCACHED,))),
+            {"EngineAsAsked": ("False", "NoPrefixCache"), "HitRateMet": ("Unknown", "NoPrefixCache")},
+        ),
+        (
+            facts(member(configuration=(UNCACHED, LONGER))),
+            {"EngineAsAsked": ("False", "EngineDiffers"), "HitRateMet": ("Unknown", "NoPrefixCache")},
         ),
         (facts(), {"IndexBlind": ("False", "HitsIndexed")}),
         (SILENT, {"IndexBlind": ("Unknown", "ControlPlaneUnreachable")}),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cachefleet_controlplane.admin.findings.finding import Fault, Finding, Severity, faults, operations, troubleshooting
+from cachefleet_core.engine.engine_configuration import lacks_prefix_cache
 from cachefleet_core.engine.suspensions import Suspension, suspension_words
 from cachefleet_core.fleet_status.worker_facts import WorkerFacts
 from cachefleet_core.index_contract import Difference
@@ -163,6 +164,14 @@ _GROUPS: Final[tuple[tuple[Fault[WorkerFacts], ...], ...]] = (
         ),
     ),
     (
+        Fault(
+            lambda worker: len(worker.configuration) == 1 and lacks_prefix_cache(worker.configuration),
+            Severity.WARNING,
+            "NoPrefixCache",
+            lambda _: "it has no prefix cache, as vLLM gives none to its model (an encoder, say)",
+            "set prefixCache.enabled to false in its pool",
+            operations("engineasasked"),
+        ),
         Fault(
             lambda worker: worker.configuration,
             Severity.WARNING,

@@ -104,7 +104,7 @@ class AdmitLayer:
     ) -> tuple[RequestInfo, ServedModel]:
         """As ``ModelLookup.of``, of the models that a key may use, with words that name no others."""
         try:
-            info, model = await self._models.of(request, info)
+            return await self._models.of(request, info, allowed)
         except ElsewhereError as elsewhere:
             if allowed.allow(elsewhere.model):
                 raise
@@ -113,8 +113,6 @@ class AdmitLayer:
             if error.param != "model":
                 raise
             raise allowed.refusal(info.model) from error
-        allowed.check(model)
-        return info, model
 
     def _with_objective(self, request: Request, model: ServedModel) -> Request:
         scope = request.arrival.scope

@@ -15,6 +15,7 @@ from cachefleet_controlplane.gateway.converse.rehydration import PREVIOUS, previ
 from cachefleet_controlplane.gateway.converse.response_histories import Histories
 from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, shown
 from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header
 from cachefleet_controlplane.wire.http_exchange import Scope
@@ -68,8 +69,11 @@ class ModelLookup:
         self._histories = histories
         self._memory_of = memory_of
 
-    async def of(self, request: Request, info: RequestInfo) -> tuple[RequestInfo, ServedModel]:
-        """Return what a request's body says (``info``), and its model, which it names then.
+    async def of(
+        self, request: Request, info: RequestInfo, allowed: AllowedModels | None = None
+    ) -> tuple[RequestInfo, ServedModel]:
+        """Return what a request's body says (``info``), and its model, which it names then, of those that are
+        ``allowed``, None for all.
 
         ElsewhereError where another control plane serves it, ApiError 400, 404; 503 where the store that knows it
         cannot be read.
@@ -79,26 +83,35 @@ class ModelLookup:
         if not name and len(self._fleet.models()) != 1:
             name = await self._continued(info, request.tenant, memory)
             info = _naming(info, name)
-        aliased = self._fleet.aliased(name) if name and self._fleet.serving(name) is None else ()
+        aliased = self._aliased(name, allowed)
         if len(aliased) > 1:
             model = await self._shared(aliased, request, info, memory)
         else:
             model = aliased[0].model if aliased else find_model(self._fleet, name)
+        if allowed is not None:
+            allowed.check(model, name)
         if memory is not None:
             memory.model = model.name
-        if info.endpoint in HAVING:
-            self._check_serves(model, info.endpoint)
+        if info.endpoint in HAVING and self._serves(model, info.endpoint) is False:
+            raise self._no_endpoint(name or model.name, info.endpoint, allowed)
         return info, model
 
-    def _check_serves(self, model: ServedModel, endpoint: Endpoint) -> None:
-        """ApiError 404 where all workers of a model announce what they serve, and none of them serves that."""
-        if self._serves(model, endpoint) is not False:
-            return
-        others = [one.name for one in self._fleet.models() if self._serves(one, endpoint)][:MODELS_NAMED]
-        hint = f"No model here has it: {HAVING[endpoint]}."
+    def _aliased(self, name: str, allowed: AllowedModels | None) -> Sequence[AliasedModel]:
+        """The models that a name means as an alias: of several those that are allowed, where any is."""
+        aliased = self._fleet.aliased(name) if name and self._fleet.serving(name) is None else ()
+        if allowed is None or len(aliased) < 2:
+            return aliased
+        return [one for one in aliased if allowed.allow_model(one.model, name)] or aliased
+
+    def _no_endpoint(self, asked: str, endpoint: Endpoint, allowed: AllowedModels | None) -> ApiError:
+        """404 for an endpoint that no worker of a model announces, with the allowed models that have it."""
+        having = (one for one in self._fleet.models() if self._serves(one, endpoint))
+        others = [one.name for one in having if allowed is None or allowed.allow_model(one)][:MODELS_NAMED]
+        whose = "here" if allowed is None else "that this API key may use"
+        hint = f"No model {whose} has it: {HAVING[endpoint]}."
         if others:
             hint = f"Ask {' or '.join(f'`{name}`' for name in others)}."
-        raise ApiError(404, f"The model `{model.name}` has no {endpoint}. {hint}")
+        return ApiError(404, f"The model `{shown(asked)}` has no {endpoint}. {hint}")
 
     def _serves(self, model: ServedModel, endpoint: Endpoint) -> bool | None:
         """Whether any worker of a model serves that; None where not all of them say."""

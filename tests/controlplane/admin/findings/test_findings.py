@@ -43,6 +43,7 @@ KEY = KeyRecord(id="1", tenant=TenantId("acme"), hash="h", hint="cf-abcdef", cre
 WELL = ServiceState(directory=Directory(keys={KEY.hash: KEY}, required=True))
 EMPTY = IndexStatus(keys=0, held=0, bytes=0, refused_frames=0, shed_frames=0, excess_claims=0)
 ROOT = Path(__file__).parents[4]
+UNCACHED = Difference("enable_prefix_caching", "true", "false")
 NO_FILE = AdapterProblem(name="sql", detail="no file at /x")
 
 
@@ -96,6 +97,8 @@ def test_a_clash_of_an_alias_is_told_with_the_name_that_is_left(conflict: AliasC
         ({"stale": True, "stream": "awaiting"}, "ReportsStale", "stream awaiting"),
         ({"excluded": True, "differences": DIFFERENT}, "ContractMismatch", "weights is 'other', the pool's is 'tiny'"),
         ({"configuration": (Difference("max_model_len", "10", "20"),)}, "EngineDiffers", "max_model_len is '20'"),
+        ({"configuration": (UNCACHED,)}, "NoPrefixCache", "vLLM gives none to its model"),
+        ({"configuration": (UNCACHED, Difference("dtype", "a", "b"))}, "EngineDiffers", "dtype is 'b'"),
         ({"not_indexed": "group 3"}, "NotUnderstood", "group 3"),
         ({"blind": True}, "ServesUnindexed", "the index holds nothing"),
         ({"indexed": False}, "IndexFull", "did not fit"),
