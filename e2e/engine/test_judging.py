@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from e2e.engine.fleet import running_up, until
 from e2e.engine.judging_models import LABELS, decoder, encoder
 from e2e.engine.vllm import VllmOptions, VllmServer, running_vllm
 from tests.controlplane.gateway.harness import Front, front
@@ -29,6 +31,35 @@ def judging(
     folder = tmp_path_factory.mktemp("judging")
     with running_vllm(POOLING, request.param(folder / "model", tiny_model), folder / "vllm.log") as server:
         yield request.param, server
+
+
+POOL: Final = """
+apiVersion: cachefleet.io/v1alpha1
+kind: PrefixCachePool
+metadata: {{name: judge}}
+spec:
+  model: {{name: judge, source: {source}, weightsMiB: 2}}
+  engine: {{maxModelLen: 256, dtype: float32}}
+  device: {{resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 256}}
+  prefixCache: {{budgetMiB: 2}}
+"""
+
+
+def test_a_pool_of_an_encoder_serves_and_says_that_it_has_no_prefix_cache(tiny_model: Path, tmp_path: Path) -> None:
+    pool_file = tmp_path / "pool.yaml"
+    pool_file.write_text(POOL.format(source=encoder(tmp_path / "model", tiny_model)))
+    with running_up(pool_file, tmp_path) as up:
+        until(lambda: up.live(1), 60, "reports", up)
+        body = json.dumps({"model": "judge", "query": "hello", "documents": TEXTS}).encode()
+        asked_for = urllib.request.Request(f"{up.gateway}/v1/rerank", body, {"content-type": "application/json"})  # noqa: S310 - ours
+        with urllib.request.urlopen(asked_for, timeout=300) as answer:  # noqa: S310
+            assert len(json.load(answer)["results"]) == len(TEXTS)
+        (worker,) = up.workers()
+        assert [(one["field"], one["actual"]) for one in worker["configuration"]] == [
+            ("enable_prefix_caching", "false")
+        ]
+        assert "NoPrefixCache" in {one["reason"] for one in up.admin("findings")}
+        assert up.admin("capacity")[0]["words"].startswith("no prefix cache")
 
 
 async def asked(gate: Front, path: str, **body: Any) -> tuple[int, dict[str, Any]]:

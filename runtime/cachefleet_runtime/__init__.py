@@ -6,6 +6,7 @@ kubernetes      Kubernetes API over HTTP: requests, watches, retryable and perma
 known_results   results of pure functions, remembered
 logs            logging set-up of a process
 lru             map bounded in entries
+process_folders temporary folders of one process, also removed after one that was killed
 random_ids      random names
 sse             splits a byte stream into server-sent events
 tasks           background tasks, restarted or run once

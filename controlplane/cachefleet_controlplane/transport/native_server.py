@@ -29,6 +29,7 @@ from cachefleet_controlplane.transport.native_exchange import ClientRequest, Nat
 from cachefleet_controlplane.transport.served_tls import ServedTls
 from cachefleet_controlplane.transport.websocket_protocol import CautiousWebSocket, RefusingWebSocket
 from cachefleet_controlplane.transport.websocket_server import WebSocketServer
+from cachefleet_runtime.process_folders import process_folder
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +179,8 @@ class NativeServer:
         if not bounds.websocket_bytes:
             yield None
             return
-        with tempfile.TemporaryDirectory(prefix="cachefleet-", dir=_socket_folder()) as folder:
-            path = Path(folder) / "websockets"
+        with process_folder("cachefleet-", _socket_folder()) as folder:
+            path = folder / "websockets"
             self._websockets = WebSocketServer(
                 self._app,
                 path,

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from cachefleet_local.engine_forks import fork_client
 from cachefleet_local.engine_forks.fork_client import ACCEPTED, MAX_MESSAGE
 from cachefleet_local.engine_forks.forked_engine import Start, import_path, keep
 from cachefleet_local.supervise import guard
+from cachefleet_runtime.process_folders import process_folder
 
 ENTRY: Final = "vllm.entrypoints.launchers.api_server.entry"
 MODULES: Final = (
@@ -57,8 +57,8 @@ def fork_server(log: Path) -> Iterator[Path]:
 
     After the context no engine is left, nor when this process is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="cachefleet-forks-") as folder, log.open("ab") as output:
-        path = Path(folder) / "socket"
+    with process_folder("cachefleet-forks-") as folder, log.open("ab") as output:
+        path = folder / "socket"
         command = [sys.executable, "-m", __name__, str(path)]
         guarded = [sys.executable, "-I", "-S", guard.__file__, str(END_SECONDS), *command]
         environment = os.environ | ENVIRONMENT | CPU_ENVIRONMENT

@@ -57,6 +57,23 @@ async def test_a_long_path_of_the_folder_for_temporary_files_does_not_matter(
         assert (await connection.response()).status == 101
 
 
+async def test_the_folder_of_a_killed_control_plane_goes_when_the_next_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (left := tmp_path / "cachefleet-left").mkdir(mode=0o700)
+    for name in ("lock", "websockets"):
+        (left / name).write_text("")
+    async with served(app, websocket_bytes=1 << 20):
+        (own,) = _entries(tmp_path)
+        assert own != left
+    assert not _entries(tmp_path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
 async def test_a_refused_websocket_is_a_403() -> None:
     async with served(app, websocket_bytes=1 << 20) as side, await side.connect() as connection:
         await connection.send(UPGRADE.replace(b"/socket", b"/refused"))

@@ -42,9 +42,11 @@ async def snapshot_frames(calls: Calls, rank: int, *, timeout_seconds: float) ->
     """
     end = asyncio.get_running_loop().time() + timeout_seconds
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cachefleet-"))
-        async with asyncio.timeout_at(end):
-            reader = await _connected(calls, rank, str(Path(folder) / "snapshot"), stack)
+        with tempfile.TemporaryDirectory(
+            prefix="cachefleet-"
+        ) as folder:  # nothing is left where this process is killed
+            async with asyncio.timeout_at(end):
+                reader = await _connected(calls, rank, str(Path(folder) / "snapshot"), stack)
         while chunk := await _read(reader, end):
             yield chunk
 
