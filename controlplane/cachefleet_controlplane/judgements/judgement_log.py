@@ -58,6 +58,8 @@ class JudgementLog:
         self._clock, self._sleep = clock, sleep
         self._read: dict[Judged, JudgedMinutes] = {}
         """Those that were read, and what they were read into."""
+        self._read_at: int | None = None
+        """When the last time, by the database's clock."""
 
     async def run(self) -> None:
         """Exchange with the store now and then until cancelled, and then once more."""
@@ -85,12 +87,15 @@ class JudgementLog:
         written = [(named, part) for named, minutes in there.items() for part in minutes.take_changed()]
         since = int(self._clock()) // HOUR_SECONDS - 1
         try:
-            found = await self._thread.ask("minutes", lambda store: store.exchange(written, unread, since=since))
+            found = await self._thread.ask(
+                "minutes", lambda store: store.exchange(written, unread, since=since, read_at=self._read_at)
+            )
         except StoreError:
             for named, part in written:
                 there[named].change(part.hour)
             raise
-        _join(found, there)
+        self._read_at = found.at
+        _join(found.parts, there)
         self._read |= {named: there[named] for named in unread}
         return bool(more)
 

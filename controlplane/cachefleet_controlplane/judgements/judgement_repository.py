@@ -14,12 +14,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.judgements.judged_minutes import HourPart
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.schema.hour_ages import credible_now, database_seconds
 from cachefleet_controlplane.store.schema.judgement_tables import JudgedMinutesRow, SizeChangeRow
 from cachefleet_core.fleet_status.capacity_facts import JUDGED
 
 HOUR_SECONDS: Final = 3600
 KEPT_HOURS: Final = 31 * 24
 """Of minutes, and of changes of size."""
+COMMIT_SECONDS: Final = 120
+"""From when a transaction takes its time until others can read it, at most."""
 MOST_CHANGES: Final = 64
 """Of one pool that are read: those of several replicas among them."""
 
@@ -40,6 +43,13 @@ class KeptChange(Struct, frozen=True):
     change: Mapping[str, Any] | None
 
 
+class Exchange(Struct, frozen=True):
+    """What was read, and when, in Unix seconds by the database's clock."""
+
+    at: int
+    parts: Sequence[tuple[Judged, HourPart]]
+
+
 _minutes = cast("Table", JudgedMinutesRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _changes = cast("Table", SizeChangeRow.__table__)  # type: ignore[attr-defined]
 _KEY: Final = ("kind", "pool", "tenant", "hour", "reason")
@@ -56,16 +66,25 @@ class SqlJudgements:
         self._database.open()
 
     def exchange(
-        self, written: Sequence[tuple[Judged, HourPart]], unread: Sequence[Judged], *, since: int
-    ) -> list[tuple[Judged, HourPart]]:
-        """Write parts; then read what there is of all from the hour ``since`` on, and all there is of ``unread``."""
+        self,
+        written: Sequence[tuple[Judged, HourPart]],
+        unread: Sequence[Judged],
+        *,
+        since: int,
+        read_at: int | None = None,
+    ) -> Exchange:
+        """Write parts; then read what there is of all from the hour ``since`` on, what was written since ``read_at``,
+        the time of the last exchange, of any hour, and all there is of ``unread``.
+        """
         with self._database.transaction(write=bool(written)) as connection:
-            if rows := [_row(named, part) for named, part in written]:
+            now = database_seconds(connection)
+            if rows := [_row(named, part) | {"written": now} for named, part in written]:
                 connection.execute(_union(connection), sorted(rows, key=lambda row: [row[name] for name in _KEY]))
-            whole = [and_(*(_minutes.c[name] == getattr(one, name) for name in _KEY[:3])) for one in unread]
-            return [
-                _part(row) for row in connection.execute(select(_minutes).where(or_(_minutes.c.hour >= since, *whole)))
-            ]
+            wanted = [and_(*(_minutes.c[name] == getattr(one, name) for name in _KEY[:3])) for one in unread]
+            if read_at is not None:
+                wanted.append(_minutes.c.written >= read_at - COMMIT_SECONDS)
+            query = select(_minutes).where(or_(_minutes.c.hour >= since, *wanted))
+            return Exchange(now, [_part(row) for row in connection.execute(query)])
 
     def changes(self, pool: str) -> list[KeptChange]:
         """A pool's last ones, the latest last."""
@@ -85,9 +104,10 @@ class SqlJudgements:
                     connection.execute(_changes.insert().values(pool=one.pool, at=one.at, change=dict(one.change)))
 
     def prune(self, *, now: float) -> int:
-        """Delete what is older than KEPT_HOURS; the number of rows deleted."""
-        oldest = int(now) // HOUR_SECONDS - KEPT_HOURS
+        """Delete what is older than KEPT_HOURS, if the database bears out that it is; the number of rows deleted."""
         with self._database.transaction(write=True) as connection:
+            credible = credible_now(connection, _minutes.c.hour, now, hour_seconds=HOUR_SECONDS)
+            oldest = int(credible) // HOUR_SECONDS - KEPT_HOURS
             minutes = connection.execute(delete(_minutes).where(_minutes.c.hour < oldest)).rowcount
             return minutes + connection.execute(delete(_changes).where(_changes.c.at < oldest * HOUR_SECONDS)).rowcount
 
@@ -109,4 +129,5 @@ def _union(connection: Connection) -> Any:
     made = postgresql.insert(_minutes) if connection.dialect.name == "postgresql" else sqlite.insert(_minutes)
     here, new = _minutes.c, made.excluded
     most = case((new.evicted > here.evicted, new.evicted), else_=here.evicted)
-    return made.on_conflict_do_update(index_elements=_KEY, set_={"bits": here.bits.op("|")(new.bits), "evicted": most})
+    joined = {"bits": here.bits.op("|")(new.bits), "evicted": most, "written": new.written}
+    return made.on_conflict_do_update(index_elements=_KEY, set_=joined)

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.schema.hour_ages import credible_now
 from cachefleet_controlplane.store.schema.tables import KeyUsageRow, UsageRow
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import Totals, UsageRecord
@@ -56,8 +57,10 @@ class UsageRepository(Protocol):
         """
         ...
 
-    def prune(self, before: int) -> int:
-        """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
+    def prune(self, now: int, *, kept_seconds: int) -> int:
+        """Delete hours that began more than ``kept_seconds`` before ``now`` (Unix seconds), if the database bears out
+        that it is so late; the number of rows deleted.
+        """
         ...
 
 
@@ -195,7 +198,7 @@ class UsageLog:
         # Before adding: if it failed afterwards, sums already written would be written again.
         hour = int(self._wall_clock()) // HOUR_SECONDS
         if hour != self._pruned_hour:
-            self._repository.prune((hour * HOUR_SECONDS) - self._bounds.days * DAY_SECONDS)
+            self._repository.prune(hour * HOUR_SECONDS, kept_seconds=self._bounds.days * DAY_SECONDS)
             self._pruned_hour = hour
         if records:
             self._repository.add(records)
@@ -270,9 +273,12 @@ class SqlUsage:
             rows = [row for query in queries for row in connection.execute(query)]
         return {(row[0], bool(row[1])): Totals(int(row[2]), int(row[3])) for row in rows}
 
-    def prune(self, before: int) -> int:
-        """Delete hours that began before ``before`` (Unix seconds); the number of rows deleted."""
+    def prune(self, now: int, *, kept_seconds: int) -> int:
+        """Delete hours that began more than ``kept_seconds`` before ``now`` (Unix seconds), if the database bears out
+        that it is so late; the number of rows deleted.
+        """
         with self._database.transaction(write=True) as connection:
+            before = int(credible_now(connection, _usage.c.hour, now)) - kept_seconds
             connection.execute(delete(_key_usage).where(_key_usage.c.hour < before))
             return connection.execute(delete(_usage).where(_usage.c.hour < before)).rowcount
 

@@ -115,9 +115,9 @@ async def test_any_number_of_contracts_is_read_at_once_in_small_parts(
     after, read = Watched(*named), list[int]()
     exchange = SqlJudgements.exchange
 
-    def counted(self: SqlJudgements, written: Any, unread: Any, *, since: int) -> Any:
+    def counted(self: SqlJudgements, written: Any, unread: Any, **when: Any) -> Any:
         read.append(len(unread))
-        return exchange(self, written, unread, since=since)
+        return exchange(self, written, unread, **when)
 
     monkeypatch.setattr(SqlJudgements, "exchange", counted)
     await log(database, after).exchange()
@@ -140,6 +140,24 @@ async def test_replicas_tell_the_same_and_a_minute_is_one_whoever_judged_it(open
     [[first], [second]] = [each.records.states() for each in (one, other)]
     assert first.hour == second.hour
     assert (first.hour.minutes, first.hour.met_minutes) == (3, 1)
+
+
+async def test_minutes_that_a_replica_writes_after_a_long_outage_reach_those_that_run(
+    opened: Callable[[], Database],
+) -> None:
+    late, worker = watched()
+    late.says(worker, 20, 5)
+    late.pass_minute()
+    other, _ = watched(late.now + 6 * 3600)
+    running = log(opened(), other)
+    await running.exchange()
+    [before] = other.records.states()
+    await log(opened(), late).exchange()
+    await running.exchange()
+    other.pass_minute()
+    [shown] = other.records.states()
+    assert before.month.missed_minutes == {}
+    assert shown.month.missed_minutes == {"evicted": 1}
 
 
 async def test_what_a_failing_store_did_not_take_is_written_when_it_works(

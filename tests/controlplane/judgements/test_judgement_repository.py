@@ -1,9 +1,12 @@
 """Judgements in SQL: unions of what replicas saw, changes of size, and what is too old."""
 
+import time
+
 import pytest
 
 from cachefleet_controlplane.judgements.judged_minutes import HourPart
 from cachefleet_controlplane.judgements.judgement_repository import (
+    COMMIT_SECONDS,
     HOUR_SECONDS,
     KEPT_HOURS,
     MOST_CHANGES,
@@ -12,6 +15,7 @@ from cachefleet_controlplane.judgements.judgement_repository import (
     SqlJudgements,
 )
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.schema.hour_ages import HOURS_SEEN
 
 ACME = Judged("contract", "default/demo", "acme")
 OTHER = Judged("contract", "default/demo", "other")
@@ -30,7 +34,7 @@ def test_what_several_replicas_write_of_an_hour_is_their_union_and_again_is_once
     evicted = [HourPart(9, "evicted", 0b0001, 5), HourPart(9, "evicted", 0b0010, 3)]
     for part in (first, second, first, *evicted):
         store.exchange([(ACME, part), (FIT, part)], (), since=0)
-    found = store.exchange((), (), since=9)
+    found = store.exchange((), (), since=9).parts
     both = [HourPart(9, "", 0b1111), HourPart(9, "evicted", 0b0011, 5)]
     assert sorted((part for named, part in found if named == ACME), key=lambda part: part.reason) == both
     assert sorted((part for named, part in found if named == FIT), key=lambda part: part.reason) == both
@@ -38,13 +42,13 @@ def test_what_several_replicas_write_of_an_hour_is_their_union_and_again_is_once
 
 def test_all_minutes_of_an_hour_are_kept(store: SqlJudgements) -> None:
     every = HourPart(9, "", (1 << 60) - 1)
-    assert store.exchange([(ACME, every)], (), since=9) == [(ACME, every)]
+    assert store.exchange([(ACME, every)], (), since=9).parts == [(ACME, every)]
 
 
 def test_all_is_read_once_and_then_what_is_new(store: SqlJudgements) -> None:
     old, new = HourPart(3, "", 1), HourPart(9, "", 1)
     store.exchange([(one, part) for one in (ACME, OTHER) for part in (old, new)], (), since=9)
-    assert sorted(store.exchange((), [OTHER], since=9), key=str) == sorted(
+    assert sorted(store.exchange((), [OTHER], since=9).parts, key=str) == sorted(
         [(ACME, new), (OTHER, old), (OTHER, new)], key=str
     )
 
@@ -65,11 +69,33 @@ def test_changes_are_replaced_dropped_and_read_in_order(store: SqlJudgements) ->
     assert store.changes("default/demo")[0].at == 10.0
 
 
+def test_what_was_written_since_the_last_exchange_is_read_whatever_its_hour(store: SqlJudgements) -> None:
+    known, late = HourPart(2, "", 1), HourPart(3, "", 1)
+    read_at = store.exchange([(ACME, known)], (), since=9).at
+    assert (ACME, late) in store.exchange([(ACME, late)], (), since=9, read_at=read_at).parts
+    assert store.exchange((), (), since=9, read_at=read_at + COMMIT_SECONDS + 3600).parts == []
+    assert abs(store.exchange((), (), since=9).at - time.time()) < 3600
+
+
+def hours(newest: int, count: int = HOURS_SEEN) -> list[tuple[Judged, HourPart]]:
+    return [(ACME, HourPart(newest - more, "", 1)) for more in range(count)]
+
+
 def test_what_is_older_than_a_month_is_deleted(store: SqlJudgements) -> None:
-    hour = 500_000
+    hour = 400_000
     kept, gone = HourPart(hour - KEPT_HOURS, "", 1), HourPart(hour - KEPT_HOURS - 1, "", 1)
-    store.exchange([(ACME, kept), (ACME, gone)], (), since=hour)
+    store.exchange([(ACME, kept), (ACME, gone), *hours(hour)], (), since=hour)
     store.keep([KeptChange("p", float((hour - KEPT_HOURS) * HOUR_SECONDS - more), {}) for more in (0, 1)])
     assert store.prune(now=hour * HOUR_SECONDS) == 2
-    assert store.exchange((), [ACME], since=hour) == [(ACME, kept)]
+    left = store.exchange((), [ACME], since=hour).parts
+    assert (ACME, kept) in left
+    assert (ACME, gone) not in left
     assert len(store.changes("p")) == 1
+
+
+def test_a_clock_that_is_far_ahead_deletes_nothing_of_what_all_wrote(store: SqlJudgements) -> None:
+    now = int(time.time()) // HOUR_SECONDS
+    ahead = now + 2 * KEPT_HOURS
+    store.exchange([*hours(now, count=48), *hours(ahead, count=HOURS_SEEN - 1)], (), since=now)
+    assert store.prune(now=ahead * HOUR_SECONDS) == 0
+    assert len(store.exchange((), [ACME], since=now).parts) == 48 + HOURS_SEEN - 1

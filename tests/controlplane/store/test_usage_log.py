@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
+from cachefleet_controlplane.store.schema.hour_ages import HOURS_SEEN
 from cachefleet_controlplane.store.schema.tables import UsageRow
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import UsageRecord
@@ -17,12 +19,12 @@ from cachefleet_core.tenancy import TenantId
 from tests.controlplane.waiting import task, until, value
 
 HOUR = 3600
-NOW = 500_000 * HOUR
+NOW = 400_000 * HOUR
 ACME, UMBRELLA = TenantId("acme"), TenantId("umbrella")
 QUICK = UsageBounds(queue=4, flush_seconds=0.01, days=2)
 
 
-def used(hour: int = 500_000, tenant: TenantId = ACME, model: str = "m", requests: int = 1) -> UsageRecord:
+def used(hour: int = 400_000, tenant: TenantId = ACME, model: str = "m", requests: int = 1) -> UsageRecord:
     return UsageRecord(
         hour=hour * HOUR,
         tenant=tenant,
@@ -75,12 +77,12 @@ def test_rows_have_exactly_the_fields_of_records() -> None:
 
 def test_what_is_added_is_added_up(repository: Faulty) -> None:
     repository.add([used(), used(tenant=UMBRELLA)])
-    repository.add([used(requests=2), used(model="n"), used(hour=500_001)])
+    repository.add([used(requests=2), used(model="n"), used(hour=400_001)])
     assert everything(repository) == [
         used(requests=3),
         used(model="n"),
         used(tenant=UMBRELLA),
-        used(hour=500_001),
+        used(hour=400_001),
     ]
 
 
@@ -117,7 +119,7 @@ async def test_what_a_key_used_is_in_its_tenants_sums_once(log: UsageLog, reposi
             "umbrella": 1,
         }
         await log.flush()
-    assert repository.prune(500_001 * HOUR) == 3
+    assert repository.prune(400_001 * HOUR, kept_seconds=0) == 3
     assert await log.spent(names, start=0, end=2**62, day=0) == {}
 
 
@@ -214,6 +216,17 @@ async def test_a_store_that_answers_nothing_holds_up_neither_who_asks_nor_the_en
 
 
 async def test_old_hours_are_forgotten(log: UsageLog, repository: Faulty) -> None:
-    repository.add([used(hour=500_000 - 49), used(hour=500_000 - 48), used(hour=499_999)])
+    recent = [used(hour=400_000 - more) for more in range(HOURS_SEEN)]
+    repository.add([used(hour=400_000 - 49), used(hour=400_000 - 48), *recent])
     await log.flush()
-    assert [one.hour // HOUR for one in everything(repository)] == [500_000 - 48, 499_999]
+    assert [one.hour // HOUR for one in everything(repository)][:2] == [400_000 - 48, 400_000 - HOURS_SEEN + 1]
+
+
+async def test_a_clock_that_is_far_ahead_has_no_hour_forgotten(repository: Faulty, metrics: Metrics) -> None:
+    now = int(time.time()) // HOUR
+    repository.add([used(hour=now - 20), used(hour=now)])
+    ahead = UsageLog(repository, metrics=metrics, wall_clock=lambda: (now + 10_000) * HOUR, bounds=QUICK)
+    ahead.record(used(hour=now + 10_000))
+    await ahead.flush()
+    ahead._thread.shutdown()
+    assert [one.hour // HOUR for one in everything(repository)] == [now - 20, now, now + 10_000]

@@ -12,7 +12,7 @@ class JudgedMinutesRow(SQLModel, table=True):
     """One HourPart of what ``kind`` judges of a pool and, for contracts, a tenant."""
 
     __tablename__ = "judged_minutes"
-    __table_args__ = (Index("ix_judged_minutes_hour", "hour"),)
+    __table_args__ = (Index("ix_judged_minutes_hour", "hour"), Index("ix_judged_minutes_written", "written"))
 
     kind: str = Field(max_length=16, primary_key=True)
     pool: str = Field(max_length=512, primary_key=True)
@@ -21,6 +21,8 @@ class JudgedMinutesRow(SQLModel, table=True):
     reason: str = Field(max_length=32, primary_key=True)
     bits: int = Field(sa_column=Column(BigInteger, nullable=False))
     evicted: int = Field(sa_column=Column(BigInteger, nullable=False))
+    written: int = Field(sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    """When the database took it last, in Unix seconds by its own clock."""
 
 
 class SizeChangeRow(SQLModel, table=True):
