@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, cast, func, select
+from sqlalchemy import BigInteger, Connection, cast, extract, func, select
 
 AHEAD_SECONDS: Final = 86_400
 """How far a clock may be ahead of PostgreSQL's, or of the hours that are stored."""
@@ -19,10 +19,8 @@ _HOUR_SECONDS: Final = 3600
 
 def database_seconds(connection: Connection) -> int:
     """The database's time, in Unix seconds: PostgreSQL's own, else that of this machine."""
-    if connection.dialect.name == "postgresql":
-        now = func.extract("epoch", func.clock_timestamp())
-    else:
-        now = func.strftime("%s", "now")
+    postgresql = connection.dialect.name == "postgresql"
+    now: Any = extract("epoch", func.clock_timestamp()) if postgresql else func.strftime("%s", "now")
     return int(connection.execute(select(cast(now, BigInteger))).scalar_one())
 
 
