@@ -43,8 +43,8 @@ class KeptChange(Struct, frozen=True):
     change: Mapping[str, Any] | None
 
 
-class Exchange(Struct, frozen=True):
-    """What was read, and when, in Unix seconds by the database's clock."""
+class StoredMinutes(Struct, frozen=True):
+    """Minutes that were read, and when, in Unix seconds by the database's clock."""
 
     at: int
     parts: Sequence[tuple[Judged, HourPart]]
@@ -72,7 +72,7 @@ class SqlJudgements:
         *,
         since: int,
         read_at: int | None = None,
-    ) -> Exchange:
+    ) -> StoredMinutes:
         """Write parts; then read what there is of all from the hour ``since`` on, what was written since ``read_at``,
         the time of the last exchange, of any hour, and all there is of ``unread``.
         """
@@ -84,7 +84,7 @@ class SqlJudgements:
             if read_at is not None:
                 wanted.append(_minutes.c.written >= read_at - COMMIT_SECONDS)
             query = select(_minutes).where(or_(_minutes.c.hour >= since, *wanted))
-            return Exchange(now, [_part(row) for row in connection.execute(query)])
+            return StoredMinutes(now, [_part(row) for row in connection.execute(query)])
 
     def changes(self, pool: str) -> list[KeptChange]:
         """A pool's last ones, the latest last."""
