@@ -22,14 +22,14 @@ from cachefleet_controlplane.admin.answers.entity_tags import (
 )
 from cachefleet_controlplane.admin.answers.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
-from cachefleet_controlplane.store.tenant_records import BUDGET, PICOS, KeyRecord, TenantRecord, picos
+from cachefleet_controlplane.store.tenant_records import PICOS, KeyRecord, TenantRecord, picos
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import BUDGET, SPEND
 
 Name = Annotated[str, Path(min_length=1, max_length=128, pattern=TENANT)]
 KeyId = Annotated[str, Path(min_length=1, max_length=32)]
 
-SPEND: Final = ("spend_per_day", "spend_per_month")
 MAX_LIFE_DAYS: Final = 36_500
 MAX_LIFE_SECONDS: Final = MAX_LIFE_DAYS * 86_400
 
@@ -127,7 +127,8 @@ def shown_key(key: KeyRecord, now: float) -> tenant_schemas.Key:
 
 def _spend(holder: TenantRecord | KeyRecord) -> dict[str, float | None]:
     """What a tenant or key may spend, in the currency."""
-    return {name: None if (most := getattr(holder, name)) is None else most / PICOS for name in SPEND}
+    limits = {name: getattr(holder, name, None) for name in SPEND}
+    return {name: most / PICOS for name, most in limits.items() if most is not None}
 
 
 def _budget(wanted: tenant_schemas.NewKey) -> dict[str, int | None]:

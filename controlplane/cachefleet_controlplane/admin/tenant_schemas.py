@@ -12,16 +12,13 @@ from cachefleet_controlplane.admin.schemas import Schema
 from cachefleet_controlplane.store.tenant_records import (
     DEFAULT_PRIORITY,
     DEFAULT_WEIGHT,
-    LEAST_SPEND,
     LOWEST_PRIORITY,
-    MAX_NUMBER,
-    MAX_SPEND,
-    MAX_TOKENS,
     MAX_WEIGHT,
     KeyState,
 )
 from cachefleet_controlplane.tenants.allowed_models import MAX_MODELS, MAX_NAME
 from cachefleet_core.pool.section import TENANT
+from cachefleet_core.tenant_limits import LEAST_SPEND, MAX_NUMBER, MAX_SPEND, MAX_TOKENS
 
 MAX_GRACE_SECONDS: Final = 30 * 86_400
 
@@ -38,9 +35,50 @@ Amount = Annotated[str, Field(pattern=r"^\d+(\.\d+)?$", examples=["12.0345"])]
 Flag = Annotated[bool, Field(strict=True)]
 
 _TAKEN: Final = ConfigDict(extra="forbid")
+_SHOWN: Final = ConfigDict(json_schema_serialization_defaults_required=True)
+"""An answer has all of its fields."""
 
 
-class NewTenant(Schema):
+class Budget(Schema):
+    """Limits of a day or month of UTC; null is no limit."""
+
+    # Factories, so that the schema names no default: in a change a field left out is not changed.
+    requests_per_day: Tokens | None = Field(default_factory=lambda: None)
+    """Requests sent to a worker."""
+    requests_per_month: Tokens | None = Field(default_factory=lambda: None)
+    tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
+    """Prompt tokens computed and tokens generated."""
+    tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
+    uncached_tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
+    """Prompt tokens computed."""
+    uncached_tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
+    cached_tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
+    """Prompt tokens that came from a cache."""
+    cached_tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
+    output_tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
+    """Tokens generated."""
+    output_tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
+    spend_per_day: Spend | None = Field(default_factory=lambda: None)
+    """What may be charged at the pools' prices, in their currency."""
+    spend_per_month: Spend | None = Field(default_factory=lambda: None)
+
+
+class Limits(Budget):
+    """Limits of a tenant; null is no limit."""
+
+    requests_at_once: Number | None = Field(default_factory=lambda: None)
+    """On each replica of the control plane."""
+    requests_per_minute: Number | None = Field(default_factory=lambda: None)
+    """Requests let in."""
+    tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    """As of a day, as all limits of a minute."""
+    uncached_tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    cached_tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    output_tokens_per_minute: Number | None = Field(default_factory=lambda: None)
+    spend_per_minute: Spend | None = Field(default_factory=lambda: None)
+
+
+class NewTenant(Limits):
     """A tenant to be made."""
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"name": "acme", "tokensPerMinute": 200_000}]})
@@ -51,57 +89,33 @@ class NewTenant(Schema):
     """0 gets its turn first, 100 last."""
     weight: Weight = DEFAULT_WEIGHT
     """Of its share of computed tokens while tenants of its priority wait."""
-    requests_at_once: Number | None = None
-    """On each replica of the control plane; null is no limit."""
-    tokens_per_minute: Number | None = None
-    """Prompt tokens computed and tokens generated; null is no limit."""
-    requests_per_minute: Number | None = None
-    tokens_per_day: Tokens | None = None
-    """As of a minute, in a day of UTC; null is no limit."""
-    tokens_per_month: Tokens | None = None
-    spend_per_day: Spend | None = None
-    """What may be charged in a day of UTC at the pools' prices, in their currency; null is no limit."""
-    spend_per_month: Spend | None = None
     disabled: Flag = False
     trusted: Flag = False
     """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
 
 
-class TenantChange(Schema):
+class TenantChange(Limits):
     """What shall be different; what is left out stays. A limit that is null is taken away."""
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"priority": 10, "requestsAtOnce": None}]})
 
-    # Factories, so that the schema names no default: a field left out is not changed.
     salt_version: Number = Field(default_factory=lambda: 1)
     """A new one cuts the tenant off from all that is cached for it."""
     priority: Priority = Field(default_factory=lambda: DEFAULT_PRIORITY)
     weight: Weight = Field(default_factory=lambda: DEFAULT_WEIGHT)
-    requests_at_once: Number | None = Field(default_factory=lambda: None)
-    tokens_per_minute: Number | None = Field(default_factory=lambda: None)
-    requests_per_minute: Number | None = Field(default_factory=lambda: None)
-    tokens_per_day: Tokens | None = Field(default_factory=lambda: None)
-    tokens_per_month: Tokens | None = Field(default_factory=lambda: None)
-    spend_per_day: Spend | None = Field(default_factory=lambda: None)
-    spend_per_month: Spend | None = Field(default_factory=lambda: None)
     disabled: Flag = Field(default_factory=lambda: False)
     trusted: Flag = Field(default_factory=lambda: False)
 
 
-class Tenant(Schema):
+class Tenant(Limits):
     """A tenant."""
+
+    model_config = _SHOWN
 
     name: str = Field(examples=["acme"])
     salt_version: int
     priority: int
     weight: int
-    requests_at_once: int | None
-    tokens_per_minute: int | None
-    requests_per_minute: int | None
-    tokens_per_day: int | None
-    tokens_per_month: int | None
-    spend_per_day: float | None
-    spend_per_month: float | None
     disabled: bool
     trusted: bool
     created: datetime
@@ -138,8 +152,8 @@ class Access(Schema):
     reason: AccessReason
 
 
-class NewKey(Schema):
-    """A key to be made."""
+class NewKey(Budget):
+    """A key to be made; what limits it has are its own, within its tenant's."""
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"expires": "2027-01-01T00:00:00Z"}]})
 
@@ -147,11 +161,6 @@ class NewKey(Schema):
     """With its time zone; null is never."""
     models: Annotated[tuple[ModelPattern, ...], Field(max_length=MAX_MODELS)] = ()
     """The models that it may use, by name, or pattern with `*`; empty: all."""
-    tokens_per_day: Tokens | None = None
-    """What may be used with this key of what its tenant may, as its other limits; null is no limit of its own."""
-    tokens_per_month: Tokens | None = None
-    spend_per_day: Spend | None = None
-    spend_per_month: Spend | None = None
 
 
 class Rotation(NewKey):
@@ -167,8 +176,10 @@ class Rotation(NewKey):
     """How long the other keys are taken beside the new one."""
 
 
-class Key(Schema):
+class Key(Budget):
     """A key as far as it is remembered."""
+
+    model_config = _SHOWN
 
     id: str = Field(examples=["5f2c9a10b3d4e6f7"])
     tenant: str = Field(examples=["acme"])
@@ -179,11 +190,6 @@ class Key(Schema):
     revoked: datetime | None
     models: tuple[str, ...] = Field(examples=[["qwen3-*"]])
     """The models that it may use; all where there is none."""
-    tokens_per_day: int | None
-    """Its own limits; null is none."""
-    tokens_per_month: int | None
-    spend_per_day: float | None
-    spend_per_month: float | None
     state: KeyState
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from cachefleet_controlplane.store.access_marker import ClosedReason, StoreAccess
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import BUDGET
 
 DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100
@@ -20,18 +21,6 @@ MAX_WEIGHT: Final = 10_000
 PICOS: Final = 10**12
 """In one unit of the currency of amounts."""
 _EXACT: Final = Context(prec=80)
-MAX_NUMBER: Final = 2**31 - 1
-"""Upper bound of salt versions and of limits of requests, and of tokens a minute."""
-MAX_TOKENS: Final = 10**15
-"""Upper bound of tokens a day or month."""
-MAX_SPEND: Final = 10**6
-"""Upper bound of spending a day or month, in units of the currency."""
-LEAST_SPEND: Final = 1e-6
-"""As the least price; limits are to a millionth, too."""
-
-
-BUDGET: Final = ("tokens_per_day", "tokens_per_month", "spend_per_day", "spend_per_month")
-"""Limits by the calendar: of tenants, and of keys of their own."""
 
 
 def picos(amount: float) -> int:
@@ -45,7 +34,41 @@ def amount_text(amount: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRecord:
+class BudgetRecord:
+    """Limits by the calendar, those of BUDGET: a day or month of UTC. Money is in picos."""
+
+    requests_per_day: int | None = None
+    """Sent to a worker."""
+    requests_per_month: int | None = None
+    tokens_per_day: int | None = None
+    """Computed prompt tokens and completion tokens."""
+    tokens_per_month: int | None = None
+    uncached_tokens_per_day: int | None = None
+    """Computed prompt tokens."""
+    uncached_tokens_per_month: int | None = None
+    cached_tokens_per_day: int | None = None
+    """Prompt tokens that came from a cache."""
+    cached_tokens_per_month: int | None = None
+    output_tokens_per_day: int | None = None
+    """Completion tokens."""
+    output_tokens_per_month: int | None = None
+    spend_per_day: int | None = None
+    """What may be charged at its pools' prices."""
+    spend_per_month: int | None = None
+
+    @property
+    def budget(self) -> dict[str, int | None]:
+        """Its limits by the calendar."""
+        return {name: getattr(self, name) for name in BUDGET}
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether it has any limit by the calendar."""
+        return any(getattr(self, name) is not None for name in BUDGET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRecord(BudgetRecord):
     """A tenant: the version of its salt, its priority in the queue, and its limits."""
 
     name: TenantId
@@ -56,15 +79,14 @@ class TenantRecord:
     weight: int = DEFAULT_WEIGHT
     """Of its share among waiting tenants of its priority: 1 to MAX_WEIGHT."""
     requests_at_once: int | None = None
-    tokens_per_minute: int | None = None
-    """Computed prompt tokens and completion tokens."""
     requests_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    """As of a minute, but of a day of UTC."""
-    tokens_per_month: int | None = None
-    spend_per_day: int | None = None
-    """What may be charged at its pools' prices in a day of UTC, in picos of their currency."""
-    spend_per_month: int | None = None
+    """Let in."""
+    tokens_per_minute: int | None = None
+    """As of a day, as all limits of a minute."""
+    uncached_tokens_per_minute: int | None = None
+    cached_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    spend_per_minute: int | None = None
     disabled: bool = False
     trusted: bool = False
     """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
@@ -80,8 +102,8 @@ class KeyState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord:
-    """An API key: its keyed hash, and its first characters to recognise it by."""
+class KeyRecord(BudgetRecord):
+    """An API key: its keyed hash, its first characters to recognise it by, and limits of its own."""
 
     id: str
     tenant: TenantId
@@ -92,22 +114,16 @@ class KeyRecord:
     revoked: float | None = None
     models: tuple[str, ...] = ()
     """Names of the models that it may use, and patterns with ``*``; all models where there is none."""
-    tokens_per_day: int | None = None
-    """What it may use of its tenant's, as all its limits."""
-    tokens_per_month: int | None = None
-    spend_per_day: int | None = None
-    """In picos."""
-    spend_per_month: int | None = None
 
     @property
-    def budget(self) -> dict[str, int | None]:
-        """Its own limits by the calendar."""
-        return {name: getattr(self, name) for name in BUDGET}
+    def name(self) -> str:
+        """By which its own use is counted; no tenant has such a name."""
+        return f"{self.tenant}/{self.id}"
 
     @property
     def budget_name(self) -> str:
-        """By which its own use is counted; "" where it has no limit of its own. No tenant has such a name."""
-        return f"{self.tenant}/{self.id}" if any(most is not None for most in self.budget.values()) else ""
+        """Its name; "" where it has no limit of its own."""
+        return self.name if self.has_budget else ""
 
     def state(self, now: float) -> KeyState:
         """Whether it is accepted at ``now``."""
@@ -131,15 +147,28 @@ class Tenancy:
 
 @dataclass(slots=True)
 class Totals:
-    """What was used in some time: computed prompt tokens and completion tokens, and what they cost, in picos."""
+    """What was used in some time, by the units of limits; money in picos."""
 
-    tokens: int = 0
-    charged: int = 0
+    requests: int = 0
+    uncached_tokens: int = 0
+    """Computed prompt tokens."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    """Completion tokens."""
+    spend: int = 0
 
-    def add(self, used: UsageRecord | Totals) -> None:
+    @property
+    def tokens(self) -> int:
+        """Computed prompt tokens and completion tokens."""
+        return self.uncached_tokens + self.output_tokens
+
+    def add(self, used: Totals) -> None:
         """Add what was used."""
-        self.tokens += used.tokens
-        self.charged += used.charged
+        self.requests += used.requests
+        self.uncached_tokens += used.uncached_tokens
+        self.cached_tokens += used.cached_tokens
+        self.output_tokens += used.output_tokens
+        self.spend += used.spend
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)  # frozen, it would cost several times as much to make
@@ -170,6 +199,7 @@ class UsageRecord:
     """Whose budget it counts against, too, by ``KeyRecord.budget_name``."""
 
     @property
-    def tokens(self) -> int:
-        """Computed prompt tokens and completion tokens."""
-        return self.prompt_tokens - self.cached_tokens + self.completion_tokens
+    def totals(self) -> Totals:
+        """What limits count of it."""
+        uncached = self.prompt_tokens - self.cached_tokens
+        return Totals(self.requests, uncached, self.cached_tokens, self.completion_tokens, self.charged)

@@ -136,11 +136,12 @@ class UsageLog:
                     found = await self._in_thread(ask)
         except TimeoutError as error:
             raise StoreError("unavailable", "the store did not answer in time") from error
+        self._metrics.registry.settle()  # what ended meanwhile
         asked = frozenset(names)
         for used in self._waiting.values():
             if start <= used.hour < end:
                 for name in asked.intersection((used.tenant, used.key)):
-                    found.setdefault((name, used.hour >= day), Totals()).add(used)
+                    found.setdefault((name, used.hour >= day), Totals()).add(used.totals)
         return found
 
     async def flush(self) -> None:
@@ -224,6 +225,22 @@ def _add(to: UsageRecord, used: UsageRecord) -> None:
 _usage = cast("Table", UsageRow.__table__)  # type: ignore[attr-defined]  # SQLModel makes it
 _key_usage = cast("Table", KeyUsageRow.__table__)  # type: ignore[attr-defined]
 _KEY: Final = ("hour", "tenant", "model")
+_KEY_SUMS: Final = ("tokens", "charged", "requests", "cached_tokens", "output_tokens")
+_USED: Final = (
+    _usage.c.requests,
+    _usage.c.prompt_tokens - _usage.c.cached_tokens,
+    _usage.c.cached_tokens,
+    _usage.c.completion_tokens,
+    _usage.c.charged,
+)
+"""As Totals have it."""
+_USED_BY_KEY: Final = (
+    _key_usage.c.requests,
+    _key_usage.c.tokens - _key_usage.c.output_tokens,
+    _key_usage.c.cached_tokens,
+    _key_usage.c.output_tokens,
+    _key_usage.c.charged,
+)
 _SUMS: Final = tuple(field.name for field in fields(UsageRecord) if field.name not in {*_KEY, "key"})
 
 
@@ -242,7 +259,7 @@ class SqlUsage:
         with self._database.transaction(write=True) as connection:
             connection.execute(_addition(connection, _usage, _KEY, _SUMS), _rows(records))
             if keys := _key_rows(records):
-                connection.execute(_addition(connection, _key_usage, ("hour", "key"), ("tokens", "charged")), keys)
+                connection.execute(_addition(connection, _key_usage, ("hour", "key"), _KEY_SUMS), keys)
 
     def between(
         self, start: int, end: int, *, tenant: TenantId | None = None, limit: int, step: int = HOUR_SECONDS
@@ -263,15 +280,13 @@ class SqlUsage:
         """What tenants, and keys by their ``budget_name``, used in hours from ``start`` on and before ``end``, by name
         and by whether from ``day`` on.
         """
-        tokens = _usage.c.prompt_tokens - _usage.c.cached_tokens + _usage.c.completion_tokens
         keys = [name for name in names if _OF_KEY in name]
-        queries = [_spent(_usage, _usage.c.tenant, tokens, names, start=start, end=end, day=day)]
+        queries = [_spent(_usage, _usage.c.tenant, _USED, names, start=start, end=end, day=day)]
         if keys:
-            own = _key_usage.c
-            queries.append(_spent(_key_usage, own.key, own.tokens, keys, start=start, end=end, day=day))
+            queries.append(_spent(_key_usage, _key_usage.c.key, _USED_BY_KEY, keys, start=start, end=end, day=day))
         with self._database.transaction() as connection:
             rows = [row for query in queries for row in connection.execute(query)]
-        return {(row[0], bool(row[1])): Totals(int(row[2]), int(row[3])) for row in rows}
+        return {(row[0], bool(row[1])): Totals(*map(int, row[2:])) for row in rows}
 
     def prune(self, now: int, *, kept_seconds: int) -> int:
         """Delete hours that began more than ``kept_seconds`` before ``now`` (Unix seconds), if the database bears out
@@ -302,18 +317,20 @@ def _key_rows(records: Sequence[UsageRecord]) -> list[dict[str, Any]]:
     sums: dict[tuple[int, str], Totals] = {}
     for record in records:
         if record.key:
-            sums.setdefault((record.hour, record.key), Totals()).add(record)
-    return [
-        {"hour": hour, "key": key, "tokens": total.tokens, "charged": total.charged}
-        for (hour, key), total in sorted(sums.items())
-    ]
+            sums.setdefault((record.hour, record.key), Totals()).add(record.totals)
+    return [{"hour": hour, "key": key, **_key_sums(total)} for (hour, key), total in sorted(sums.items())]
+
+
+def _key_sums(total: Totals) -> dict[str, int]:
+    apart = {"requests": total.requests, "cached_tokens": total.cached_tokens, "output_tokens": total.output_tokens}
+    return {"tokens": total.tokens, "charged": total.spend, **apart}
 
 
 def _spent(
-    table: Table, name: Any, tokens: Any, names: Sequence[str], *, start: int, end: int, day: int
+    table: Table, name: Any, used: Sequence[Any], names: Sequence[str], *, start: int, end: int, day: int
 ) -> Select[Any]:
     later = case((table.c.hour >= day, 1), else_=0)
-    query = select(name, later, func.sum(tokens), func.sum(table.c.charged))
+    query = select(name, later, *map(func.sum, used))
     return query.where(table.c.hour >= start, table.c.hour < end, name.in_(names)).group_by(name, later)
 
 

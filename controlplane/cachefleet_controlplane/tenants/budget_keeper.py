@@ -16,8 +16,6 @@ from cachefleet_controlplane.tenants.directory import Tenants
 
 logger = logging.getLogger(__name__)
 
-SETTLE_SECONDS: Final = 1.0
-"""How late ended requests of this replica may count against limits of a day or month."""
 READ_SECONDS: Final = 5.0
 """How often it is read what other replicas have written."""
 HOUR: Final = 3600
@@ -63,18 +61,13 @@ class BudgetKeeper:
         tenants.on_change(self._changed)
 
     async def run(self) -> None:
-        """Count what is used here each second, and read what all have used every few seconds, until cancelled."""
+        """Read what all have used every few seconds, and at once for new limits, until cancelled."""
         await self._tenants.informed.wait()
         while True:
             await self.refresh()
-            for _ in range(round(READ_SECONDS / SETTLE_SECONDS)):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SETTLE_SECONDS):
-                        await self._new.wait()
-                if self._new.is_set():
-                    break
-                if self._budgets.names:
-                    self._metrics.registry.settle()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READ_SECONDS):
+                    await self._new.wait()
 
     async def refresh(self) -> None:
         """Read now what all have used; where the store fails, ``problem`` says why."""

@@ -1,7 +1,7 @@
 """What tenants, and keys with limits of their own, have used in the present day and month of UTC, held against these.
 Pure; times are Unix seconds.
 
-Tokens are those computed of prompts and those generated. What a request used counts in the period in which it came.
+What a request used counts in the period in which it came, once it has ended; a request itself as soon as it is let in.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
+from operator import itemgetter
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from cachefleet_controlplane.store.tenant_records import BUDGET, KeyRecord, TenantRecord, Totals, UsageRecord
-from cachefleet_controlplane.tenants.limits import Limit
-from cachefleet_controlplane.tenants.rate_limit_headers import Room
+from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals, UsageRecord
+from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
+from cachefleet_core.tenant_limits import BUDGET, Limit
 
 
 class Period(StrEnum):
@@ -27,13 +28,6 @@ class Period(StrEnum):
     MONTH = "month"
 
 
-LIMITS: Final = (
-    (Limit.TOKENS_PER_DAY, Period.DAY, "tokens"),
-    (Limit.TOKENS_PER_MONTH, Period.MONTH, "tokens"),
-    (Limit.SPEND_PER_DAY, Period.DAY, "charged"),
-    (Limit.SPEND_PER_MONTH, Period.MONTH, "charged"),
-)
-"""Each limit by the calendar, its period, and what of Totals it limits."""
 _MORE_THAN_A_MONTH: Final = timedelta(days=32)
 
 
@@ -51,16 +45,6 @@ def period_end(period: Period, now: float) -> int:
     return int((start + _MORE_THAN_A_MONTH).replace(day=1).timestamp())
 
 
-def has_budget(holder: TenantRecord | KeyRecord) -> bool:
-    """Whether a tenant or key has a limit by the calendar."""
-    return any(getattr(holder, limit) is not None for limit in BUDGET)
-
-
-def _name(holder: TenantRecord | KeyRecord) -> str:
-    """By which it is counted what a tenant or key uses."""
-    return holder.name if isinstance(holder, TenantRecord) else holder.budget_name
-
-
 class _Used(Struct):
     """What was used in a period."""
 
@@ -76,6 +60,46 @@ class _Used(Struct):
 _NOTHING: Final = Totals()
 
 
+class _Bound(Struct, frozen=True):
+    """A limit of a tenant or key, and what of Totals it limits to ``most``."""
+
+    limit: Limit
+    period: Period
+    unit: str
+    most: int
+
+
+class _Held(Struct):
+    """What a tenant or key is held to, and what it used."""
+
+    limits: tuple[_Bound, ...] = ()
+    used: dict[Period, _Used] = field(default_factory=dict)
+    under_way: int = 0
+    """Requests that were let in and have not ended."""
+
+    def amount(self, bound: _Bound, now: float) -> int:
+        """What counts against a limit in the period in which ``now`` is."""
+        used = self.used.get(bound.period)
+        amount: int = getattr(_NOTHING if used is None else used.of(now), bound.unit)
+        return amount + self.under_way if bound.unit == "requests" else amount
+
+    def add(self, used: Totals, hour: int) -> None:
+        """Count what a request used that came in an hour."""
+        for period in Period:
+            start = period_start(period, hour)
+            known = self.used.get(period)
+            if known is None or known.start < start:
+                known = self.used[period] = _Used(start, period_end(period, start), Totals())
+            if known.start == start:
+                known.totals.add(used)
+
+
+def _bound(holder: TenantRecord | KeyRecord) -> tuple[_Bound, ...]:
+    """The limits by the calendar that a tenant or key has."""
+    found = ((limit, getattr(holder, limit)) for limit in BUDGET)
+    return tuple(_Bound(limit, Period(limit.period), limit.unit, most) for limit, most in found if most is not None)
+
+
 class Budgets:
     """What each tenant and key with limits by the calendar has used; of others nothing is kept.
 
@@ -83,71 +107,74 @@ class Budgets:
     """
 
     def __init__(self, *, informed: bool = True) -> None:
-        self._used: dict[str, dict[Period, _Used]] = {}
+        self._held: dict[str, _Held] = {}
         self.informed = asyncio.Event()
         if informed:
             self.informed.set()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tenants, and keys by their ``budget_name``, of which it is kept what they use."""
-        return tuple(self._used)
+        """The tenants and keys, by name, of which it is kept what they use."""
+        return tuple(self._held)
 
     def watch(self, holders: Iterable[TenantRecord | KeyRecord]) -> bool:
         """Keep what those use that have limits by the calendar, and nothing of others; whether any is new."""
-        names = {_name(holder) for holder in holders if has_budget(holder)}
-        new = names - self._used.keys()
-        self._used = {name: self._used.get(name, {}) for name in names}
+        limits = {holder.name: bound for holder in holders if (bound := _bound(holder))}
+        new = limits.keys() - self._held.keys()
+        self._held = {name: self._held.get(name) or _Held() for name in limits}
+        for name, held in self._held.items():
+            held.limits = limits[name]
         return bool(new)
+
+    def keeps(self, name: str) -> bool:
+        """Whether it is kept what a tenant or key uses."""
+        return name in self._held
+
+    def begin(self, name: str) -> None:
+        """Count a request that is let in, until it ends."""
+        if (held := self._held.get(name)) is not None:
+            held.under_way += 1
+
+    def end(self, name: str) -> None:
+        """Count it no longer as under way: it has ended, and what it used is added."""
+        held = self._held.get(name)
+        if held is not None and held.under_way:
+            held.under_way -= 1
 
     def add(self, used: UsageRecord) -> None:
         """Count what requests used that came in one hour."""
         for name in (used.tenant, used.key):
-            periods = self._used.get(name)
-            if periods is not None:
-                self._add(periods, used)
-
-    def _add(self, periods: dict[Period, _Used], used: UsageRecord) -> None:
-        for period in Period:
-            start = period_start(period, used.hour)
-            known = periods.get(period)
-            if known is None or known.start < start:
-                known = periods[period] = _Used(start, period_end(period, start), Totals())
-            if known.start == start:
-                known.totals.add(used)
+            if (held := self._held.get(name)) is not None:
+                held.add(used.totals, used.hour)
 
     def put(self, found: Mapping[tuple[str, Period], Totals], now: float) -> None:
         """Take what the store says was used by ``now``, with what was counted here and is not in it yet."""
-        for name in self._used:
+        for name, held in self._held.items():
             for period in Period:
                 start = period_start(period, now)
                 totals = found.get((name, period)) or Totals()
-                self._used[name][period] = _Used(start, period_end(period, start), totals)
+                held.used[period] = _Used(start, period_end(period, start), totals)
 
-    def room(self, holder: TenantRecord | KeyRecord, now: float) -> Room | None:
-        """What the limit of tokens leaves that leaves fewest; None where there is none."""
-        rooms = []
-        for limit, period, member in LIMITS:
-            most = getattr(holder, limit)
-            if most is None or member != "tokens":
-                continue
-            used = self._used.get(_name(holder), {}).get(period)
-            tokens = 0 if used is None else used.of(now).tokens
-            rooms.append(Room(most, max(0, most - tokens), period_end(period, now) - now))
-        return min(rooms, key=lambda room: room.remaining, default=None)
+    def rooms(self, holder: TenantRecord | KeyRecord, now: float) -> Rooms | None:
+        """What the limits leave, of several of one unit the one that leaves fewest; None where it has none."""
+        held = self._held.get(holder.name)
+        if held is None:
+            return None
+        rooms: dict[str, Room] = {}
+        for bound in held.limits:
+            left = max(0, bound.most - held.amount(bound, now))
+            if bound.unit in TOLD and (bound.unit not in rooms or left < rooms[bound.unit].remaining):
+                rooms[bound.unit] = Room(bound.most, left, period_end(bound.period, now) - now)
+        return Rooms(**rooms)
 
     def over(self, holder: TenantRecord | KeyRecord, now: float) -> tuple[Limit, int] | None:
         """The limit that is reached, and the whole seconds until its period ends; None where there is none.
 
         Of several the one that is reached for longest.
         """
-        periods = self._used.get(_name(holder))
-        if not periods:
+        held = self._held.get(holder.name)
+        if held is None:
             return None
-        reached = None
-        for limit, period, member in LIMITS:
-            most, used = getattr(holder, limit), periods.get(period)
-            if most is not None and used is not None and getattr(used.of(now), member) >= most:
-                wait = max(1, ceil(used.end - now))
-                reached = (limit, wait) if reached is None or wait > reached[1] else reached
-        return reached
+        reached = [bound for bound in held.limits if held.amount(bound, now) >= bound.most]
+        waits = [(bound.limit, max(1, ceil(period_end(bound.period, now) - now))) for bound in reached]
+        return max(waits, key=itemgetter(1), default=None)

@@ -18,9 +18,10 @@ from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tenants.leases import OtherReplicas, Report, Subject
-from cachefleet_controlplane.tenants.limits import Limit, TenantLoad
+from cachefleet_controlplane.tenants.limits import TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import Exchanged
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import PER_MINUTE, Limit
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -159,4 +160,4 @@ class LeaseKeeper:
 
 
 def _shares(tenant: TenantRecord) -> bool:
-    return tenant.requests_per_minute is not None or tenant.tokens_per_minute is not None
+    return any(getattr(tenant, limit) is not None for limit in PER_MINUTE)

@@ -6,13 +6,13 @@ seconds at most ``limit * (1 + t / 60)`` is let in, and as much as ``limit * t /
 
 from __future__ import annotations
 
-from enum import StrEnum
 from math import ceil, floor, inf
 from typing import Final
 
-from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas, Report
-from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
+from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
+from cachefleet_core.tenant_limits import PER_MINUTE, Limit
 
 MINUTE: Final = 60
 RETRY_SECONDS: Final = 1
@@ -24,20 +24,8 @@ LEAST_DEMAND: Final = 0.001
 _ROUNDING: Final = 1e-6
 
 
-class Limit(StrEnum):
-    """Which limit a request would exceed; the value is a TenantRecord's field, a metric's label and an error's code."""
-
-    REQUESTS_AT_ONCE = "requests_at_once"
-    REQUESTS_PER_MINUTE = "requests_per_minute"
-    TOKENS_PER_MINUTE = "tokens_per_minute"
-    TOKENS_PER_DAY = "tokens_per_day"
-    TOKENS_PER_MONTH = "tokens_per_month"
-    SPEND_PER_DAY = "spend_per_day"
-    SPEND_PER_MONTH = "spend_per_month"
-
-
 class MinuteBucket:
-    """What this replica may use of one limit of a minute, in tokens or requests: a token bucket of its own, of
+    """What this replica may use of one limit of a minute, in its unit (money in picos): a token bucket of its own, of
     ``share`` of the limit, which is all of it unless replicas share.
     """
 
@@ -125,50 +113,88 @@ class MinuteBucket:
 
 
 class TenantLoad:
-    """One tenant's requests in flight, and what it may ask and spend in a minute."""
+    """One tenant's requests in flight, and what it may ask and spend in a minute.
 
-    __slots__ = ("_demand", "_demand_at", "asked", "limited", "requests", "spent", "tenant", "tried")
+    Which limits are counted is bound when they are set: a tenant without limits of a minute counts nothing.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_demand",
+        "_demand_at",
+        "_held",
+        "_spent",
+        "_told",
+        "buckets",
+        "counts",
+        "limited",
+        "priced",
+        "requests",
+        "tenant",
+        "tried",
+    )
 
     def __init__(self) -> None:
         self.requests = 0
-        self.spent = MinuteBucket()
-        """Tokens."""
-        self.asked = MinuteBucket()
-        """Requests; counted only where they are limited."""
+        self.buckets: dict[Limit, MinuteBucket] = {}
+        """Of the limits of a minute that it has, or had."""
         self.tenant: TenantRecord | None = None
         self.limited = False
         """Whether ``tenant`` has any limit."""
         self.tried = 0
         """Requests that limits were asked about since the demand was read."""
         self._demand, self._demand_at = 0.0, 0.0
-
-    @property
-    def buckets(self) -> tuple[tuple[Limit, MinuteBucket], ...]:
-        """Its limits of a minute."""
-        return (Limit.REQUESTS_PER_MINUTE, self.asked), (Limit.TOKENS_PER_MINUTE, self.spent)
+        self._bind()
 
     def hold_to(self, tenant: TenantRecord, now: float, others: OtherReplicas) -> None:
         """Take the limits of a tenant's present record."""
         self.tenant = tenant
         self.limited = any(getattr(tenant, limit) is not None for limit in Limit)
-        for limit, bucket in self.buckets:
+        for limit in PER_MINUTE:
             most = getattr(tenant, limit)
-            bucket.hold_to(most, now, None if most is None else others.first(tenant.name, limit, most))
+            if most is not None:
+                lease = others.first(tenant.name, limit, most)
+                self.buckets.setdefault(limit, MinuteBucket()).hold_to(most, now, lease)
+            elif limit in self.buckets:
+                self.buckets[limit].hold_to(None, now)
+        self._bind()
+
+    def _bind(self) -> None:
+        held = [(limit, self.buckets[limit]) for limit in PER_MINUTE if limit in self.buckets]
+        self._held = tuple((limit, bucket) for limit, bucket in held if bucket.limit is not None)
+        units = {limit.unit: bucket for limit, bucket in self._held}
+        self._told = tuple((unit, bucket) for unit, bucket in units.items() if unit in TOLD)
+        self._asked = units.pop("requests", None)
+        """Counts requests as they are let in."""
+        self._spent = tuple(units.items())
+        self.counts = bool(units)
+        """Whether what ended requests used counts."""
+        self.priced = "spend" in units
+        """Whether what they cost does."""
 
     def over(self, tenant: TenantRecord, now: float) -> tuple[Limit, int] | None:
         """The limit that one more request would exceed, and the seconds to wait; None where there is none."""
         self.tried += 1
         if tenant.requests_at_once is not None and self.requests >= tenant.requests_at_once:
             return Limit.REQUESTS_AT_ONCE, RETRY_SECONDS
-        if tenant.requests_per_minute is not None and (wait := self.asked.wait(now)):
-            return Limit.REQUESTS_PER_MINUTE, wait
-        if tenant.tokens_per_minute is not None and (wait := self.spent.wait(now)):
-            return Limit.TOKENS_PER_MINUTE, wait
+        for limit, bucket in self._held:
+            if wait := bucket.wait(now):
+                return limit, wait
         return None
+
+    def ask(self, requests: int, now: float) -> None:
+        """Count requests that are let in; below 0 where they are taken back."""
+        if self._asked is not None:
+            self._asked.add(requests, now)
+
+    def spend(self, used: Totals, now: float) -> None:
+        """Count what ended requests used."""
+        for unit, bucket in self._spent:
+            bucket.add(getattr(used, unit), now)
 
     def rooms(self, now: float) -> Rooms:
         """What the limits of a minute leave."""
-        return Rooms(self.asked.room(now), self.spent.room(now))
+        return Rooms(**{unit: bucket.room(now) for unit, bucket in self._told})
 
     def demand(self, now: float) -> float:
         """Requests that were asked for lately, each counting half as much every DEMAND_SECONDS."""
@@ -183,13 +209,13 @@ class TenantLoad:
         leaves = not self.requests and demand < LEAST_DEMAND
         return {
             limit: Report(bucket.limit, bucket.total, bucket.told, demand, leaves)
-            for limit, bucket in self.buckets
+            for limit, bucket in self._held
             if bucket.limit is not None and (bucket.leased or bucket.total != bucket.told)
         }
 
     def take(self, limit: Limit, lease: Lease, now: float) -> None:
         """Hold to a lease; one without a share was given up, and the next request begins anew."""
-        bucket = self.asked if limit is Limit.REQUESTS_PER_MINUTE else self.spent
+        bucket = self.buckets[limit]
         if bucket.limit is None:
             return  # it was lifted meanwhile
         bucket.take(lease, now)
@@ -199,4 +225,4 @@ class TenantLoad:
 
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""
-        return not self.requests and self.spent.idle(now) and self.asked.idle(now)
+        return not self.requests and all(bucket.idle(now) for bucket in self.buckets.values())

@@ -38,7 +38,7 @@ ANTHROPIC_REQUEST_ID: Final = b"request-id"
 
 
 def rate_limit_header(unit: bytes, value: bytes, *, anthropic: bool) -> bytes:
-    """The name under which an API tells a ``value`` (limit, remaining, reset) of a limit of requests or tokens."""
+    """The name under which an API tells a ``value`` (limit, remaining, reset) of a limit of requests or of tokens."""
     form = (b"anthropic-ratelimit", unit, value) if anthropic else (b"x-ratelimit", value, unit)
     return b"-".join(form)
 
@@ -46,7 +46,7 @@ def rate_limit_header(unit: bytes, value: bytes, *, anthropic: bool) -> bytes:
 RATE_LIMIT_HEADERS: Final = tuple(
     rate_limit_header(unit, value, anthropic=anthropic)
     for anthropic in (False, True)
-    for unit in (b"requests", b"tokens")
+    for unit in (b"requests", b"tokens", *((b"input-tokens", b"output-tokens") if anthropic else ()))
     for value in (b"limit", b"remaining", b"reset")
 )
 """All headers that tell what limits leave."""

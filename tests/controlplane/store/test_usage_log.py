@@ -13,7 +13,7 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.hour_ages import HOURS_SEEN
 from cachefleet_controlplane.store.schema.tables import UsageRow
 from cachefleet_controlplane.store.store_errors import StoreError
-from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.store.tenant_records import Totals, UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, UsageLog
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.waiting import task, until, value
@@ -112,12 +112,9 @@ async def test_what_a_key_used_is_in_its_tenants_sums_once(log: UsageLog, reposi
     names = ["acme", "acme/1", "acme/2", "acme/3", "umbrella"]
     for _ in range(2):
         found = await log.spent(names, start=0, end=2**62, day=0)
-        assert {name: totals.tokens // 47 for (name, _), totals in found.items()} == {
-            "acme": 7,
-            "acme/1": 3,
-            "acme/2": 2,
-            "umbrella": 1,
-        }
+        requests = {"acme": 7, "acme/1": 3, "acme/2": 2, "umbrella": 1}
+        expected = {name: Totals(number, 40 * number, 60 * number, 7 * number) for name, number in requests.items()}
+        assert {name: totals for (name, _), totals in found.items()} == expected
         await log.flush()
     assert repository.prune(400_001 * HOUR, kept_seconds=0) == 3
     assert await log.spent(names, start=0, end=2**62, day=0) == {}

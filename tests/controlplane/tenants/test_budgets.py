@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +21,9 @@ from cachefleet_controlplane.store.usage_log import SqlUsage, UsageBounds, Usage
 from cachefleet_controlplane.tenants.budget_keeper import BudgetKeeper
 from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_end, period_start
 from cachefleet_controlplane.tenants.directory import Tenants
-from cachefleet_controlplane.tenants.limits import Limit
-from cachefleet_controlplane.tenants.rate_limit_headers import Room
+from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import BUDGET, Limit
 from tests.controlplane.waiting import task, until
 
 ACME, UMBRELLA = TenantId("acme"), TenantId("umbrella")
@@ -41,6 +42,44 @@ def used(when: float, tokens: int, tenant: TenantId = ACME, charged: int = 0) ->
     return UsageRecord(
         hour=hour, tenant=tenant, model="m", requests=1, prompt_tokens=tokens + 7, cached_tokens=7, charged=charged
     )
+
+
+def totals(requests: int, tokens: int, charged: int) -> Totals:
+    """What so many requests used, each as of ``used``."""
+    return Totals(requests, uncached_tokens=tokens, cached_tokens=7 * requests, spend=charged)
+
+
+@pytest.mark.parametrize("limit", BUDGET)
+def test_each_limit_by_the_calendar_counts_its_own_unit(limit: Limit) -> None:
+    one = UsageRecord(hour=NOON // HOUR * HOUR, tenant=ACME, model="m", requests=2, key="acme/1")
+    one = replace(one, prompt_tokens=1030, cached_tokens=1000, completion_tokens=500, charged=9)
+    apart = {"uncached_tokens": 30, "cached_tokens": 1000, "output_tokens": 500, "tokens": 530}
+    used = {"requests": 2, "spend": 9, **apart}[limit.unit]
+    for most in (used + 1, used):
+        limited: dict[str, Any] = {limit: most}
+        key = KeyRecord(id="1", tenant=ACME, hash="h", hint="cf-", created=0.0, **limited)
+        tenant, budgets = TenantRecord(name=ACME, **limited), Budgets()
+        budgets.watch([tenant, key])
+        budgets.add(one)
+        reached = (limit, period_end(Period(limit.period), NOON) - NOON) if most == used else None
+        assert (budgets.over(tenant, NOON), budgets.over(key, NOON)) == (reached, reached)
+
+
+def test_requests_count_as_soon_as_they_are_let_in() -> None:
+    tenant, budgets = TenantRecord(name=ACME, requests_per_day=2), Budgets()
+    budgets.watch([tenant])
+    budgets.begin(ACME)
+    assert budgets.over(tenant, NOON) is None
+    budgets.begin(ACME)
+    assert budgets.over(tenant, NOON) == (Limit.REQUESTS_PER_DAY, period_end(Period.DAY, NOON) - NOON)
+    rooms = budgets.rooms(tenant, NOON)
+    assert rooms is not None
+    assert rooms.requests == Room(2, 0, period_end(Period.DAY, NOON) - NOON)
+    budgets.end(ACME)
+    assert budgets.over(tenant, NOON) is None, "no worker was asked"
+    budgets.end(ACME)
+    budgets.add(replace(used(NOON, 1), requests=2))
+    assert budgets.over(tenant, NOON)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +138,7 @@ def test_a_key_is_held_to_its_own_limits_by_its_own_use() -> None:
     budgets.add(used(NOON, 1000))
     budgets.add(replace(used(NOON, 4), key="acme/1"))
     assert budgets.over(key, NOON) is None
-    assert budgets.room(key, NOON) == Room(5, 1, period_end(Period.DAY, NOON) - NOON)
+    assert budgets.rooms(key, NOON) == Rooms(tokens=Room(5, 1, period_end(Period.DAY, NOON) - NOON))
     budgets.add(replace(used(NOON, 1), key="acme/1"))
     assert budgets.over(key, NOON) == (Limit.TOKENS_PER_DAY, period_end(Period.DAY, NOON) - NOON)
     assert budgets.over(plain, NOON) is None
@@ -125,7 +164,7 @@ class Replica:
         self.budgets.add(record)
 
     def totals(self) -> tuple[Totals, Totals]:
-        day, month = [self.budgets._used[ACME][period].of(self.now) for period in Period]
+        day, month = [self.budgets._held[ACME].used[period].of(self.now) for period in Period]
         return day, month
 
 
@@ -154,7 +193,7 @@ async def test_a_new_replica_knows_what_was_used_in_the_day_and_month(replicas: 
     tenant = await limited(first)
     await second.tenants.refresh()
     await second.keeper.refresh()
-    assert second.totals() == (Totals(40, 4), Totals(60, 6))
+    assert second.totals() == (totals(4, 40, 4), totals(6, 60, 6))
     assert second.budgets.over(tenant, NOON) is None
     second.use(60)
     assert second.budgets.over(tenant, NOON) == (Limit.TOKENS_PER_DAY, at("2027-03-16") - NOON)
@@ -170,7 +209,7 @@ async def test_replicas_know_of_each_other_and_count_nothing_twice(replicas: tup
         for one in (first, second, first):
             await one.keeper.refresh()
             await one.keeper.refresh()
-        assert first.totals() == second.totals() == (Totals(12 * turn, 3 * turn),) * 2
+        assert first.totals() == second.totals() == (totals(2 * turn, 12 * turn, 3 * turn),) * 2
     first.use(100)
     assert first.budgets.over(tenant, NOON)
     await first.keeper.refresh()

@@ -12,13 +12,14 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.tenant_records import Tenancy, TenantRecord
+from cachefleet_controlplane.store.tenant_records import Tenancy, TenantRecord, Totals
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tenants.lease_keeper import LeaseKeeper
 from cachefleet_controlplane.tenants.leases import OtherReplicas
-from cachefleet_controlplane.tenants.limits import TenantLoad
+from cachefleet_controlplane.tenants.limits import MinuteBucket, TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import SqlLeases
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import Limit
 from tests.controlplane.store.postgresql import PostgreSQL
 from tests.controlplane.waiting import task, until
 
@@ -51,14 +52,18 @@ class Replica:
         if self.load.over(self.tenant, now) is not None:
             self.others.short.set()
             return False
-        self.load.asked.add(1, now)
-        self.load.spent.add(tokens, now)
+        self.load.ask(1, now)
+        self.load.spend(Totals(1, tokens), now)
         return True
 
     @property
     def left(self) -> int:
         """Tokens that it may use now."""
-        return int(self.load.spent.level)
+        return int(self.spent.level)
+
+    @property
+    def spent(self) -> MinuteBucket:
+        return self.load.buckets[Limit.TOKENS_PER_MINUTE]
 
 
 class Fleet:
@@ -130,7 +135,7 @@ async def test_while_the_database_is_gone_the_last_leases_go_on_and_are_told_of_
                 await replica.keeper.exchange()
         await shared.exchange()
         seconds = time.monotonic() - began
-        left = shared.replicas[-1].load.spent.free + sum(replica.left for replica in shared.replicas)
+        left = shared.replicas[-1].spent.free + sum(replica.left for replica in shared.replicas)
         assert left <= 600_000 * (1 + 2 * seconds / 60) - used, "what was used is known"
 
 
@@ -154,9 +159,9 @@ async def test_what_an_answer_that_was_lost_told_is_counted_once(shared: Fleet) 
         one.keeper._repository.exchange("r0", reports)  # whose answer is lost
         await one.keeper.exchange()
         await shared.exchange()
-    left = shared.replicas[-1].load.spent.free + sum(replica.load.spent.level for replica in shared.replicas)
+    left = shared.replicas[-1].spent.free + sum(replica.spent.level for replica in shared.replicas)
     assert left >= 600_000 - 300_000 - NUMBER * 10
-    assert one.load.spent.told == one.load.spent.total == 300_010
+    assert one.spent.told == one.spent.total == 300_010
 
 
 async def test_keepers_that_run_exchange_by_themselves_and_give_up_at_the_end(shared: Fleet) -> None:
@@ -165,7 +170,7 @@ async def test_keepers_that_run_exchange_by_themselves_and_give_up_at_the_end(sh
             await stack.enter_async_context(task(replica.keeper.run()))
         await until(lambda: all(replica.others.number == NUMBER for replica in shared.replicas))
         assert shared.replicas[3].ask(10)
-        await until(lambda: shared.replicas[3].load.spent.told == 10)
+        await until(lambda: shared.replicas[3].spent.told == 10)
         assert shared.replicas[3].left > 600_000 / 4, "half of what is free, as nobody else asks"
     fresh = Replica(shared.replicas[0].keeper._repository._database, LIMITED, 9)  # type: ignore[attr-defined]
     assert fresh.ask(10)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import LEASE_SECONDS, OtherReplicas, Report, SharedBucket
-from cachefleet_controlplane.tenants.limits import Limit, TenantLoad
+from cachefleet_controlplane.tenants.limits import TenantLoad
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import Limit
 
 ACME = TenantId("acme")
 BAR = 0.02
@@ -53,8 +54,8 @@ class Fleet:
         if load.over(self.tenant, self.now):
             replica.at = min(replica.at, max(self.now, replica.last + SHORT))
             return False
-        load.asked.add(1, self.now)
-        load.spent.add(tokens, self.now)
+        load.ask(1, self.now)
+        load.spend(Totals(1, tokens), self.now)
         self.let_in.append((self.now, 1 if self.limit is Limit.REQUESTS_PER_MINUTE else tokens))
         return True
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from math import floor
+from math import ceil, floor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas
-from cachefleet_controlplane.tenants.limits import MINUTE, RETRY_SECONDS, Limit, MinuteBucket, TenantLoad
+from cachefleet_controlplane.tenants.limits import MINUTE, RETRY_SECONDS, MinuteBucket, TenantLoad
 from cachefleet_controlplane.tenants.rate_limit_headers import Room
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import PER_MINUTE, Limit
 
 ACME = TenantId("acme")
 EVENTS = st.lists(st.tuples(st.floats(0, 90), st.integers(0, 1000)), max_size=60)
@@ -82,7 +83,9 @@ def test_a_clock_that_stands_still_or_goes_back_loses_nothing() -> None:
 def test_without_limits_there_is_always_room() -> None:
     load = held_to(TenantRecord(name=ACME))
     load.requests = 10_000
-    load.spent.add(10**12, 0.0)
+    load.spend(Totals(1, 10**12), 0.0)
+    load.ask(1, 0.0)
+    assert not load.buckets
     assert load.over(TenantRecord(name=ACME), 0.0) is None
 
 
@@ -98,9 +101,9 @@ def test_requests_at_once_are_counted_as_they_come_and_go() -> None:
 def test_requests_a_minute_say_how_long_to_wait() -> None:
     tenant = TenantRecord(name=ACME, requests_per_minute=2)
     load = held_to(tenant, 10.0)
-    load.asked.add(1, 10.0)
+    load.ask(1, 10.0)
     assert load.over(tenant, 10.0) is None
-    load.asked.add(1, 10.0)
+    load.ask(1, 10.0)
     assert load.over(tenant, 10.5) == (Limit.REQUESTS_PER_MINUTE, 30)
     assert load.over(tenant, 40.0) is None
     assert not load.idle(69.0)
@@ -110,12 +113,39 @@ def test_requests_a_minute_say_how_long_to_wait() -> None:
 def test_tokens_that_were_used_beyond_the_limit_are_paid_back() -> None:
     tenant = TenantRecord(name=ACME, tokens_per_minute=60)
     load = held_to(tenant)
-    load.spent.add(150, 0.0)
+    load.spend(Totals(1, 100, 10**6, 50), 0.0)
     assert load.over(tenant, 0.0) == (Limit.TOKENS_PER_MINUTE, 91)
     assert load.over(tenant, 90.0) == (Limit.TOKENS_PER_MINUTE, 1)
     assert load.over(tenant, 91.0) is None
     assert not load.idle(149.0)
     assert load.idle(150.0)
+
+
+USED = Totals(requests=1, uncached_tokens=30, cached_tokens=500, output_tokens=7, spend=9_000_000)
+COUNTED = {"requests": 1, "tokens": 37, "uncached_tokens": 30, "cached_tokens": 500, "output_tokens": 7}
+
+
+@pytest.mark.parametrize("limit", PER_MINUTE)
+def test_each_limit_of_a_minute_counts_its_own_unit(limit: Limit) -> None:
+    used = {**COUNTED, "spend": 9_000_000}[limit.unit]
+    for most, refused in ((used + 1, False), (used, True)):
+        tenant = TenantRecord(name=ACME, **{limit: most})  # type: ignore[arg-type]
+        load = held_to(tenant)
+        assert load.over(tenant, 0.0) is None
+        load.ask(1, 0.0)
+        load.spend(USED, 0.0)
+        assert load.over(tenant, 0.0) == ((limit, max(1, ceil(60 / most))) if refused else None)
+        assert load.over(tenant, 60.0) is None
+    assert (load.counts, load.priced) == (limit.unit != "requests", limit.unit == "spend")
+
+
+def test_clients_are_told_of_each_unit_that_their_api_has_a_name_for() -> None:
+    load = held_to(TenantRecord(name=ACME, **dict.fromkeys(PER_MINUTE, 1000)))  # type: ignore[arg-type]
+    load.ask(1, 0.0)
+    load.spend(USED, 0.0)
+    rooms = load.rooms(0.0)
+    told = (rooms.requests, rooms.tokens, rooms.uncached_tokens, rooms.output_tokens)
+    assert [room and room.remaining for room in told] == [999, 963, 970, 993]
 
 
 def test_a_load_is_limited_by_the_present_record_of_its_tenant() -> None:
@@ -129,7 +159,7 @@ def test_a_load_is_limited_by_the_present_record_of_its_tenant() -> None:
 
 def test_a_changed_limit_keeps_what_was_used_and_a_new_one_is_whole() -> None:
     load = held_to(TenantRecord(name=ACME, tokens_per_minute=100))
-    load.spent.add(90, 0.0)
+    load.spend(Totals(1, 90), 0.0)
     for most, left in ((200, 110), (50, 0)):
         load.hold_to(TenantRecord(name=ACME, tokens_per_minute=most), 0.0, OtherReplicas())
         tokens = load.rooms(0.0).tokens
@@ -146,8 +176,9 @@ def test_a_lease_that_was_given_up_begins_anew() -> None:
     others.number = 2
     tenant, load = TenantRecord(name=ACME, requests_per_minute=60), TenantLoad()
     load.hold_to(tenant, 0.0, others)
-    assert (load.asked.level, load.asked.free, load.asked.share) == (15.0, 45.0, 0.5)
-    load.asked.add(5, 0.0)
+    asked = load.buckets[Limit.REQUESTS_PER_MINUTE]
+    assert (asked.level, asked.free, asked.share) == (15.0, 45.0, 0.5)
+    load.ask(5, 0.0)
     (report,) = load.reports(0.0).values()
     assert (report.total, report.told, report.leaves) == (5, 0, True)
     load.take(Limit.REQUESTS_PER_MINUTE, Lease(0.0, 0.0, 55.0, report.total), 0.0)
@@ -160,7 +191,9 @@ def test_a_lease_that_was_given_up_begins_anew() -> None:
 def test_nothing_needs_to_be_remembered_of_who_does_nothing() -> None:
     load = TenantLoad()
     assert load.idle(0.0)
-    load.spent.add(1, 0.0)
+    load.hold_to(TenantRecord(name=ACME, tokens_per_minute=60), 0.0, OtherReplicas())
+    assert load.idle(0.0)
+    load.spend(Totals(1, 1), 0.0)
     assert not load.idle(59.0)
     assert load.idle(60.0)
     load.requests = 1

@@ -6,14 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cachefleet_controlplane.store.tenant_records import (
-    LEAST_SPEND,
-    LOWEST_PRIORITY,
-    MAX_NUMBER,
-    MAX_SPEND,
-    MAX_TOKENS,
-    MAX_WEIGHT,
-)
+from cachefleet_controlplane.store.tenant_records import LOWEST_PRIORITY, MAX_WEIGHT
+from cachefleet_core.tenant_limits import LEAST_SPEND, Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +60,16 @@ class LimitField:
 
 _PLACES: Final = 6
 FIELDS: Final = (
-    LimitField(name="requestsPerMinute", label="Requests a minute", least=1, most=MAX_NUMBER),
-    LimitField(name="tokensPerMinute", label="Tokens a minute", least=1, most=MAX_NUMBER),
-    LimitField(name="tokensPerDay", label="Tokens a day", least=1, most=MAX_TOKENS),
-    LimitField(name="tokensPerMonth", label="Tokens a month", least=1, most=MAX_TOKENS),
-    LimitField(name="spendPerDay", label="Spending a day", least=LEAST_SPEND, most=MAX_SPEND, step=LEAST_SPEND),
-    LimitField(name="spendPerMonth", label="Spending a month", least=LEAST_SPEND, most=MAX_SPEND, step=LEAST_SPEND),
-    LimitField(name="requestsAtOnce", label="Requests at once", least=1, most=MAX_NUMBER),
+    *(
+        LimitField(
+            name=limit.field,
+            label=limit.words.capitalize(),
+            least=limit.least,
+            most=limit.most,
+            step=LEAST_SPEND if limit.unit == "spend" else 1,
+        )
+        for limit in Limit
+    ),
     LimitField(name="priority", label="Priority", least=0, most=LOWEST_PRIORITY, optional=False),
     LimitField(name="weight", label="Weight", least=1, most=MAX_WEIGHT, optional=False),
 )

@@ -38,12 +38,15 @@ def prices_of(spec: PoolSpec) -> Prices:
     )
 
 
+def charge(prices: Prices, prompt: int, cached: int, completion: int) -> int:
+    """What tokens of a prompt, of these from a cache, and generated ones are charged, in picos."""
+    return (prompt - cached) * prices.input + cached * prices.cached + completion * prices.output
+
+
 def price(used: UsageRecord, prices: Prices, rate: float | None) -> None:
     """Add to usage what it costs; ``rate`` is the prompt tokens that a rank computes a second, None if not known."""
-    computed, less = used.prompt_tokens - used.cached_tokens, prices.input - prices.cached
-    used.charged += (
-        computed * prices.input + used.cached_tokens * prices.cached + used.completion_tokens * prices.output
-    )
+    less = prices.input - prices.cached
+    used.charged += charge(prices, used.prompt_tokens, used.cached_tokens, used.completion_tokens)
     used.saved += used.cached_tokens * less
     used.wasted += used.recomputed_tokens * less
     if rate:

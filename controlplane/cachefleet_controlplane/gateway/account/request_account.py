@@ -129,7 +129,7 @@ class RequestAccount:
             self._settled.fail(trace)
         if self._recorded is not None:
             _keep(self._recorded, trace)
-        used, key = admitted.settle(trace), admitted.budget
+        used, key = admitted.settle(trace, self._settled.charge), admitted.budget
         self._settled.add(trace, admitted.tenant.name, used, answered, judged=judged, key=key)
         if trace.answered is not None:
             self._count(trace, surplus)

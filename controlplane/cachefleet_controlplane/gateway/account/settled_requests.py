@@ -10,12 +10,13 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from cachefleet_controlplane.gateway.account.prices import price, prices_of
+from cachefleet_controlplane.gateway.account.prices import charge, price, prices_of
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.gateway.retry.gateway_context import GatewayContext
 from cachefleet_controlplane.history.cache_history import FLEET, Answered, CacheHistory
 from cachefleet_controlplane.routing.lost_tokens import COMPUTED_TWICE
 from cachefleet_controlplane.store.tenant_records import UsageRecord
+from cachefleet_controlplane.workers.pool import Pool
 from cachefleet_core.pool.policy import PricingSpec
 from cachefleet_core.tenancy import TenantId
 
@@ -93,6 +94,11 @@ class SettledRequests:
         if answered is not None:
             sums.answered.add(answered)
 
+    def charge(self, trace: DecisionTrace, used: tuple[int, int, int]) -> int:
+        """What prompt, cached and completion tokens of a request are charged, in picos."""
+        pool = self._priced_pool(trace)
+        return 0 if pool is None else charge(prices_of(pool.declared.spec), *used)
+
     def fail(self, trace: DecisionTrace) -> None:
         """Count a request that failed, in the last hour."""
         self._history.fail(trace.decision.pool if trace.decision else FLEET, self._wall())
@@ -106,11 +112,15 @@ class SettledRequests:
                 self._used(sums.used)
 
     def _price(self, sums: _Sums) -> None:
-        decision, lost, used = sums.trace.answered, sums.answered.lost, sums.used
+        lost, used = sums.answered.lost, sums.used
         used.recomputed_tokens = sum(lost.get(cause, 0) for cause in COMPUTED_TWICE)
-        pool = self._fleet.pool_of(decision.pool) if decision is not None else None
-        if pool is not None and pool.declared.spec.pricing != PricingSpec():
+        if (pool := self._priced_pool(sums.trace)) is not None:
             price(used, prices_of(pool.declared.spec), pool.prefill_rate)
+
+    def _priced_pool(self, trace: DecisionTrace) -> Pool | None:
+        """The pool that has answered, where it has prices."""
+        pool = None if trace.answered is None else self._fleet.pool_of(trace.answered.pool)
+        return None if pool is None or pool.declared.spec.pricing == PricingSpec() else pool
 
     def _count(self, sums: _Sums) -> None:
         metrics, trace, decision, used = self._metrics, sums.trace, sums.trace.answered, sums.used

@@ -24,13 +24,14 @@ from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory, Unknown, given_key
 from cachefleet_controlplane.tenants.leases import OtherReplicas
-from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Limit, TenantLoad
-from cachefleet_controlplane.tenants.rate_limit_headers import Rooms
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, TenantLoad
+from cachefleet_controlplane.tenants.rate_limit_headers import Rooms, tightest
 from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
+from cachefleet_core.tenant_limits import Limit
 
 ADMITTED: Final = "cachefleet.admitted"
 """Member of the ASGI scope that holds the AdmittedRequest."""
@@ -43,6 +44,7 @@ UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
 ANSWERED_STATUS: Final = 200
+HOUR: Final = 3600
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
 
@@ -53,21 +55,11 @@ _MESSAGES: Final = {
     Unknown.UNREAD: "API keys cannot be checked now.",
     Unknown.LOST: "The record of API keys was lost: nobody is served until an administrator has made keys anew.",
 }
-_OVER: Final = {
-    Limit.REQUESTS_AT_ONCE: "Tenant `{0.name}` may have {0.requests_at_once} requests at once.",
-    Limit.REQUESTS_PER_MINUTE: "Tenant `{0.name}` may make {0.requests_per_minute} requests a minute.",
-    Limit.TOKENS_PER_MINUTE: "Tenant `{0.name}` may use {0.tokens_per_minute} tokens a minute.",
-    Limit.TOKENS_PER_DAY: "Tenant `{0.name}` may use {0.tokens_per_day} tokens a day (UTC).",
-    Limit.TOKENS_PER_MONTH: "Tenant `{0.name}` may use {0.tokens_per_month} tokens a month (UTC).",
-    Limit.SPEND_PER_DAY: "Tenant `{0.name}` may spend {1} a day (UTC).",
-    Limit.SPEND_PER_MONTH: "Tenant `{0.name}` may spend {1} a month (UTC).",
-}
-_KEY_OVER: Final = {
-    Limit.TOKENS_PER_DAY: "API key `{0.hint}...` may use {0.tokens_per_day} tokens a day (UTC).",
-    Limit.TOKENS_PER_MONTH: "API key `{0.hint}...` may use {0.tokens_per_month} tokens a month (UTC).",
-    Limit.SPEND_PER_DAY: "API key `{0.hint}...` may spend {1} a day (UTC).",
-    Limit.SPEND_PER_MONTH: "API key `{0.hint}...` may spend {1} a month (UTC).",
-}
+_VERBS: Final = {"requests": "make", "spend": "spend"}
+Used = tuple[int, int, int]
+"""Tokens of a request: of its prompt, of these from a cache, and generated ones."""
+Charge = Callable[[DecisionTrace, Used], int]
+"""Tells what a request is charged for what it used, in picos."""
 
 
 class Known(Protocol):
@@ -93,7 +85,7 @@ class OverLimitError(ApiError):
 class AdmittedRequest:
     """One admitted request, as a context manager that ends with it."""
 
-    __slots__ = ("_admission", "_counted", "_load", "key", "models", "tenant")
+    __slots__ = ("_admission", "_budgeted", "_counted", "_load", "key", "models", "tenant")
 
     def __init__(
         self,
@@ -108,6 +100,7 @@ class AdmittedRequest:
         self._admission = admission
         self._load = load
         self._counted = int(limited)
+        self._budgeted = limited and admission.begin(tenant, key)
         self.key = key
         """Its key, where that has limits of its own."""
         self.models = models
@@ -121,8 +114,8 @@ class AdmittedRequest:
 
     @property
     def budget(self) -> str:
-        """The ``budget_name`` of its key."""
-        return "" if self.key is None else self.key.budget_name
+        """The name of its key, where that has limits of its own."""
+        return "" if self.key is None else self.key.name
 
     @property
     def rooms(self) -> Rooms:
@@ -134,9 +127,10 @@ class AdmittedRequest:
         """Whether a header may put it before other requests: where there are no keys, or of a trusted tenant."""
         return self.tenant.trusted or self._admission.open
 
-    def settle(self, trace: DecisionTrace) -> tuple[int, int, int]:
-        """Spend what the request used: tokens of its prompt, of these from cache, completed. Once, at its end."""
-        return self._admission.settle(self.tenant, self._load, trace)
+    def settle(self, trace: DecisionTrace, charge: Charge) -> Used:
+        """Count what the request used. Once, at its end."""
+        self._end()
+        return self._admission.settle(self.tenant, self._load, trace, charge, key=self.budget)
 
     def count(self, sequences: int) -> None:
         """Count a request as so many, as an engine does. ApiError 429 over the tenant's limit, 400 where it could
@@ -150,9 +144,16 @@ class AdmittedRequest:
     def uncount(self) -> None:
         """Count the request no longer: another control plane does."""
         if self._counted:
-            self._admission.take_back(self.tenant, self._load)
+            self._admission.take_back(self._load)
         self._load.requests -= self._counted
         self._counted = 0
+        self._end()
+
+    def _end(self) -> None:
+        """Be no longer under way in the view of budgets, which count what it used."""
+        if self._budgeted:
+            self._admission.end(self.tenant, self.key)
+            self._budgeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +162,7 @@ class AdmittedRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._load.requests -= self._counted
+        self._end()
         self._admission.left(self.tenant, self._load)
 
 
@@ -253,10 +255,24 @@ class AdmissionMiddleware:
         load.requests += limited
         return AdmittedRequest(self, tenant, load, models, key, limited=limited)
 
-    def take_back(self, tenant: TenantRecord, load: TenantLoad) -> None:
+    def take_back(self, load: TenantLoad) -> None:
         """Count a request no longer against a limit of requests a minute."""
-        if tenant.requests_per_minute is not None:
-            load.asked.add(-1, self._clock())
+        load.ask(-1, self._clock())
+
+    def begin(self, tenant: TenantRecord, key: KeyRecord | None) -> bool:
+        """Count a request that was let in as under way, in the budgets of its tenant and key; whether there are any."""
+        if key is None and not self._budgets.keeps(tenant.name):
+            return False
+        for holder in (tenant, key):
+            if holder is not None:
+                self._budgets.begin(holder.name)
+        return True
+
+    def end(self, tenant: TenantRecord, key: KeyRecord | None) -> None:
+        """Count it no longer as under way."""
+        for holder in (tenant, key):
+            if holder is not None:
+                self._budgets.end(holder.name)
 
     def enter_as(
         self,
@@ -319,13 +335,12 @@ class AdmissionMiddleware:
             return
         now, wall = self._clock(), self._wall_clock()
         if (over := load.over(tenant, now) or self._budgets.over(tenant, wall)) is not None:
-            message = _OVER[over[0]].format(tenant, amount_text(getattr(tenant, over[0])))
+            message = _message(f"Tenant `{tenant.name}`", over[0], getattr(tenant, over[0]))
             raise self._over(over, message, tenant, load, key)
         if key is not None and (over := self._budgets.over(key, wall)) is not None:
-            message = _KEY_OVER[over[0]].format(key, amount_text(getattr(key, over[0])))
+            message = _message(f"API key `{key.hint}...`", over[0], getattr(key, over[0]))
             raise self._over(over, message, tenant, load, key)
-        if tenant.requests_per_minute is not None:
-            load.asked.add(1, now)
+        load.ask(1, now)
 
     def _over(
         self, over: tuple[Limit, int], message: str, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None
@@ -338,10 +353,9 @@ class AdmissionMiddleware:
 
     def rooms(self, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None = None) -> Rooms:
         """Return what limits of a tenant, and of its key, leave now."""
-        rooms, now = load.rooms(self._clock()), self._wall_clock()
-        found = (rooms.tokens, self._budgets.room(tenant, now), None if key is None else self._budgets.room(key, now))
-        tokens = min((room for room in found if room is not None), key=lambda room: room.remaining, default=None)
-        return Rooms(rooms.requests, tokens)
+        now = self._wall_clock()
+        by_calendar = [self._budgets.rooms(holder, now) for holder in (tenant, key) if holder is not None]
+        return tightest([load.rooms(self._clock()), *filter(None, by_calendar)])
 
     def check_more(self, tenant: TenantRecord, load: TenantLoad, sequences: int) -> None:
         """Check that a request, which counts as one so far, may have so many sequences. ApiError 400 or 429."""
@@ -349,7 +363,8 @@ class AdmissionMiddleware:
         if most is None or load.requests - 1 + sequences <= most:
             return
         self._tenant_metrics.refused(tenant.name, Limit.REQUESTS_AT_ONCE)
-        message = f"{_OVER[Limit.REQUESTS_AT_ONCE].format(tenant)} This one counts as {sequences} (prompts times `n`)."
+        words = _message(f"Tenant `{tenant.name}`", Limit.REQUESTS_AT_ONCE, most)
+        message = f"{words} This one counts as {sequences} (prompts times `n`)."
         if sequences > most:
             raise ApiError(400, message, param="n", code=Limit.REQUESTS_AT_ONCE)
         headers = {"retry-after": str(RETRY_SECONDS)}
@@ -358,26 +373,61 @@ class AdmissionMiddleware:
     def used(self, used: UsageRecord) -> None:
         """Count what settled requests used of workers."""
         self._tenant_metrics.used(used)
-        self._budgets.add(used)
         self._record(used)
 
-    def settle(self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace) -> tuple[int, int, int]:
-        """Count the worker's usage as spent; where it told none, what is known: of an answer cut short what was
-        produced, and of the prompt what the decision predicted to be cached.
-        """
+    def settle(
+        self, tenant: TenantRecord, load: TenantLoad, trace: DecisionTrace, charge: Charge, *, key: str = ""
+    ) -> Used:
+        """Count what a request used against its tenant's limits, and its ``key``'s, which is named."""
         if trace.queued_seconds is not None:
             self._tenant_metrics.waited(tenant.name, trace.queued_seconds)
         if not trace.attempts:
             return 0, 0, 0  # no worker was asked
         load = self._loads.setdefault(tenant.name, load)  # it may have been forgotten meanwhile
-        usage, decision = trace.usage, trace.answered
-        prompt = cached = completion = 0
-        if usage is not None:
-            prompt, cached, completion = usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
-        elif decision is not None and (cut := trace.cut_short) is not None:
-            prompt, completion = cut.prompt_tokens, cut.completion_tokens or 0
-            cached = min(prompt, decision.forecast_tokens if cut.cached_tokens is None else cut.cached_tokens)
-        elif decision is not None and trace.status == ANSWERED_STATUS:
-            prompt, cached = decision.prompt_tokens, decision.forecast_tokens
-        load.spent.add(prompt - cached + completion, self._clock())
-        return prompt, cached, completion
+        used = _used(trace)
+        budgeted = bool(key) or self._budgets.keeps(tenant.name)
+        if load.counts or budgeted:
+            charged = charge(trace, used) if load.priced or budgeted else 0
+            record = _record(tenant.name, key, trace, used, charged)
+            load.spend(record.totals, self._clock())
+            self._budgets.add(record)
+        return used
+
+
+def _used(trace: DecisionTrace) -> Used:
+    """What the worker said that it used; where it told none, what is known: of an answer cut short what was produced,
+    and of the prompt what the decision predicted to be cached.
+    """
+    usage, decision = trace.usage, trace.answered
+    if usage is not None:
+        return usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
+    if decision is not None and (cut := trace.cut_short) is not None:
+        known = decision.forecast_tokens if cut.cached_tokens is None else cut.cached_tokens
+        return cut.prompt_tokens, min(cut.prompt_tokens, known), cut.completion_tokens or 0
+    if decision is not None and trace.status == ANSWERED_STATUS:
+        return decision.prompt_tokens, decision.forecast_tokens, 0
+    return 0, 0, 0
+
+
+def _record(tenant: TenantId, key: str, trace: DecisionTrace, used: Used, charged: int) -> UsageRecord:
+    """One request as usage."""
+    return UsageRecord(
+        hour=int(trace.at) // HOUR * HOUR,
+        tenant=tenant,
+        model=trace.model,
+        requests=1,
+        prompt_tokens=used[0],
+        cached_tokens=used[1],
+        completion_tokens=used[2],
+        charged=charged,
+        key=key,
+    )
+
+
+def _message(whose: str, limit: Limit, most: int) -> str:
+    """What a limit allows, as a sentence."""
+    amount = amount_text(most) if limit.unit == "spend" else f"{most} {limit.unit.replace('_', ' ')}"
+    when = f"a {limit.period}" if limit.period else "at once"
+    utc = " (UTC)" if limit.period in {"day", "month"} else ""
+    verb = _VERBS.get(limit.unit, "use") if limit.period else "have"
+    return f"{whose} may {verb} {amount} {when}{utc}."

@@ -72,7 +72,24 @@ class TenancyRow(SQLModel, table=True):
     access: str = Field(sa_column=Column(String(16), nullable=False, server_default=""))
 
 
-class TenantRow(SQLModel, table=True):
+class BudgetColumns(SQLModel):
+    """Limits by the calendar, as of a BudgetRecord."""
+
+    requests_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    requests_per_month: int | None = Field(default=None, sa_type=BigInteger)
+    tokens_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    tokens_per_month: int | None = Field(default=None, sa_type=BigInteger)
+    uncached_tokens_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    uncached_tokens_per_month: int | None = Field(default=None, sa_type=BigInteger)
+    cached_tokens_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    cached_tokens_per_month: int | None = Field(default=None, sa_type=BigInteger)
+    output_tokens_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    output_tokens_per_month: int | None = Field(default=None, sa_type=BigInteger)
+    spend_per_day: int | None = Field(default=None, sa_type=BigInteger)
+    spend_per_month: int | None = Field(default=None, sa_type=BigInteger)
+
+
+class TenantRow(BudgetColumns, table=True):
     """One TenantRecord."""
 
     __tablename__ = "tenants"
@@ -82,12 +99,12 @@ class TenantRow(SQLModel, table=True):
     priority: int
     weight: int = Field(sa_column=Column(Integer, nullable=False, server_default="100"))
     requests_at_once: int | None = None
-    tokens_per_minute: int | None = None
     requests_per_minute: int | None = None
-    tokens_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
-    tokens_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
-    spend_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
-    spend_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
+    tokens_per_minute: int | None = None
+    uncached_tokens_per_minute: int | None = Field(default=None, sa_type=BigInteger)
+    cached_tokens_per_minute: int | None = Field(default=None, sa_type=BigInteger)
+    output_tokens_per_minute: int | None = Field(default=None, sa_type=BigInteger)
+    spend_per_minute: int | None = Field(default=None, sa_type=BigInteger)
     disabled: bool
     trusted: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=false()))
     created: float = Field(sa_column=Column(Float(53), nullable=False))
@@ -117,7 +134,7 @@ class ReplicaRow(SQLModel, table=True):
     at: float = Field(sa_column=Column(Float(53), nullable=False))
 
 
-class KeyRow(SQLModel, table=True):
+class KeyRow(BudgetColumns, table=True):
     """One KeyRecord."""
 
     __tablename__ = "api_keys"
@@ -132,14 +149,13 @@ class KeyRow(SQLModel, table=True):
     expires: float | None = Field(default=None, sa_column=Column(Float(53)))
     revoked: float | None = Field(default=None, sa_column=Column(Float(53)))
     models: list[str] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
-    tokens_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
-    tokens_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
-    spend_per_day: int | None = Field(default=None, sa_column=Column(BigInteger))
-    spend_per_month: int | None = Field(default=None, sa_column=Column(BigInteger))
 
 
 class KeyUsageRow(SQLModel, table=True):
-    """What was used in an hour with a key that has limits of its own; the sums of ``usage`` have it, too."""
+    """What was used in an hour with a key that has limits of its own; the sums of ``usage`` have it, too.
+
+    ``tokens`` are those computed of prompts and those generated.
+    """
 
     __tablename__ = "key_usage"
 
@@ -147,6 +163,9 @@ class KeyUsageRow(SQLModel, table=True):
     key: str = Field(max_length=161, primary_key=True)
     tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
     charged: int = Field(sa_column=Column(BigInteger, nullable=False))
+    requests: int = Field(sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    cached_tokens: int = Field(sa_column=Column(BigInteger, nullable=False, server_default="0"))
+    output_tokens: int = Field(sa_column=Column(BigInteger, nullable=False, server_default="0"))
 
 
 class UsageRow(SQLModel, table=True):

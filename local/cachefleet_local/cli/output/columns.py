@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from cachefleet_core.engine.suspensions import suspension_words
+from cachefleet_core.tenant_limits import BUDGET, Limit
 from cachefleet_local.cli.listing import Column, Item, decoded_columns
 from cachefleet_local.cli.typed_answers import pool_of, worker_of
 
@@ -32,6 +33,12 @@ def worker_state(worker: WorkerFacts) -> str:
     if worker.ready and worker.suspended:
         return suspension_words(worker.suspended)
     return ("ready" if worker.ready else worker.phase) or "unknown"
+
+
+def _limit(limit: Limit) -> Column:
+    """A limit of a tenant or key, where it is set."""
+    unit, period = limit.unit.removesuffix("_tokens").upper(), limit.period.replace("minute", "min").upper()
+    return Column(f"{unit}/{period}", lambda item: item.get(limit.field), right=True, wide=True, usual=NONE)
 
 
 def share(value: float | None) -> str | None:
@@ -124,12 +131,8 @@ TENANTS: Final = (
     Column("PRIORITY", lambda item: item["priority"], right=True),
     Column("WEIGHT", lambda item: item["weight"], right=True, wide=True, usual=(DEFAULT_WEIGHT,)),
     Column("AT ONCE", lambda item: item["requestsAtOnce"], right=True),
-    Column("REQUESTS/MIN", lambda item: item.get("requestsPerMinute"), right=True, wide=True, usual=NONE),
     Column("TOKENS/MIN", lambda item: item["tokensPerMinute"], right=True),
-    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True, usual=NONE),
-    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True, usual=NONE),
-    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True, usual=NONE),
-    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True, usual=NONE),
+    *(_limit(limit) for limit in Limit if limit not in {Limit.REQUESTS_AT_ONCE, Limit.TOKENS_PER_MINUTE}),
     Column("SALT", lambda item: item["saltVersion"], right=True),
     Column("TRUSTED", lambda item: "yes" if item["trusted"] else "no", wide=True, usual=("no",)),
     Column("STATE", lambda item: "disabled" if item["disabled"] else "enabled"),
@@ -147,10 +150,7 @@ KEYS: Final = (
     Column("EXPIRES", lambda item: _second(item["expires"])),
     Column("REVOKED", lambda item: _second(item["revoked"])),
     Column("MODELS", lambda item: ", ".join(item.get("models", ())) or "all", wide=True, usual=("all",)),
-    Column("TOKENS/DAY", lambda item: item.get("tokensPerDay"), right=True, wide=True, usual=NONE),
-    Column("TOKENS/MONTH", lambda item: item.get("tokensPerMonth"), right=True, wide=True, usual=NONE),
-    Column("SPEND/DAY", lambda item: item.get("spendPerDay"), right=True, wide=True, usual=NONE),
-    Column("SPEND/MONTH", lambda item: item.get("spendPerMonth"), right=True, wide=True, usual=NONE),
+    *map(_limit, BUDGET),
 )
 NEW_KEYS: Final = (
     Column("KEY", lambda item: item["key"]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
+from cachefleet_core.tenant_limits import BUDGET, SPEND, Limit
 from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names
@@ -55,7 +56,9 @@ Limits = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=NUMBER",
-        help="Of its own: tokens-per-day, tokens-per-month, spend-per-day, spend-per-month (of UTC). May be repeated.",
+        help="Of its own, in a day or month of UTC: requests, tokens, uncached-tokens, cached-tokens or output-tokens, "
+        "each -per-day or -per-month, to 10^15; spend-per-day, spend-per-month, to 1000000; 0 is no limit. May be "
+        "repeated.",
     ),
 ]
 
@@ -139,17 +142,9 @@ def path_of(*parts: str) -> str:
     return "/".join(("tenants", *(quote(part, safe="") for part in parts)))
 
 
-LIMITS: Final[Mapping[str, tuple[str, type[int | float], int]]] = {
-    "requests-per-minute": ("requestsPerMinute", int, 2**31 - 1),
-    "tokens-per-day": ("tokensPerDay", int, 10**15),
-    "tokens-per-month": ("tokensPerMonth", int, 10**15),
-    "spend-per-day": ("spendPerDay", float, 10**6),
-    "spend-per-month": ("spendPerMonth", float, 10**6),
-}
-"""The field of each limit, its kind of number, and the most that it may be."""
-
-
-KEY_LIMITS: Final = tuple(LIMITS)[1:]
+LIMITS: Final = {limit.option: limit for limit in Limit}
+"""All limits, as ``--limit`` names them."""
+KEY_LIMITS: Final = tuple(limit.option for limit in BUDGET)
 """Those that a key may have of its own."""
 
 
@@ -162,13 +157,18 @@ def limits_of(given: Iterable[str], names: Sequence[str] = tuple(LIMITS)) -> Ite
         name, _, value = one.partition("=")
         if name not in names:
             raise typer.BadParameter(f"{one!r}: NAME is one of {', '.join(names)}", param_hint="--limit")
-        field, kind, most = LIMITS[name]
-        try:
-            number = kind(value)
-        except ValueError:
-            number = -1
-        if not 0 <= number <= most:
-            words = "whole number" if kind is int else "number"
-            raise typer.BadParameter(f"{one!r}: a {words} from 0 (no limit) to {most}", param_hint="--limit")
-        found[field] = number or None
+        found[LIMITS[name].field] = _number(one, LIMITS[name], value) or None
     return found
+
+
+def _number(given: str, limit: Limit, value: str) -> float:
+    """What a limit is set to. BadParameter out of its range."""
+    money = limit in SPEND
+    try:
+        number = float(value) if money else int(value)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= limit.most:
+        words = "number" if money else "whole number"
+        raise typer.BadParameter(f"{given!r}: a {words} from 0 (no limit) to {limit.most}", param_hint="--limit")
+    return number

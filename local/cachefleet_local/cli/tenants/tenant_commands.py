@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from cachefleet_core.tenant_limits import MAX_NUMBER
 from cachefleet_local.cli.answers import Asker, Show, agreed
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.contexts.access import Where
@@ -43,15 +44,21 @@ app.add_typer(key_commands.app, name="keys")
 Priority = Annotated[int | None, typer.Option(min=0, max=100, help="0 gets its turn first, 100 last.")]
 Weight = Annotated[int | None, typer.Option(min=1, max=10_000, help="Of its share while others wait, too (100).")]
 SaltVersion = Annotated[int | None, typer.Option(min=1, help="A new one cuts it off from all that is cached for it.")]
-AtOnce = Annotated[int | None, typer.Option(min=0, help="Requests at once on each replica; 0 is no limit.")]
-PerMinute = Annotated[int | None, typer.Option(min=0, help="Computed prompt tokens and generated ones; 0 is no limit.")]
+AtOnce = Annotated[
+    int | None, typer.Option(min=0, max=MAX_NUMBER, help="As --limit requests-at-once: on each replica; 0 is no limit.")
+]
+PerMinute = Annotated[
+    int | None,
+    typer.Option(min=0, max=MAX_NUMBER, help="As --limit tokens-per-minute: computed and generated; 0 is no limit."),
+]
 Limits = Annotated[
     list[str] | None,
     typer.Option(
         "--limit",
         metavar="NAME=NUMBER",
-        help="requests-per-minute, tokens-per-day, tokens-per-month, spend-per-day or spend-per-month (of UTC); 0 is "
-        "no limit. May be repeated.",
+        help="requests-at-once, or a unit and a time: requests, tokens (computed and generated), uncached-tokens, "
+        "cached-tokens, output-tokens or spend, each -per-minute, -per-day or -per-month (of UTC). At once and a "
+        "minute to 2147483647, a day or month to 10^15, money to 1000000; 0 is no limit. May be repeated.",
     ),
 ]
 Disabled = Annotated[bool | None, typer.Option("--disabled/--enabled", help="Whether its requests are refused.")]

@@ -74,7 +74,13 @@ async def test_over_its_requests_a_minute_a_tenant_is_429_until_it_is_under_them
 
 @pytest.mark.parametrize(
     ("limit", "most", "said"),
-    [("tokens_per_day", 5, "may use 5 tokens a day"), ("spend_per_month", 5 * 10**6, "may spend 0.000005 a month")],
+    [
+        ("tokens_per_day", 5, "may use 5 tokens a day"),
+        ("spend_per_month", 5 * 10**6, "may spend 0.000005 a month"),
+        ("requests_per_day", 1, "may make 1 requests a day"),
+        ("uncached_tokens_per_month", 2, "may use 2 uncached tokens a month"),
+        ("output_tokens_per_day", 1, "may use 1 output tokens a day"),
+    ],
 )
 async def test_over_a_limit_by_the_calendar_a_tenant_is_429_until_the_period_ends(
     limit: str, most: int, said: str
@@ -86,13 +92,63 @@ async def test_over_a_limit_by_the_calendar_a_tenant_is_429_until_the_period_end
     async with engine() as worker, front([worker], known=known, budgets=budgets, pricing=prices) as gate:
         assert (await ask(gate, ACME))[0] == 200
         await until(lambda: gate.gateway.under_way == 0)
-        gate.metrics.registry.settle()
         status, told, body = await ask(gate, ACME)
         assert (status, body["error"]["code"]) == (429, limit)
         assert said in body["error"]["message"]
         now, period = time.time(), Period(limit.rpartition("_")[2])
         assert abs(int(told["retry-after"]) - (period_end(period, now) - now)) < 5
         assert (await ask(gate, UMBRELLA))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "said"),
+    [
+        ("uncached_tokens_per_minute", 2, "may use 2 uncached tokens a minute."),
+        ("output_tokens_per_minute", 1, "may use 1 output tokens a minute."),
+        ("spend_per_minute", 5 * 10**6, "may spend 0.000005 a minute."),
+    ],
+)
+async def test_each_limit_of_a_minute_is_held_to_by_what_it_counts(limit: str, most: int, said: str) -> None:
+    known = Known(directory(TenantRecord(name=ACME.name, **{limit: most}), UMBRELLA))  # type: ignore[arg-type]
+    async with engine() as worker, front([worker], known=known, pricing="{input: 1.0, output: 1.0}") as gate:
+        assert (await ask(gate, ACME))[0] == 200
+        await until(lambda: gate.gateway.under_way == 0)
+        status, told, body = await ask(gate, ACME)
+        assert (status, body["error"]["code"], said in body["error"]["message"]) == (429, limit, True)
+        assert int(told["retry-after"]) >= 1
+        assert (await ask(gate, UMBRELLA))[0] == 200
+
+
+async def test_a_limit_of_cached_tokens_counts_nothing_else() -> None:
+    text, limited = "tell me about the weather " * 40, TenantRecord(name=ACME.name, cached_tokens_per_minute=1)
+    async with engine() as worker, front([worker], known=Known(directory(limited))) as gate:
+        known = {"authorization": f"Bearer {KEYS[ACME.name]}"}
+        assert [(await gate.post(CHAT, chat(text, max_tokens=1), **known))[0] for _ in range(2)] == [200, 200]
+        await until(lambda: gate.gateway.under_way == 0)
+        status, _, body = await gate.post(CHAT, chat(text, max_tokens=1), **known)
+        assert (status, json.loads(body)["error"]["code"]) == (429, "cached_tokens_per_minute")
+
+
+async def test_requests_that_no_worker_was_sent_count_against_no_day() -> None:
+    limited, budgets = TenantRecord(name=ACME.name, requests_per_day=2), Budgets()
+    budgets.watch([limited])
+    async with engine() as worker, front([worker], known=Known(directory(limited)), budgets=budgets) as gate:
+        assert [(await ask(gate, ACME, model="nobody's"))[0] for _ in range(3)] == [404] * 3
+        assert [(await ask(gate, ACME, max_tokens=1))[0] for _ in range(3)] == [200, 200, 429]
+
+
+async def test_requests_under_way_count_against_a_day_at_once() -> None:
+    limited, budgets = TenantRecord(name=ACME.name, requests_per_day=2), Budgets()
+    budgets.watch([limited])
+    slow, known = {"inter_token_seconds": 0.05, "natural_tokens": 200}, Known(directory(limited))
+    async with engine(**slow) as worker, front([worker], known=known, budgets=budgets) as gate:
+        asking = [asyncio.create_task(ask(gate, ACME, max_tokens=200, stream=True)) for _ in range(2)]
+        await until(lambda: gate.gateway.under_way == 2)
+        status, told, _ = await ask(gate, ACME)
+        assert (status, told["x-ratelimit-limit-requests"], told["x-ratelimit-remaining-requests"]) == (429, "2", "0")
+        for each in asking:
+            each.cancel()
+        await asyncio.wait(asking)
 
 
 async def test_cached_tokens_do_not_count_against_the_limit() -> None:

@@ -17,9 +17,10 @@ from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.request.request import NO_MODEL
 from cachefleet_controlplane.pools.inference_objectives import OBJECTIVES, InferenceObjectives
 from cachefleet_controlplane.pools.kubernetes_objects import Objects
-from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, MAX_NUMBER, TenantRecord
+from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
+from cachefleet_core.tenant_limits import MAX_NUMBER
 from cachefleet_local.envoy.envoy_config import BodyMode
 from tests.controlplane.gateway.harness import FLEET_KEY, SALT, Known, chat, engine, front
 from tests.controlplane.gateway.picker.envoy_stub import CHATS, picker

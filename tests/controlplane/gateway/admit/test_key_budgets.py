@@ -28,6 +28,8 @@ def two_keys(**limits: Any) -> Known:
     [
         ("tokens_per_day", 5, "may use 5 tokens a day (UTC)"),
         ("tokens_per_month", 5, "may use 5 tokens a month (UTC)"),
+        ("requests_per_month", 1, "may make 1 requests a month (UTC)"),
+        ("output_tokens_per_day", 1, "may use 1 output tokens a day (UTC)"),
         ("spend_per_day", 5 * 10**6, "may spend 0.000005 a day (UTC)"),
         ("spend_per_month", 5 * 10**6, "may spend 0.000005 a month (UTC)"),
     ],
@@ -56,7 +58,7 @@ async def test_over_its_own_budget_a_key_is_429_and_its_tenants_other_keys_are_s
             assert said in error["message"]
             now, period = time.time(), Period(limit.rpartition("_")[2])
             assert abs(int(answer.headers["retry-after"]) - (period_end(period, now) - now)) < 5
-            if "tokens" in limit:
+            if limit.startswith("tokens"):
                 assert answer.headers["x-ratelimit-remaining-tokens"] == "0"
         assert (await gate.post(CHAT, chat("hello there"), **other))[0] == 200
 
@@ -71,13 +73,14 @@ async def test_answers_tell_what_a_keys_own_budget_leaves() -> None:
         assert "x-ratelimit-limit-tokens" not in told
 
 
-async def test_what_was_made_for_who_left_counts_against_a_keys_own_budget() -> None:
-    known, budgets, used = two_keys(tokens_per_day=20), Budgets(), list[UsageRecord]()
+@pytest.mark.parametrize("limit", ["tokens_per_day", "output_tokens_per_month", "spend_per_day"])
+async def test_what_was_made_for_who_left_counts_against_a_keys_own_budget(limit: str) -> None:
+    known, budgets, used = two_keys(**{limit: 20}), Budgets(), list[UsageRecord]()
     budgets.watch(known.directory.budgets.values())
     own, slow = {"x-api-key": KEYS[ACME.name]}, {"inter_token_seconds": 0.01, "natural_tokens": 2000}
     async with (
         engine(**slow) as worker,
-        front([worker], known=known, budgets=budgets, used=used.append) as gate,
+        front([worker], known=known, budgets=budgets, pricing="{output: 0.000001}", used=used.append) as gate,
     ):
         asked = chat("x", stream=True, max_tokens=2000)
         async with gate.http.post(gate.url + CHAT, json=asked, headers=own) as answer:

@@ -22,6 +22,7 @@ from cachefleet_controlplane.store.decision_log import DecisionLog
 from cachefleet_controlplane.store.tenant_records import UsageRecord
 from cachefleet_controlplane.store.usage_log import SqlUsage, UsageLog
 from cachefleet_core.tenancy import TenantId
+from cachefleet_core.tenant_limits import BUDGET, SPEND, Limit
 from cachefleet_local import __main__ as cli
 from cachefleet_local.cli.listing import Output, listing
 from cachefleet_local.cli.output.columns import USAGE
@@ -133,6 +134,24 @@ def test_a_tenant_is_made_listed_changed_and_deleted(command: Command) -> None:
     assert json.loads(command("set", "acme", *none, "-o", "json")[1]) == changed | {"trusted": False}
     _, out, _ = command("list", "--output", "yaml")
     assert yaml.safe_load(out) == [changed]
+    assert command("delete", "acme", "--yes") == (0, "acme: deleted\n", "")
+
+
+def test_every_limit_is_set_shown_and_taken_away_alike(command: Command) -> None:
+    given = {limit: 2.5 if limit in SPEND else 7 for limit in Limit}
+    options = [f"--limit={limit.option}={most}" for limit, most in given.items()]
+    made = json.loads(command("create", "acme", *options, "-o", "json")[1])
+    assert {limit: made[limit.field] for limit in Limit} == given
+    titles = command("show", "acme", "-o", "wide")[1].splitlines()[0]
+    assert all(title in titles for title in ("CACHED/DAY", "OUTPUT/MONTH", "UNCACHED/MIN", "SPEND/MIN", "REQUESTS/DAY"))
+    key = json.loads(command("keys", "create", "acme", *(f"--limit={one.option}=2" for one in BUDGET), "-o", "json")[1])
+    assert {key[limit.field] for limit in BUDGET} == {2}
+    lifted = command("set", "acme", *(f"--limit={limit.option}=0" for limit in Limit), "-o", "json")[1]
+    assert {json.loads(lifted)[limit.field] for limit in Limit} == {None}
+
+
+def test_the_last_tenant_leaves_an_empty_list(command: Command) -> None:
+    command("create", "acme")
     assert command("delete", "acme", "--yes") == (0, "acme: deleted\n", "")
     assert command("list", "-o", "json")[1].strip() == "[]"
     status, out, err = command("list")
@@ -295,8 +314,10 @@ def test_cache_contracts_are_listed_met_or_not(command: Command) -> None:
     ("arguments", "status", "said"),
     [
         (("set", "nobody", "--priority", "1"), 1, "there is no tenant nobody"),
-        (("set", "acme", "--limit", "tokens-per-week=1"), 2, "NAME is one of requests-per-minute, tokens-per-day"),
+        (("set", "acme", "--limit", "tokens-per-week=1"), 2, "NAME is one of requests-at-once, requests-per-minute, "),
         (("set", "acme", "--limit", "tokens-per-day=1.5"), 2, "a whole number from 0 (no limit) to 1000000000000000"),
+        (("set", "acme", "--limit", "cached-tokens-per-minute=2147483648"), 2, "from 0 (no limit) to 2147483647"),
+        (("set", "acme", "--tokens-per-minute", "2147483648"), 2, "is not in the range 0<=x<=2147483647"),
         (("set", "acme", "--limit", "spend-per-day=1e7"), 2, "a number from 0 (no limit) to 1000000"),
         (("set", "acme", "--limit", "spend-per-day=nan"), 2, "a number from 0 (no limit) to 1000000"),
         (("keys", "create", "nobody"), 1, "there is no tenant nobody"),

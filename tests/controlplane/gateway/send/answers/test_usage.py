@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.send.answers.usage import Usage, read_usage, within
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
+from cachefleet_core.tenant_limits import Limit
 from tests.controlplane.gateway.harness import Known, chat, front
 from tests.controlplane.gateway.tenancies import ACME, ask, directory
 from tests.controlplane.waiting import until
@@ -138,5 +139,6 @@ async def test_the_account_of_an_answer_is_settled_whatever_its_worker_says(
         (record,) = records
         assert (record.prompt_tokens, record.completion_tokens) == counts
         assert 0 <= record.cached_tokens <= record.prompt_tokens
-        spent = [load.spent.total for load in gate.gateway._admission._loads.values()]
+        loads = gate.gateway._admission._loads.values()
+        spent = [load.buckets[Limit.TOKENS_PER_MINUTE].total for load in loads]
         assert spent == [total] if (total := sum(counts) - record.cached_tokens) else not spent
