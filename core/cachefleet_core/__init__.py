@@ -21,7 +21,6 @@ prompt_keys        binary answer of /v1/fleet/keys
 report_fields      types of the fields of reports, with their bounds
 report_frames      frames between agent and control plane
 tenancy            fleet key, derived keys, salts, API keys
-tenant_limits      which limits a tenant may have, and their bounds
 tls_names          names of certificates and of their files
 warmth             which warm prefixes a worker has cached, and which it cannot
 """

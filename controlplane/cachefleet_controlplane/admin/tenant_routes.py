@@ -23,9 +23,9 @@ from cachefleet_controlplane.admin.answers.entity_tags import (
 from cachefleet_controlplane.admin.answers.pages import MOST, After, ManyLimit, page
 from cachefleet_controlplane.admin.tenant_service import TenantService
 from cachefleet_controlplane.store.tenant_records import PICOS, KeyRecord, TenantRecord, picos
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, SPEND
 from cachefleet_core.pool.section import TENANT
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import BUDGET, SPEND
 
 Name = Annotated[str, Path(min_length=1, max_length=128, pattern=TENANT)]
 KeyId = Annotated[str, Path(min_length=1, max_length=32)]

@@ -17,8 +17,8 @@ from cachefleet_controlplane.store.tenant_records import (
     KeyState,
 )
 from cachefleet_controlplane.tenants.allowed_models import MAX_MODELS, MAX_NAME
+from cachefleet_core.fleet_status.tenant_limits import LEAST_SPEND, MAX_NUMBER, MAX_SPEND, MAX_TOKENS
 from cachefleet_core.pool.section import TENANT
-from cachefleet_core.tenant_limits import LEAST_SPEND, MAX_NUMBER, MAX_SPEND, MAX_TOKENS
 
 MAX_GRACE_SECONDS: Final = 30 * 86_400
 
@@ -40,7 +40,7 @@ _SHOWN: Final = ConfigDict(json_schema_serialization_defaults_required=True)
 
 
 class Budget(Schema):
-    """Limits of a day or month of UTC; null is no limit."""
+    """TenantLimits of a day or month of UTC; null is no limit."""
 
     # Factories, so that the schema names no default: in a change a field left out is not changed.
     requests_per_day: Tokens | None = Field(default_factory=lambda: None)
@@ -63,8 +63,8 @@ class Budget(Schema):
     spend_per_month: Spend | None = Field(default_factory=lambda: None)
 
 
-class Limits(Budget):
-    """Limits of a tenant; null is no limit."""
+class TenantLimits(Budget):
+    """TenantLimits of a tenant; null is no limit."""
 
     requests_at_once: Number | None = Field(default_factory=lambda: None)
     """On each replica of the control plane."""
@@ -78,7 +78,7 @@ class Limits(Budget):
     spend_per_minute: Spend | None = Field(default_factory=lambda: None)
 
 
-class NewTenant(Limits):
+class NewTenant(TenantLimits):
     """A tenant to be made."""
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"name": "acme", "tokensPerMinute": 200_000}]})
@@ -94,7 +94,7 @@ class NewTenant(Limits):
     """Its requests may tell engines their priority, ids, sessions and forwarded addresses."""
 
 
-class TenantChange(Limits):
+class TenantChange(TenantLimits):
     """What shall be different; what is left out stays. A limit that is null is taken away."""
 
     model_config = _TAKEN | ConfigDict(json_schema_extra={"examples": [{"priority": 10, "requestsAtOnce": None}]})
@@ -107,7 +107,7 @@ class TenantChange(Limits):
     trusted: Flag = Field(default_factory=lambda: False)
 
 
-class Tenant(Limits):
+class Tenant(TenantLimits):
     """A tenant."""
 
     model_config = _SHOWN

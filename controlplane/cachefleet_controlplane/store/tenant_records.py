@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from cachefleet_controlplane.store.access_marker import ClosedReason, StoreAccess
+from cachefleet_core.fleet_status.tenant_limits import BUDGET
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import BUDGET
 
 DEFAULT_PRIORITY: Final = 50
 LOWEST_PRIORITY: Final = 100

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals, UsageRecord
 from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
-from cachefleet_core.tenant_limits import BUDGET, Limit
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, Limit
 
 
 class Period(StrEnum):
@@ -72,6 +72,8 @@ class _Bound(Struct, frozen=True):
 class _Held(Struct):
     """What a tenant or key is held to, and what it used."""
 
+    holder: TenantRecord | KeyRecord | None = None
+    """Whose record the limits were bound from."""
     limits: tuple[_Bound, ...] = ()
     used: dict[Period, _Used] = field(default_factory=dict)
     under_way: int = 0
@@ -119,12 +121,17 @@ class Budgets:
 
     def watch(self, holders: Iterable[TenantRecord | KeyRecord]) -> bool:
         """Keep what those use that have limits by the calendar, and nothing of others; whether any is new."""
-        limits = {holder.name: bound for holder in holders if (bound := _bound(holder))}
-        new = limits.keys() - self._held.keys()
-        self._held = {name: self._held.get(name) or _Held() for name in limits}
-        for name, held in self._held.items():
-            held.limits = limits[name]
+        names = {holder.name for holder in holders if holder.has_budget}
+        new = names - self._held.keys()
+        self._held = {name: self._held.get(name) or _Held() for name in names}
         return bool(new)
+
+    def _holding(self, holder: TenantRecord | KeyRecord) -> _Held | None:
+        """What a tenant or key is held to by its present record; None where nothing is kept of it."""
+        held = self._held.get(holder.name)
+        if held is not None and held.holder is not holder:
+            held.holder, held.limits = holder, _bound(holder)
+        return held
 
     def keeps(self, name: str) -> bool:
         """Whether it is kept what a tenant or key uses."""
@@ -157,7 +164,7 @@ class Budgets:
 
     def rooms(self, holder: TenantRecord | KeyRecord, now: float) -> Rooms | None:
         """What the limits leave, of several of one unit the one that leaves fewest; None where it has none."""
-        held = self._held.get(holder.name)
+        held = self._holding(holder)
         if held is None:
             return None
         rooms: dict[str, Room] = {}
@@ -172,7 +179,7 @@ class Budgets:
 
         Of several the one that is reached for longest.
         """
-        held = self._held.get(holder.name)
+        held = self._holding(holder)
         if held is None:
             return None
         reached = [bound for bound in held.limits if held.amount(bound, now) >= bound.most]

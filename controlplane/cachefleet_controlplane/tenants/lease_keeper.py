@@ -20,8 +20,8 @@ from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tenants.leases import OtherReplicas, Report, Subject
 from cachefleet_controlplane.tenants.limits import TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import Exchanged
+from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import PER_MINUTE, Limit
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Final
 from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas, Report
 from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
-from cachefleet_core.tenant_limits import PER_MINUTE, Limit
+from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 
 MINUTE: Final = 60
 RETRY_SECONDS: Final = 1

@@ -9,6 +9,7 @@ import requests
 
 pytest.importorskip("schemathesis", reason="schemathesis is a package of the dev group")
 
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, SPEND, Limit
 from tests.controlplane.admin.openapi_client import OpenApiClient
 from tests.controlplane.admin.schema_cases import Served, served
 from tests.controlplane.gateway.harness import MODEL
@@ -29,8 +30,13 @@ def tenants(client: OpenApiClient) -> None:
     acme = client.call("getTenantsByTenant", tenant="acme")
     assert client.call("getTenants", limit=1)["items"] == [acme]
     client.call("patchTenantsByTenant", tenant="acme", body={"priority": 1}, if_match='"old"', status=412)
-    client.call("patchTenantsByTenant", tenant="acme", body={"priority": 1})
-    key = client.call("postTenantsByTenantKeys", tenant="acme", body={}, status=201)
+    limits: dict[str, Any] = {limit.field: 2.5 if limit in SPEND else 10**6 for limit in Limit}
+    changed = client.call("patchTenantsByTenant", tenant="acme", body={"priority": 1} | limits)
+    assert changed == acme | {"priority": 1} | limits
+    client.call("patchTenantsByTenant", tenant="acme", body={"cachedTokensPerDay": 0}, status=422)
+    budget: dict[str, Any] = {limit.field: limits[limit.field] for limit in BUDGET}
+    key = client.call("postTenantsByTenantKeys", tenant="acme", body=budget, status=201)
+    assert {name: key[name] for name in budget} == budget
     client.call("postTenantsByTenantKeysRotate", tenant="acme", body={"graceSeconds": 60}, status=201)
     client.call("deleteTenantsByTenantKeysByKeyId", tenant="acme", key_id=key["id"])
     assert len(client.call("getTenantsByTenantKeys", tenant="acme")["items"]) == 2

@@ -16,6 +16,7 @@ from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.sql_tenants import SqlTenants, TenantConflictError
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.tenants.directory import Tenants, Unknown
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, SPEND, Limit
 from cachefleet_core.tenancy import TenantId, api_key_hash
 from tests.controlplane.admin.conftest import HASH_KEY, NOW, Doorkeeper
 from tests.controlplane.admin.test_admin_app import assert_problem
@@ -25,13 +26,7 @@ ACME = {
     "saltVersion": 1,
     "priority": 50,
     "weight": 100,
-    "requestsAtOnce": None,
-    "tokensPerMinute": None,
-    "requestsPerMinute": None,
-    "tokensPerDay": None,
-    "tokensPerMonth": None,
-    "spendPerDay": None,
-    "spendPerMonth": None,
+    **{limit.field: None for limit in Limit},
     "disabled": False,
     "trusted": False,
     "created": "2027-01-15T08:00:00Z",
@@ -100,10 +95,37 @@ async def test_a_tenant_is_made_shown_changed_and_deleted(client: httpx.AsyncCli
 
 
 async def test_all_of_a_tenant_can_be_said_at_once(client: httpx.AsyncClient) -> None:
-    given: dict[str, Any] = {"saltVersion": 3, "priority": 100, "requestsAtOnce": 1, "tokensPerMinute": 2**31 - 1}
-    given |= {"disabled": True, "trusted": True, "requestsPerMinute": 60, "tokensPerDay": 10**15, "tokensPerMonth": 1}
-    given |= {"spendPerDay": 0.000001, "spendPerMonth": 1_000_000, "weight": 10_000}
-    assert await make(client, "a", **given) == ACME | given | {"name": "a"}
+    given: dict[str, Any] = {"saltVersion": 3, "priority": 100, "weight": 10_000, "disabled": True, "trusted": True}
+    for name, most in (("a", True), ("b", False)):
+        given |= {limit.field: limit.most if most else limit.least for limit in Limit}
+        assert await make(client, name, **given) == ACME | given | {"name": name}
+    given |= dict.fromkeys((limit.field for limit in Limit), None)
+    lifted = await client.patch("/tenants/a", json={limit.field: None for limit in Limit})
+    assert lifted.json() == ACME | given | {"name": "a"}
+
+
+@pytest.mark.parametrize("limit", Limit)
+async def test_every_limit_has_its_bounds(client: httpx.AsyncClient, limit: Limit) -> None:
+    for wrong in (0, limit.most + 1, "5", *(() if limit in SPEND else (1.5,))):
+        answer = await client.post("/tenants", json={"name": "a", limit.field: wrong})
+        assert_problem(answer, 422)
+        assert f"body.{limit.field}" in answer.text
+    keys = await client.post("/tenants/a/keys", json={limit.field: 0})
+    assert f"body.{limit.field}" in keys.text, "a key has those by the calendar, of the same bounds, and no others"
+
+
+async def test_the_document_tells_the_bounds_of_limits_and_that_answers_have_them_all(
+    client: httpx.AsyncClient,
+) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    for limit in Limit:
+        for name in ("NewTenant", "TenantChange", "Tenant"):
+            told = schemas[name]["properties"][limit.field]
+            number = next(one for one in told["anyOf"] if one["type"] != "null")
+            assert (number["minimum"], number["maximum"], "default" in told) == (limit.least, limit.most, False)
+    assert {limit.field for limit in Limit} <= set(schemas["Tenant"]["required"])
+    assert {limit.field for limit in BUDGET} <= set(schemas["Key"]["required"])
+    assert schemas["NewTenant"]["required"] == ["name"]
 
 
 async def test_spending_is_kept_to_a_millionth_of_the_currency(client: httpx.AsyncClient) -> None:
@@ -132,14 +154,7 @@ async def test_a_name_is_taken_once(client: httpx.AsyncClient) -> None:
         ({"name": "a", "priority": "5"}, "body.priority"),
         ({"name": "a", "weight": 0}, "body.weight"),
         ({"name": "a", "weight": 10_001}, "body.weight"),
-        ({"name": "a", "requestsAtOnce": 0}, "body.requestsAtOnce"),
-        ({"name": "a", "tokensPerMinute": 2**31}, "body.tokensPerMinute"),
         ({"name": "a", "saltVersion": 0}, "body.saltVersion"),
-        ({"name": "a", "requestsPerMinute": 0}, "body.requestsPerMinute"),
-        ({"name": "a", "tokensPerDay": 10**15 + 1}, "body.tokensPerDay"),
-        ({"name": "a", "tokensPerMonth": 1.5}, "body.tokensPerMonth"),
-        ({"name": "a", "spendPerDay": 0}, "body.spendPerDay"),
-        ({"name": "a", "spendPerMonth": 1_000_001}, "body.spendPerMonth"),
         ({"name": "a", "disabled": 1}, "body.disabled"),
         ({"name": "a", "colour": "red"}, "body.colour"),
     ],
@@ -174,10 +189,7 @@ async def test_a_key_is_told_once_and_known_at_once(client: httpx.AsyncClient, s
         "expires": "2027-01-31T23:00:00Z",
         "revoked": None,
         "models": [],
-        "tokensPerDay": None,
-        "tokensPerMonth": None,
-        "spendPerDay": None,
-        "spendPerMonth": None,
+        **{limit.field: None for limit in BUDGET},
         "state": "active",
     }
     assert owner(service, key) == "acme"
@@ -221,9 +233,10 @@ async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncCli
 
 async def test_a_key_may_have_a_budget_and_its_successor_has_it_too(client: httpx.AsyncClient) -> None:
     await make(client)
-    budget = {"tokensPerDay": 100, "tokensPerMonth": None, "spendPerDay": None, "spendPerMonth": 2.5}
+    given = {"tokensPerDay": 100, "requestsPerMonth": 9, "cachedTokensPerDay": 8, "spendPerMonth": 2.5}
+    budget = {limit.field: given.get(limit.field) for limit in BUDGET}
     made = [
-        await new_key(client, tokensPerDay=100, spendPerMonth=2.5),
+        await new_key(client, **given),
         await new_key(client, "keys/rotate"),
         await new_key(client, "keys/rotate", tokensPerDay=7),
         await new_key(client, "keys/rotate", tokensPerDay=None),

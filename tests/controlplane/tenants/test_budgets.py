@@ -22,8 +22,8 @@ from cachefleet_controlplane.tenants.budget_keeper import BudgetKeeper
 from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_end, period_start
 from cachefleet_controlplane.tenants.directory import Tenants
 from cachefleet_controlplane.tenants.rate_limit_headers import Room, Rooms
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, Limit
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import BUDGET, Limit
 from tests.controlplane.waiting import task, until
 
 ACME, UMBRELLA = TenantId("acme"), TenantId("umbrella")

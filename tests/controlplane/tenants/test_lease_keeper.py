@@ -18,8 +18,8 @@ from cachefleet_controlplane.tenants.lease_keeper import LeaseKeeper
 from cachefleet_controlplane.tenants.leases import OtherReplicas
 from cachefleet_controlplane.tenants.limits import MinuteBucket, TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import SqlLeases
+from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import Limit
 from tests.controlplane.store.postgresql import PostgreSQL
 from tests.controlplane.waiting import task, until
 

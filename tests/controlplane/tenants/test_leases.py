@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import LEASE_SECONDS, OtherReplicas, Report, SharedBucket
 from cachefleet_controlplane.tenants.limits import TenantLoad
+from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import Limit
 
 ACME = TenantId("acme")
 BAR = 0.02

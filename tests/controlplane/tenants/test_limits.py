@@ -12,8 +12,8 @@ from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
 from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas
 from cachefleet_controlplane.tenants.limits import MINUTE, RETRY_SECONDS, MinuteBucket, TenantLoad
 from cachefleet_controlplane.tenants.rate_limit_headers import Room
+from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 from cachefleet_core.tenancy import TenantId
-from cachefleet_core.tenant_limits import PER_MINUTE, Limit
 
 ACME = TenantId("acme")
 EVENTS = st.lists(st.tuples(st.floats(0, 90), st.integers(0, 1000)), max_size=60)

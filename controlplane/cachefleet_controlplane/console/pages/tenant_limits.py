@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cachefleet_controlplane.store.tenant_records import LOWEST_PRIORITY, MAX_WEIGHT
-from cachefleet_core.tenant_limits import LEAST_SPEND, Limit
+from cachefleet_core.fleet_status.tenant_limits import LEAST_SPEND, Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 admit_layer       the entry: reads a request's body and finds its model
 tenant_admission  a request's tenant by API key, its limits, and accounting of its usage
+counted_use       what a request used, as limits and usage count it
 cold_start        holds requests of models that have no ready worker until one is warm
 fairness_ids        tenants of requests without keys, by a header
 passed_requests   passes requests for models of other control planes on to these

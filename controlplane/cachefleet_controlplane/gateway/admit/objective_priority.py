@@ -10,7 +10,7 @@ from cachefleet_controlplane.pools.inference_objectives import InferenceObjectiv
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.tenant_limits import MAX_NUMBER
+from cachefleet_core.fleet_status.tenant_limits import MAX_NUMBER
 
 HEADERS: Final = frozenset({b"x-gateway-inference-objective", b"x-llm-d-inference-objective"})
 """Of the Gateway API Inference Extension, and llm-d's newer name of it."""

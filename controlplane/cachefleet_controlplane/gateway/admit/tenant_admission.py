@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from cachefleet_controlplane.gateway.admit.counted_use import Charge, Used, usage_of, used_by
 from cachefleet_controlplane.gateway.admit.fairness_ids import FairnessTenants
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
 from cachefleet_controlplane.metrics import Metrics
@@ -30,8 +31,8 @@ from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
+from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
-from cachefleet_core.tenant_limits import Limit
 
 ADMITTED: Final = "cachefleet.admitted"
 """Member of the ASGI scope that holds the AdmittedRequest."""
@@ -43,8 +44,6 @@ KEYS_LOST: Final = "api_keys_lost"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
-ANSWERED_STATUS: Final = 200
-HOUR: Final = 3600
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
 
@@ -56,10 +55,6 @@ _MESSAGES: Final = {
     Unknown.LOST: "The record of API keys was lost: nobody is served until an administrator has made keys anew.",
 }
 _VERBS: Final = {"requests": "make", "spend": "spend"}
-Used = tuple[int, int, int]
-"""Tokens of a request: of its prompt, of these from a cache, and generated ones."""
-Charge = Callable[[DecisionTrace, Used], int]
-"""Tells what a request is charged for what it used, in picos."""
 
 
 class Known(Protocol):
@@ -384,44 +379,14 @@ class AdmissionMiddleware:
         if not trace.attempts:
             return 0, 0, 0  # no worker was asked
         load = self._loads.setdefault(tenant.name, load)  # it may have been forgotten meanwhile
-        used = _used(trace)
+        used = used_by(trace)
         budgeted = bool(key) or self._budgets.keeps(tenant.name)
         if load.counts or budgeted:
             charged = charge(trace, used) if load.priced or budgeted else 0
-            record = _record(tenant.name, key, trace, used, charged)
+            record = usage_of(tenant.name, key, trace, used, charged)
             load.spend(record.totals, self._clock())
             self._budgets.add(record)
         return used
-
-
-def _used(trace: DecisionTrace) -> Used:
-    """What the worker said that it used; where it told none, what is known: of an answer cut short what was produced,
-    and of the prompt what the decision predicted to be cached.
-    """
-    usage, decision = trace.usage, trace.answered
-    if usage is not None:
-        return usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens or 0
-    if decision is not None and (cut := trace.cut_short) is not None:
-        known = decision.forecast_tokens if cut.cached_tokens is None else cut.cached_tokens
-        return cut.prompt_tokens, min(cut.prompt_tokens, known), cut.completion_tokens or 0
-    if decision is not None and trace.status == ANSWERED_STATUS:
-        return decision.prompt_tokens, decision.forecast_tokens, 0
-    return 0, 0, 0
-
-
-def _record(tenant: TenantId, key: str, trace: DecisionTrace, used: Used, charged: int) -> UsageRecord:
-    """One request as usage."""
-    return UsageRecord(
-        hour=int(trace.at) // HOUR * HOUR,
-        tenant=tenant,
-        model=trace.model,
-        requests=1,
-        prompt_tokens=used[0],
-        cached_tokens=used[1],
-        completion_tokens=used[2],
-        charged=charged,
-        key=key,
-    )
 
 
 def _message(whose: str, limit: Limit, most: int) -> str:

@@ -11,7 +11,7 @@ from cachefleet_controlplane.gateway.admit.tenant_admission import AdmittedReque
 from cachefleet_controlplane.wire.errors import error_of
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, JSON, Departure, Message, Receive, Scope, Send
-from cachefleet_core.tenant_limits import BUDGET
+from cachefleet_core.fleet_status.tenant_limits import BUDGET
 
 Enter = Callable[[], AdmittedRequest]
 """Admits a request of a batch's tenant. ApiError."""

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from cachefleet_core.engine.suspensions import suspension_words
-from cachefleet_core.tenant_limits import BUDGET, Limit
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, Limit
 from cachefleet_local.cli.listing import Column, Item, decoded_columns
 from cachefleet_local.cli.typed_answers import pool_of, worker_of
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from cachefleet_core.tenant_limits import BUDGET, SPEND, Limit
+from cachefleet_core.fleet_status.tenant_limits import BUDGET, SPEND, Limit
 from cachefleet_local.cli.answers import Asker, Show
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.completion import names

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from cachefleet_core.tenant_limits import MAX_NUMBER
+from cachefleet_core.fleet_status.tenant_limits import MAX_NUMBER
 from cachefleet_local.cli.answers import Asker, Show, agreed
 from cachefleet_local.cli.command_table import EPILOG
 from cachefleet_local.cli.contexts.access import Where

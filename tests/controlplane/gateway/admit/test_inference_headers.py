@@ -19,8 +19,8 @@ from cachefleet_controlplane.pools.inference_objectives import OBJECTIVES, Infer
 from cachefleet_controlplane.pools.kubernetes_objects import Objects
 from cachefleet_controlplane.store.tenant_records import DEFAULT_PRIORITY, TenantRecord
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_core.fleet_status.tenant_limits import MAX_NUMBER
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, tenant_salt
-from cachefleet_core.tenant_limits import MAX_NUMBER
 from cachefleet_local.envoy.envoy_config import BodyMode
 from tests.controlplane.gateway.harness import FLEET_KEY, SALT, Known, chat, engine, front
 from tests.controlplane.gateway.picker.envoy_stub import CHATS, picker

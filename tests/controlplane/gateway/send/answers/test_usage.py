@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.gateway.apis.request_info import Endpoint
 from cachefleet_controlplane.gateway.send.answers.usage import Usage, read_usage, within
 from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
-from cachefleet_core.tenant_limits import Limit
+from cachefleet_core.fleet_status.tenant_limits import Limit
 from tests.controlplane.gateway.harness import Known, chat, front
 from tests.controlplane.gateway.tenancies import ACME, ask, directory
 from tests.controlplane.waiting import until
