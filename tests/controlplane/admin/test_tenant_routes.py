@@ -233,7 +233,7 @@ async def test_a_rotation_makes_a_key_and_ends_the_others(client: httpx.AsyncCli
 
 async def test_a_key_may_have_a_budget_and_its_successor_has_it_too(client: httpx.AsyncClient) -> None:
     await make(client)
-    given = {"tokensPerDay": 100, "requestsPerMonth": 9, "cachedTokensPerDay": 8, "spendPerMonth": 2.5}
+    given: dict[str, Any] = {"tokensPerDay": 100, "requestsPerMonth": 9, "cachedTokensPerDay": 8, "spendPerMonth": 2.5}
     budget = {limit.field: given.get(limit.field) for limit in BUDGET}
     made = [
         await new_key(client, **given),

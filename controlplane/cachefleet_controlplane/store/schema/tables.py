@@ -111,13 +111,13 @@ class TenantRow(BudgetColumns, table=True):
 
 
 class LimitBucketRow(SQLModel, table=True):
-    """The token bucket of one limit of a minute, which replicas share: what is ``free`` of it at a time in Unix
-    seconds, and as JSON what each replica holds.
+    """The token bucket of one limit of a ``tenant`` or key, which replicas share: what is ``free`` of it at a time in
+    Unix seconds, and as JSON what each replica holds.
     """
 
     __tablename__ = "limit_buckets"
 
-    tenant: str = Field(max_length=128, primary_key=True)
+    tenant: str = Field(max_length=161, primary_key=True)
     limited: str = Field(max_length=32, primary_key=True)
     most: int = Field(sa_column=Column(BigInteger, nullable=False))
     free: float = Field(sa_column=Column(Float(53), nullable=False))

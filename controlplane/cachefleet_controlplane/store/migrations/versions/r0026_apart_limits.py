@@ -21,9 +21,18 @@ def upgrade() -> None:
             op.add_column(table, sa.Column(name, sa.BigInteger(), nullable=True))
     for name in COUNTED:
         op.add_column("key_usage", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
+    _name_buckets(161)
+
+
+def _name_buckets(length: int) -> None:
+    """Have buckets named by tenants of 128 characters, or by keys, too."""
+    with op.batch_alter_table("limit_buckets") as table:
+        table.alter_column("tenant", type_=sa.String(length), existing_type=sa.String(), existing_nullable=False)
 
 
 def downgrade() -> None:
+    op.execute("DELETE FROM limit_buckets")
+    _name_buckets(128)
     for name in COUNTED:
         op.drop_column("key_usage", name)
     for table, names in ADDED.items():
