@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -121,12 +121,13 @@ async def test_what_is_not_finished_in_time_ends_with_a_word(tmp_path: Path) -> 
         engine(inter_token_seconds=0.05, natural_tokens=3000, num_blocks=4096) as worker,
         replica(tmp_path, "a", {"demo-0": worker}, **settings) as one,
     ):
+        begun: list[int] = []
         streams = {
-            path: asyncio.create_task(_asked(one.gateway + path, body, stream=True)) for path, body in LONG.items()
+            path: asyncio.create_task(_asked(one.gateway + path, body, stream=True, begun=begun.append))
+            for path, body in LONG.items()
         }
         wholes = {path: asyncio.create_task(_asked(one.gateway + path, body)) for path, body in LONG.items()}
-        await until(lambda: len(worker.worker.scheduler.running) == 6)
-        await asyncio.sleep(0.5)  # so that streams have begun
+        await until(lambda: len(worker.worker.scheduler.running) == 6 and begun == [200] * 3)
         one.end()
         async with asyncio.timeout(60):
             streamed = {path: await task for path, task in streams.items()}
@@ -171,8 +172,12 @@ def _recorded(folder: Path) -> list[tuple[int, str]]:
         return list(database.execute("select status, legs from decisions"))
 
 
-async def _asked(url: str, body: dict[str, Any], *, stream: bool = False) -> tuple[int, dict[str, str], bytes]:
+async def _asked(
+    url: str, body: dict[str, Any], *, stream: bool = False, begun: Callable[[int], object] = bool
+) -> tuple[int, dict[str, str], bytes]:
+    """The whole answer; ``begun`` is told its status as soon as it begins."""
     async with aiohttp.ClientSession() as http, http.post(url, json=body | {"stream": stream}) as answer:
+        begun(answer.status)
         return answer.status, {name.lower(): value for name, value in answer.headers.items()}, await answer.read()
 
 

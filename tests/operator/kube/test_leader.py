@@ -322,15 +322,14 @@ async def test_a_server_that_never_answers_does_not_keep_a_term_alive() -> None:
     store = Store()
     stuck = leader(store, "a")
     task = asyncio.create_task(stuck.run(lambda: lead([], "a")))
-    await asyncio.sleep(0.1)  # it leads by then
+    await until(stuck.holds)
     hanging = asyncio.Event()
 
     async def never(_asked: object) -> None:
         await hanging.wait()
 
     store.get = store.replace = never  # type: ignore[method-assign,assignment]  # a server gone silent
-    await asyncio.sleep(0.45)  # longer than the Lease lasts
-    assert not stuck.holds()
+    await until(lambda: not stuck.holds())
     task.cancel()
     await asyncio.wait({task})
 
