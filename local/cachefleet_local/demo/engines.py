@@ -16,7 +16,7 @@ from cachefleet_local.fleet.processes import WorkerPlan
 
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 CACHED_TOKENS: Final = "vllm:prefix_cache_hits_total"
-EMPTY_SECONDS: Final = 15.0
+EMPTY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.1
 
 

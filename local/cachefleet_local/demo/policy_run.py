@@ -21,8 +21,8 @@ from cachefleet_local.demo.report import Answer, EngineCounts, Phase
 from cachefleet_local.demo.workload import Request
 from cachefleet_local.fleet.local_fleet import Prepared
 
-REQUEST_TIMEOUT_SECONDS: Final = 30.0
-DECISIONS_SECONDS: Final = 10.0
+REQUEST_TIMEOUT_SECONDS: Final = 120.0
+DECISIONS_SECONDS: Final = 60.0
 """How long the decision log may take to write what was decided."""
 _MOST_DECISIONS: Final = 500
 _POLL_SECONDS: Final = 0.25
