@@ -59,6 +59,7 @@ def test_a_conversation_is_one_chain_that_grows_by_single_blocks() -> None:
     assert sum(len(each.keys) // 8 for each in removed) == UNIT
 
 
+@pytest.mark.slow
 async def test_a_small_fleet_is_measured_and_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "SETTLE_SECONDS", 0.1)  # figures of a quiet moment are not looked at
     work = Work(workers=3, rate=440, held=2000, seconds=1, requests=20, replicas=2, processes=2, profile=None)
