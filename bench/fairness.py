@@ -14,7 +14,7 @@ Real: the queue's order, places and charges, the Fleet and its decisions, index 
 time. The bar is on *flooding beside its share*: what a tenant does to others by asking for more than its share.
 *Beside half its share* and *beside alone* also have what any use of a fleet costs others, noisy or not: an engine ends
 no step for a prompt that has come, and answers share its steps with prompts. For *shares, ahead* the time of
-the slowest hundredth is told by its parts.
+the slowest hundredth is told by its parts. In the end one line for each order says whether it meets the bar.
 """
 
 from __future__ import annotations
@@ -131,20 +131,36 @@ def _ended(run: FairnessRun, request: SimulatedRequest) -> float:
     return request.at + run.answers.get(request.number, math.inf)
 
 
-def rows(name: str, order: Order, by_demand: dict[str, Figures]) -> Iterator[Row]:
-    """The quiet tenants' slowest hundredth while one floods, beside its other demands."""
+def rows(name: str, order: Order, by_demand: dict[str, Figures], free: float) -> Iterator[Row]:
+    """The quiet tenants' slowest hundredth while one floods, beside its other demands; ``free``: tokens that are
+    computed a second where nothing bounds what workers are sent.
+    """
     flooded = by_demand[FLOOD]
     others = [demand for demand in by_demand if demand != FLOOD]
     for what, of in (("first token", "first_p99"), ("answer", "answer_p99")):
         for other in reversed(others):
             title = f"{name}: {order.name}: p99 of others' {what}, {FLOOD} beside {other}"
             found = row(title, getattr(flooded, of), getattr(by_demand[other], of), unit="s")
-            judged = order.ahead_seconds > 0 and other == SHARE
-            yield {**found, "bar": str(BAR), "kept": BAR.holds(found["ratio"])} if judged else found
+            yield {**found, **_judged(order, found)} if other == SHARE else found
     title = f"{name}: {order.name}"
-    yield row(f"{title}: tokens of all a second, {FLOOD}", flooded.tokens_per_second, unit="tokens/s")
+    tokens = row(f"{title}: tokens of all a second, {FLOOD}", flooded.tokens_per_second, free, unit="tokens/s")
+    yield {**tokens, "setting": order.name, "price": tokens["ratio"]}
     yield row(f"{title}: others' requests refused, {FLOOD}", flooded.refused, unit="requests")
     yield row(f"{title}: share of computed tokens of who floods", flooded.noisy_share, unit="share")
+
+
+def _judged(order: Order, found: Row) -> Row:
+    return {"setting": order.name, "bar": str(BAR), "kept": BAR.holds(found["ratio"])}
+
+
+def verdicts(found: Sequence[Row]) -> Iterator[str]:
+    """A sentence for each order: whether it meets the bar with every workload, and at which price."""
+    for name in dict.fromkeys(one["setting"] for one in found if "setting" in one):
+        of = [one for one in found if one.get("setting") == name]
+        worst = max(one["ratio"] for one in of if "bar" in one)
+        least = min(one["price"] for one in of if "price" in one)
+        met = "meets" if BAR.holds(worst) else "misses"
+        yield f"{name} {met} {BAR}: {worst:.2f} at worst, with {least:.2f} of the tokens of {SHARES.name} or more"
 
 
 def part_rows(name: str, order: Order, by_demand: dict[str, Figures]) -> Iterator[Row]:
@@ -159,12 +175,14 @@ def part_rows(name: str, order: Order, by_demand: dict[str, Figures]) -> Iterato
 def measured(seconds: float) -> Iterator[Row]:
     """All rows of the simulation, for so many seconds after WARM_SECONDS."""
     for name, cached in (("uncached prompts", False), ("cached prompts", True)):
-        for order in (ARRIVAL, SHARES, AHEAD, FURTHER, BESIDE):
+        free = math.inf
+        for order in (SHARES, ARRIVAL, AHEAD, FURTHER, BESIDE):
             by_demand = {
                 demand: played(tenants_work(rate, seconds=seconds + WARM_SECONDS, cached=cached), order)
                 for demand, rate in DEMANDS[cached].items()
             }
-            yield from rows(name, order, by_demand)
+            free = by_demand[FLOOD].tokens_per_second if order is SHARES else free
+            yield from rows(name, order, by_demand, free)
             if order is AHEAD:
                 yield from part_rows(name, order, by_demand)
 
@@ -175,7 +193,8 @@ def main() -> None:
     given = parser.parse_args()
     if not 5 <= given.seconds <= 3600:
         parser.error("--seconds must be from 5 to 3600")
-    reported(measured(given.seconds), RESULTS)
+    found = reported(measured(given.seconds), RESULTS)
+    print("", *verdicts(found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any, Final
 import aiohttp
 
 TENANT_HEADER: Final = "x-gateway-inference-fairness-id"
+TOKEN_IDS: Final = range(300, 1500)
 PROMPT_TOKENS: Final = 1500
 OUTPUTS: Final = 8
 PAUSE_SECONDS: Final = 0.1
@@ -140,7 +141,7 @@ class Clients:
         return first, said["choices"][0]["text"]
 
     def _prompt(self) -> list[int]:
-        return [self._chance.randrange(300, 1500) for _ in range(PROMPT_TOKENS)]
+        return self._chance.choices(TOKEN_IDS, k=PROMPT_TOKENS)
 
 
 def _whole(stream: str) -> dict[str, Any]:

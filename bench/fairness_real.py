@@ -125,8 +125,7 @@ def main() -> None:
     given = options()
     rounds = measured(ORDERS | {admission: admission for admission in given.also}, given)
     alone = row(f"real vLLM: p99 of the quiet tenant's answer, {ALONE}", median(rounds.alone), unit="s")
-    found = [alone, *rounds.log.rows()]
-    reported(found, RESULTS)
+    found = reported([alone, *rounds.log.rows()], RESULTS)
     print("", *(verdict(one) for one in found if "bar" in one), sep="\n")
 
 

@@ -29,8 +29,8 @@ def row_text(one: Row) -> str:
     return f"{one['row']:<66}{figures} {one['unit']:<6}{verdict}"
 
 
-def reported(rows: Iterable[Row], results: Path) -> None:
-    """Print rows as they come, and write them to a file."""
+def reported(rows: Iterable[Row], results: Path) -> list[Row]:
+    """Print rows as they come, and write them to a file; return them."""
     found = []
     for one in rows:
         print(row_text(one), flush=True)
@@ -38,6 +38,7 @@ def reported(rows: Iterable[Row], results: Path) -> None:
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {os.path.relpath(results)}")
+    return found
 
 
 def median(values: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fairness import AHEAD, ARRIVAL, DEMANDS, FLEET, NOISY, SHARE, SHARES, Figures, played, tenants_work
+from bench.fairness import AHEAD, ARRIVAL, DEMANDS, FLEET, NOISY, SHARE, SHARES, Figures, played, tenants_work, verdicts
 from bench.fairness_run import FairnessRun, Order
 from bench.fairness_time import Part
 from bench.replay_work import BLOCK
@@ -50,3 +50,18 @@ def test_the_parts_of_a_requests_time_add_up_to_it() -> None:
         prompt = (one.request.tokens - run.result.hits[number] * BLOCK) / FLEET.prefill_tokens_per_second
         assert time.first[Part.OWN] == time.answer[Part.OWN] == pytest.approx(prompt)
     assert any(run.times[one.request.number].answer[Part.NOISY] for one in work if one.tenant != NOISY)
+
+
+def test_a_setting_meets_the_bar_where_its_worst_ratio_does() -> None:
+    rows = [
+        {"setting": "a", "bar": "≤ 1.1x", "ratio": 1.2},
+        {"setting": "a", "bar": "≤ 1.1x", "ratio": 0.9},
+        {"setting": "a", "price": 1.0},
+        {"setting": "b", "bar": "≤ 1.1x", "ratio": 1.05},
+        {"setting": "b", "price": 0.9},
+        {"row": "of no setting", "ratio": 9.0},
+    ]
+    assert list(verdicts(rows)) == [
+        "a misses ≤ 1.1x: 1.20 at worst, with 1.00 of the tokens of shares or more",
+        "b meets ≤ 1.1x: 1.05 at worst, with 0.90 of the tokens of shares or more",
+    ]

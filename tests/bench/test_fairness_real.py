@@ -1,47 +1,138 @@
-"""The flood on a real engine: what it reports, and that it reports nothing of answers that are not whole."""
+"""The flood on a real engine: its clients, its rounds, and what they tell."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bench.fairness_real import FLOOD, MODEST, OUTPUTS, PROMPT_TOKENS, SHARED, Clients, Run, UnsoundError, rows
+from bench import fairness_clients, fairness_real
+from bench.fairness_clients import OUTPUTS, PROMPT_TOKENS, TENANT_HEADER, Clients, Demand, Phase, UnsoundError, clients
+from bench.fairness_phases import FLOOD, MODEST, SHARE, UNBOUNDED, PhaseLog, verdict
+from bench.fairness_real import ORDERS, POOL, Rounds
+
+LEAST = 3
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness_clients, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(fairness_clients, "LEAST", LEAST)
+    monkeypatch.setattr(fairness_real, "IN_FORCE_SECONDS", 0)
+
+
+class Gateway:
+    """Answers at once, with a usage that it is told; ``asked`` counts requests by tenant and what a file says then."""
+
+    broken = ""
+    """The tenant that is refused."""
+
+    def __init__(self, pool: Path | None = None, **usage: int) -> None:
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self._pool = pool
+        self._usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": OUTPUTS} | usage
+
+    async def answer(self, request: web.Request) -> web.Response:
+        said = self._pool.read_text() if self._pool and self._pool.exists() else ""
+        tenant = request.headers[TENANT_HEADER]
+        self.asked[tenant, said] += 1
+        if tenant == self.broken:
+            return web.json_response({}, status=503)
+        choices, body = [{"text": "a"}], await request.json()
+        if not body.get("stream"):
+            return web.json_response({"choices": choices, "usage": self._usage})
+        parts = ('{"choices": [{"text": "a"}]}', web.json_response({"choices": choices, "usage": self._usage}).text)
+        return web.Response(text="".join(f"data: {part}\n\n" for part in (*parts, "[DONE]")))
 
 
 @asynccontextmanager
-async def clients(**usage: int) -> AsyncIterator[Clients]:
-    """Before a server that answers at once, and says that it took so many tokens."""
-
-    async def answer(_: web.Request) -> web.Response:
-        whole = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": OUTPUTS} | usage
-        return web.json_response({"choices": [{"text": "a"}], "usage": whole})
-
+async def before(gateway: Gateway, *, stream: bool) -> AsyncIterator[Clients]:
     app = web.Application()
-    app.router.add_post("/v1/completions", answer)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        yield Clients(str(server.make_url("")).rstrip("/"), session)
+    app.router.add_post("/v1/completions", gateway.answer)
+    async with (
+        TestServer(app) as server,
+        clients(f"http://{server.host}:{server.port}", stream=stream, pause=0) as given,
+    ):
+        yield given
 
 
-async def test_answers_that_are_not_whole_are_not_timed() -> None:
-    wrong: list[dict[str, Any]] = [{"completion_tokens": OUTPUTS - 1}, {"prompt_tokens": 1}]
-    for usage in wrong:
-        async with clients(**usage) as given:
-            with pytest.raises(UnsoundError, match="quiet"):
-                await given.check()
-            with pytest.raises(UnsoundError):
-                await given.run(0, seconds=0.01)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wrong", [{"completion_tokens": OUTPUTS - 1}, {"prompt_tokens": 1}])
+async def test_answers_that_are_not_whole_are_not_timed(wrong: dict[str, Any], stream: bool) -> None:  # noqa: FBT001
+    with pytest.raises(UnsoundError, match="quiet"):
+        async with before(Gateway(**wrong), stream=stream):
+            pass
 
 
-def test_the_bar_is_on_the_slowest_hundredth_where_a_tenant_is_bounded_beside_others() -> None:
-    slow, fast = (Run([float(number) * scale for number in range(1, 101)], 200, 20.0) for scale in (1.2, 1.0))
-    found = list(rows(SHARED, {"alone": fast, MODEST: fast, FLOOD: slow}))
-    (judged,) = [one for one in found if "bar" in one]
-    assert judged["row"].endswith(f"p99 of another's answer, {FLOOD} beside {MODEST}")
-    assert (judged["ratio"], judged["kept"]) == (pytest.approx(1.2), False)
-    assert not any("bar" in one for one in rows("shares", {"alone": fast, MODEST: fast, FLOOD: slow}))
+@pytest.mark.parametrize("demand", [Demand(at_a_time=2), Demand(a_second=400.0)])
+async def test_a_flood_that_breaks_off_is_told(demand: Demand) -> None:
+    gateway = Gateway()
+    async with before(gateway, stream=True) as given:
+        gateway.broken = "noisy"
+        with pytest.raises(UnsoundError, match="the flood broke off"):
+            await given.phase(demand, seconds=0.2)
+
+
+@pytest.mark.parametrize("demand", [Demand(at_a_time=2), Demand(a_second=400.0)])
+async def test_a_phase_counts_all_answers_and_times_the_quiet_tenants(demand: Demand) -> None:
+    gateway = Gateway()
+    async with before(gateway, stream=True) as given:
+        phase = await given.phase(demand, seconds=0.2)
+    assert phase.noisy > 0
+    assert phase.answers == phase.noisy + len(phase.seconds)
+    assert all(0 < first <= whole for first, whole in zip(phase.firsts, phase.seconds, strict=True))
+
+
+async def test_each_round_has_each_demand_under_each_order(tmp_path: Path) -> None:
+    pool = tmp_path / "pool.yaml"
+    gateway = Gateway(pool)
+    async with before(gateway, stream=False) as given:
+        rounds = Rounds(given, pool, ORDERS, seconds=0.01)
+        await rounds.play(2)
+    for admission in ORDERS.values():
+        assert gateway.asked["noisy", POOL.format(admission=admission)] > 0
+    judged = [one for one in rounds.log.rows() if "bar" in one]
+    assert {(one["setting"], one["beside"]) for one in judged} == {
+        (order, beside) for order in ORDERS for beside in (MODEST, SHARE)
+    }
+    assert len(rounds.alone) == 2
+
+
+def phase(scale: float, rate: float) -> Phase:
+    seconds = [float(number) * scale for number in range(1, 101)]
+    return Phase(seconds, [one / 2 for one in seconds], answers=int(rate * 10), noisy=100, took=10.0)
+
+
+def logged(scales: dict[str, float]) -> PhaseLog:
+    """Four phases of each demand; while the noisy tenant floods, quiet answers take so long by order."""
+    log = PhaseLog()
+    for order, scale in scales.items():
+        for number in range(4):
+            log.add(order, FLOOD, phase(scale + number / 100, 40.0 if order == UNBOUNDED else 30.0))
+            log.add(order, MODEST, phase(1.0 + number / 100, 20.0))
+            log.add(order, SHARE, phase(2.0, 20.0))
+    return log
+
+
+def test_the_bar_is_on_the_slowest_hundredth_of_all_orders_and_is_told_with_its_price() -> None:
+    found = [one for one in logged({UNBOUNDED: 3.0, "bounded": 1.0}).rows() if "bar" in one]
+    beside = {(one["setting"], one["beside"]): one for one in found}
+    free, bounded = beside[UNBOUNDED, MODEST], beside["bounded", MODEST]
+    assert (free["kept"], bounded["kept"], beside["bounded", SHARE]["kept"]) == (False, True, True)
+    assert bounded["ratio"] == pytest.approx(1.0)
+    assert bounded["interval"][0] < 1 < bounded["interval"][1] < 1.1
+    assert (free["price"], bounded["price"]) == (1.0, pytest.approx(0.75))
+    assert verdict(bounded).startswith("bounded meets ≤ 1.1x: 1.00")
+    assert verdict(bounded).endswith("with 0.75 of the answers of no bound")
+    assert verdict(free).startswith("no bound misses ≤ 1.1x: ")
+
+
+def test_a_verdict_tells_where_more_phases_are_needed() -> None:
+    (found,) = [one for one in logged({"close": 1.1}).rows() if one.get("beside") == MODEST]
+    assert "which these phases do not tell for sure" in verdict(found)
