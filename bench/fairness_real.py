@@ -11,7 +11,7 @@ random moments for nine tenths of what it had of the latter (*its share*). No pr
 named by the header of the Gateway API Inference Extension, so no keys are needed.
 
 Phases of some seconds alternate: in each round every order of waiting has one of each demand, so that what the machine
-does besides is the same for all. Orders are members of ``admission`` in the pool's file, which holds without a restart.
+does besides is the same for all. Orders are members of the pool's ``admission``, which holds without a restart.
 Told are medians of phases, and of the ratio that the bar is on the 95 % interval, by resampling phases: as long as it
 reaches over the bar, more rounds are needed to tell. In the end one line for each order says whether it meets the bar,
 and which part of the answers without a bound it leaves.
@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from bench.fairness_clients import PAUSE_SECONDS, Clients, Demand, clients
 from bench.fairness_phases import ALONE, FLOOD, MODEST, SHARE, UNBOUNDED, PhaseLog, verdict
 from bench.rows import median, percentile, reported, row
@@ -39,25 +41,35 @@ RESULTS: Final = Path(__file__).parent / "results" / "fairness_real.json"
 POOL: Final = """
 apiVersion: cachefleet.io/v1alpha1
 kind: PrefixCachePool
-metadata: {{name: fair}}
+metadata: {name: fair}
 spec:
-  model: {{name: tiny, source: cachefleet/tiny, weightsMiB: 2, kvBytesPerToken: 512}}
+  model: {name: tiny, source: cachefleet/tiny, weightsMiB: 2, kvBytesPerToken: 512}
   replicas: 1
-  engine: {{maxModelLen: 6000, dtype: float32}}
-  device: {{resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 502}}
-  prefixCache: {{budgetMiB: 2}}
-  admission: {{maxQueueSeconds: 300, {admission}}}
+  engine: {maxModelLen: 6000, dtype: float32}
+  device: {resource: "", memoryMiB: 1024, activationMiB: 512, floorMiB: 502}
+  prefixCache: {budgetMiB: 2}
 """
+PATIENCE: Final = "maxQueueSeconds: 300"
 ORDERS: Final = {UNBOUNDED: "", "2 beside others": "sharedRequests: 2"}
 """``admission`` of the pool by the name of the order."""
 SHARE_OF_FLOOD: Final = 0.9
 """What *its share* asks for, of what the noisy tenant gets while it floods."""
 IN_FORCE_SECONDS: Final = 2.0
-"""After which a changed pool file has been read."""
+"""After which the control plane has read its pool again."""
+
+
+def admit(pool: Path, admission: str) -> None:
+    """Have what a fleet's control plane reads of its pool say nothing of admission but this, and its patience."""
+    told = yaml.safe_load(pool.read_text())
+    told["metadata"]["generation"] += 1
+    told["spec"]["admission"] = yaml.safe_load(f"{{{PATIENCE}, {admission}}}")
+    text = pool.with_suffix(".new")
+    text.write_text(yaml.safe_dump(told))
+    text.replace(pool)
 
 
 class Rounds:
-    """Rounds of phases before one fleet, whose pool file is changed from order to order."""
+    """Rounds of phases before one fleet, whose pool is changed from order to order."""
 
     def __init__(self, given: Clients, pool: Path, orders: Mapping[str, str], *, seconds: float) -> None:
         self._clients = given
@@ -74,7 +86,7 @@ class Rounds:
             phase = await self._clients.phase(Demand(), seconds=self._seconds)
             self.alone.append(percentile(phase.seconds, 99))
             for order in list(self._orders)[:: -1 if number % 2 else 1]:
-                self._pool.write_text(POOL.format(admission=self._orders[order]))
+                admit(self._pool, self._orders[order])
                 await asyncio.sleep(IN_FORCE_SECONDS)
                 await self._demands(order)
 
@@ -98,10 +110,10 @@ def measured(orders: Mapping[str, str], options: argparse.Namespace) -> Rounds:
     """All rounds of a fleet, from its start to its end. UnsoundError."""
     with tempfile.TemporaryDirectory(prefix="cachefleet-fairness-") as folder:
         pool = Path(folder) / "pool.yaml"
-        pool.write_text(POOL.format(admission=""))
+        pool.write_text(POOL)
         with running_up(pool, Path(folder), forked=False) as fleet:
             until(lambda: fleet.live(1), READY_SECONDS, "whole")
-            return asyncio.run(played(fleet.gateway, pool, orders, options))
+            return asyncio.run(played(fleet.gateway, fleet.data_dir / "pools.yaml", orders, options))
 
 
 def options() -> argparse.Namespace:

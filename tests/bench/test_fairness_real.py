@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bench import fairness_clients, fairness_real
 from bench.fairness_clients import OUTPUTS, PROMPT_TOKENS, TENANT_HEADER, Clients, Demand, Phase, UnsoundError, clients
 from bench.fairness_phases import FLOOD, MODEST, SHARE, UNBOUNDED, PhaseLog, verdict
-from bench.fairness_real import ORDERS, POOL, Rounds
+from bench.fairness_real import ORDERS, PATIENCE, Rounds
 
 LEAST = 3
 
@@ -39,7 +40,7 @@ class Gateway:
         self._usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": OUTPUTS} | usage
 
     async def answer(self, request: web.Request) -> web.Response:
-        said = self._pool.read_text() if self._pool and self._pool.exists() else ""
+        said = str(yaml.safe_load(self._pool.read_text())["spec"]["admission"]) if self._pool else ""
         tenant = request.headers[TENANT_HEADER]
         self.asked[tenant, said] += 1
         if tenant == self.broken:
@@ -90,13 +91,15 @@ async def test_a_phase_counts_all_answers_and_times_the_quiet_tenants(demand: De
 
 
 async def test_each_round_has_each_demand_under_each_order(tmp_path: Path) -> None:
-    pool = tmp_path / "pool.yaml"
+    pool = tmp_path / "pools.yaml"
+    pool.write_text("metadata: {generation: 1}\nspec: {admission: {}}\n")
     gateway = Gateway(pool)
     async with before(gateway, stream=False) as given:
         rounds = Rounds(given, pool, ORDERS, seconds=0.01)
         await rounds.play(2)
     for admission in ORDERS.values():
-        assert gateway.asked["noisy", POOL.format(admission=admission)] > 0
+        said = yaml.safe_load(f"{{{PATIENCE}, {admission}}}")
+        assert gateway.asked["noisy", str(said)] > 0
     judged = [one for one in rounds.log.rows() if "bar" in one]
     assert {(one["setting"], one["beside"]) for one in judged} == {
         (order, beside) for order in ORDERS for beside in (MODEST, SHARE)
