@@ -227,7 +227,7 @@ bench-scale: setup ## A replica before 10, 100 and 1,000 fake agents: CPU, memor
 bench-tenants: setup ## Whether a tenant can tell by time what another has asked
 	@$(BIN)/python -m bench.tenant_timing
 
-bench-fairness: setup ## What a tenant that floods a fleet does to the others: in virtual time, and on one real vLLM (ten minutes)
+bench-fairness: setup ## What a tenant that floods a fleet does to the others: in virtual time, and on one real vLLM (fifteen minutes)
 	@$(BIN)/python -m bench.fairness
 	@$(BIN)/python -m bench.fairness_real
 

@@ -12,7 +12,7 @@ from bench.rows import Row, median, percentile, ratio_interval, row
 
 ALONE: Final = "alone"
 MODEST: Final = "2 at a time"
-SHARE: Final = "its share"
+HALF: Final = "its half"
 FLOOD: Final = "24 at a time"
 UNBOUNDED: Final = "no bound"
 BAR: Final = Bar("fairness", rf"{FLOOD} beside", "ratio", 1.10)
@@ -30,9 +30,9 @@ class PhaseLog:
     def add(self, order: str, demand: str, phase: Phase) -> None:
         self._phases[order][demand].append(phase)
 
-    def rate(self, order: str) -> float:
-        """The noisy tenant's answers a second while it floods: what it gets."""
-        return median([phase.noisy_rate for phase in self._phases[order][FLOOD]])
+    def half(self) -> float:
+        """Half of the noisy tenant's answers a second while it floods without a bound."""
+        return median([phase.noisy_rate for phase in self._phases[UNBOUNDED][FLOOD]]) / 2
 
     def rows(self) -> Iterator[Row]:
         """Rows of all orders; those of bars have ``setting``, ``interval`` and ``price``."""
@@ -50,7 +50,7 @@ def rows(order: str, phases: Phases, free: Phases) -> Iterator[Row]:
     """Medians of phases while the noisy tenant floods, beside its other demands; ``free``: phases without a bound."""
     name, flooded = f"real vLLM: {order}", phases[FLOOD]
     rate, free_rate = (median([phase.rate for phase in one[FLOOD]]) for one in (phases, free))
-    for other in (MODEST, SHARE):
+    for other in (MODEST, HALF):
         yield _judged(order, name, phases, other, rate / free_rate)
     title = f"{name}: p50 of another's answer, {FLOOD} beside {MODEST}"
     yield row(title, *(_middle(one, 50) for one in (flooded, phases[MODEST])), unit="s")

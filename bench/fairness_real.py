@@ -3,12 +3,13 @@
     python -m bench.fairness_real               # about eight minutes on two cores
     python -m bench.fairness_real --rounds 12   # steadier medians
     python -m bench.fairness_real --whole       # whole answers: a prompt counts as sent ahead until its answer's end
-    python -m bench.fairness_real --also 'maxAheadSeconds: 0.05' --also 'sharedRequests: 3'
+    python -m bench.fairness_real --also 'sharedRequests: 6' --also 'maxAheadSeconds: 0.05'
 
 ``cachefleet up`` starts one worker with a tiny model on the CPU. A quiet tenant asks one request after the other, with
 a pause between. A noisy one has none under way (*alone*), two (*2 at a time*) or many (*24 at a time*), or asks at
-random moments for nine tenths of what it had of the latter (*its share*). No prompt is asked for twice. Tenants are
-named by the header of the Gateway API Inference Extension, so no keys are needed.
+random moments for half of what it had of the latter without a bound: *its half* of the worker, as it is one of two
+tenants. No prompt is asked for twice. Tenants are named by the header of the Gateway API Inference Extension, so no
+keys are needed.
 
 Phases of some seconds alternate: in each round every order of waiting has one of each demand, so that what the machine
 does besides is the same for all. Orders are members of the pool's ``admission``, which holds without a restart.
@@ -33,7 +34,7 @@ from typing import Final
 import yaml
 
 from bench.fairness_clients import PAUSE_SECONDS, Clients, Demand, clients
-from bench.fairness_phases import ALONE, FLOOD, MODEST, SHARE, UNBOUNDED, PhaseLog, verdict
+from bench.fairness_phases import ALONE, FLOOD, HALF, MODEST, UNBOUNDED, PhaseLog, verdict
 from bench.rows import median, percentile, reported, row
 from e2e.engine.fleet import READY_SECONDS, running_up, until
 
@@ -50,10 +51,13 @@ spec:
   prefixCache: {budgetMiB: 2}
 """
 PATIENCE: Final = "maxQueueSeconds: 300"
-ORDERS: Final = {UNBOUNDED: "", "2 beside others": "sharedRequests: 2"}
+ORDERS: Final = {
+    UNBOUNDED: "",
+    "a prompt ahead beside others": "sharedAheadSeconds: 0.001",
+    "2 beside others": "sharedRequests: 2",
+}
 """``admission`` of the pool by the name of the order."""
-SHARE_OF_FLOOD: Final = 0.9
-"""What *its share* asks for, of what the noisy tenant gets while it floods."""
+AT_A_TIME: Final = {FLOOD: Demand(24), MODEST: Demand(2)}
 IN_FORCE_SECONDS: Final = 2.0
 """After which the control plane has read its pool again."""
 
@@ -91,10 +95,9 @@ class Rounds:
                 await self._demands(order)
 
     async def _demands(self, order: str) -> None:
-        """One phase of each demand; the flood first, by which its share is known."""
-        for name in (FLOOD, SHARE, MODEST):
-            rate = SHARE_OF_FLOOD * self.log.rate(order) if name == SHARE else 0.0
-            demand = Demand(a_second=rate) if name == SHARE else Demand({FLOOD: 24, MODEST: 2}[name])
+        """One phase of each demand; the flood first, by which its half is known."""
+        for name in (FLOOD, HALF, MODEST):
+            demand = Demand(a_second=self.log.half()) if name == HALF else AT_A_TIME[name]
             self.log.add(order, name, await self._clients.phase(demand, seconds=self._seconds))
 
 
@@ -119,7 +122,7 @@ def measured(orders: Mapping[str, str], options: argparse.Namespace) -> Rounds:
 def options() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="3 to 1000 (6)")
+    parser.add_argument("--rounds", type=int, default=5, help="3 to 1000 (5)")
     parser.add_argument("--seconds", type=float, default=7.0, help="of each phase, 1 to 3600 (7)")
     parser.add_argument(
         "--pause", type=float, default=PAUSE_SECONDS, help=f"of the quiet tenant, at most, 0 to 60 s ({PAUSE_SECONDS})"

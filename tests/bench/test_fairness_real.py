@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from bench import fairness_clients, fairness_real
 from bench.fairness_clients import OUTPUTS, PROMPT_TOKENS, TENANT_HEADER, Clients, Demand, Phase, UnsoundError, clients
-from bench.fairness_phases import FLOOD, MODEST, SHARE, UNBOUNDED, PhaseLog, verdict
+from bench.fairness_phases import FLOOD, HALF, MODEST, UNBOUNDED, PhaseLog, verdict
 from bench.fairness_real import ORDERS, PATIENCE, Rounds
 
 LEAST = 3
@@ -102,7 +102,7 @@ async def test_each_round_has_each_demand_under_each_order(tmp_path: Path) -> No
         assert gateway.asked["noisy", str(said)] > 0
     judged = [one for one in rounds.log.rows() if "bar" in one]
     assert {(one["setting"], one["beside"]) for one in judged} == {
-        (order, beside) for order in ORDERS for beside in (MODEST, SHARE)
+        (order, beside) for order in ORDERS for beside in (MODEST, HALF)
     }
     assert len(rounds.alone) == 2
 
@@ -119,7 +119,7 @@ def logged(scales: dict[str, float]) -> PhaseLog:
         for number in range(4):
             log.add(order, FLOOD, phase(scale + number / 100, 40.0 if order == UNBOUNDED else 30.0))
             log.add(order, MODEST, phase(1.0 + number / 100, 20.0))
-            log.add(order, SHARE, phase(2.0, 20.0))
+            log.add(order, HALF, phase(2.0, 20.0))
     return log
 
 
@@ -127,7 +127,7 @@ def test_the_bar_is_on_the_slowest_hundredth_of_all_orders_and_is_told_with_its_
     found = [one for one in logged({UNBOUNDED: 3.0, "bounded": 1.0}).rows() if "bar" in one]
     beside = {(one["setting"], one["beside"]): one for one in found}
     free, bounded = beside[UNBOUNDED, MODEST], beside["bounded", MODEST]
-    assert (free["kept"], bounded["kept"], beside["bounded", SHARE]["kept"]) == (False, True, True)
+    assert (free["kept"], bounded["kept"], beside["bounded", HALF]["kept"]) == (False, True, True)
     assert bounded["ratio"] == pytest.approx(1.0)
     assert bounded["interval"][0] < 1 < bounded["interval"][1] < 1.1
     assert (free["price"], bounded["price"]) == (1.0, pytest.approx(0.75))
