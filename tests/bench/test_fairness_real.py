@@ -16,7 +16,11 @@ from aiohttp.test_utils import TestServer
 from bench import fairness_clients, fairness_real
 from bench.fairness_clients import OUTPUTS, PROMPT_TOKENS, TENANT_HEADER, Clients, Demand, Phase, UnsoundError, clients
 from bench.fairness_phases import FLOOD, HALF, MODEST, UNBOUNDED, PhaseLog, verdict
-from bench.fairness_real import ORDERS, PATIENCE, Rounds
+from bench.fairness_real import ORDERS, PATIENCE, POOL, Rounds, admit
+from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.pools.source import FilePoolSource
+from cachefleet_core.pool.spec import parse_pools
+from cachefleet_local.fleet.local_fleet import pools_text
 
 LEAST = 3
 
@@ -105,6 +109,20 @@ async def test_each_round_has_each_demand_under_each_order(tmp_path: Path) -> No
         (order, beside) for order in ORDERS for beside in (MODEST, HALF)
     }
     assert len(rounds.alone) == 2
+
+
+def test_the_control_plane_reads_what_an_order_admits_and_nothing_of_the_one_before(tmp_path: Path) -> None:
+    pool = tmp_path / "pools.yaml"
+    pool.write_text(pools_text(parse_pools(POOL)))
+    source = FilePoolSource(pool, tmp_path / "endpoints.json", metrics=Metrics())
+    read = []
+    for admission in ORDERS.values():
+        admit(pool, admission)
+        (view,) = source.poll() or ()
+        found = view.pool.spec.admission
+        read.append((found.max_queue_seconds, found.shared_ahead_seconds, found.shared_requests))
+        assert not source.problem
+    assert read == [(300, 0, 0), (300, 0.001, 0), (300, 0, 2)]
 
 
 def phase(scale: float, rate: float) -> Phase:
