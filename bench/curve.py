@@ -8,7 +8,7 @@ to the reuse distances, request by request as they end, as the control plane doe
 ratio of every other fleet, and each is simulated, too: the whole of the real decisions, index and frames. Errors are in
 points: foretold less simulated.
 
-Beside it, *in outline*, the hit ratio of the same fleet by a simulation that follows routing alone (`curve_outline`).
+Beside it, *in outline*, the hit ratio of the same fleet by native code that plays the same requests (`curve_outline`).
 
 Rates are such that every fleet keeps up. A fleet that does not is another regime (who waits for seconds is sent
 elsewhere), and its curve is not one of its caches.
@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.curve_outline import outlined
+from bench.curve_outline import load_of, outlined
 from bench.replay_run import POOL, Replay
 from bench.replay_work import BLOCK, chats, mooncake, sessions, synthetic, usable
 from bench.rows import Row, row
@@ -179,6 +179,7 @@ def errors(
     run = WatchedRun(requests, workload.setup)
     run.run()
     capacity, spent = foretold(run, workload.setup, requests)
+    load = load_of(requests)
     print(f"{workload.name}: {len(requests)} requests, {run.hit_ratio:.4f} served, {capacity.curve.losses}")
     yield row(
         f"{workload.name}: today, without what was served", capacity.curve.uncorrected, run.hit_ratio, unit="share"
@@ -193,9 +194,7 @@ def errors(
         found = row(name, point.hit_ratio, other.hit_ratio, unit="share")
         print(f"  {name:<50}{point.hit_ratio:.4f}{other.hit_ratio:>9.4f}{points(found):>+8.2f} points", flush=True)
         yield found
-        drawn = row(
-            f"{workload.name}: in outline, {workers} and {factor:g}", outlined(requests, setup), other.hit_ratio
-        )
+        drawn = row(f"{workload.name}: in outline, {workers} and {factor:g}", outlined(load, setup), other.hit_ratio)
         print(
             f"  {'in outline':<50}{drawn['ours']:.4f}{other.hit_ratio:>9.4f}{points(drawn):>+8.2f} points", flush=True
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cachefleet_native import Digest
 
 MODULE: Final = "cachefleet_native"
-API: Final = 16
+API: Final = 17
 """Version of the native module's interface that this code is written for."""
 REMEDY: Final = "build it with `make setup`, which needs cargo, or use the product's image"
 

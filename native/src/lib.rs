@@ -11,6 +11,7 @@ pub mod json_members;
 pub mod keyer;
 pub mod mixing;
 mod msgpack;
+pub mod outline;
 pub mod picker;
 pub mod plane;
 pub mod prompts;

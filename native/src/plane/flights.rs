@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub const EXPECTED_SECONDS: f64 = 2.0;
 pub const UNCACHED_WORK_SECONDS: f64 = 30.0;
 /// Prompts kept for each worker.
-const MAX_EXPECTED: usize = 256;
+pub const MAX_EXPECTED: usize = 256;
 /// Prompt length assumed until some were seen.
 const TYPICAL_TOKENS: f64 = 512.0;
 const SMOOTHING: f64 = 0.1;

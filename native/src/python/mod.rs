@@ -15,6 +15,7 @@ pub mod ints;
 mod json_bounds;
 mod kept_bytes;
 mod keyer;
+mod outline;
 mod picker;
 mod plane;
 mod prompts;
@@ -31,7 +32,7 @@ use crate::ask::understand::{MAX_CHOICES, MAX_INPUTS, MAX_SEQUENCES};
 use pyo3::prelude::*;
 
 /// Version of this module's interface; Python code written for another version does not use the module.
-const API: u32 = 16;
+const API: u32 = 17;
 
 #[pymodule]
 fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -57,6 +58,7 @@ fn cachefleet_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<report_taps::ReportTap>()?;
     module.add_class::<report_taps::LiveStream>()?;
     module.add_class::<reuse::ReuseDistances>()?;
+    module.add_class::<outline::FleetLoad>()?;
     module.add_class::<transport::Transport>()?;
     module.add_class::<worker_call::WorkerClient>()?;
     module.add_class::<worker_call::WorkerCall>()?;
