@@ -121,7 +121,7 @@ MATRIX: Final[dict[str, Values]] = {
             "queueRequests": 0,
             "tracing": {"endpoint": "http://collector:4318", "ratio": 0.5},
             "databaseUrlSecretRef": {"name": "db"},
-            "batches": {"enabled": True, "filesUrl": "s3://bucket/files"},
+            "batches": {"enabled": True, "filesUrl": "s3://bucket/files", "filesSecretName": "files"},
             "gateway": {"allowedOrigins": ["https://app.example", "http://localhost:3000"]},
             "requestMaxBytes": 1073741824,
             "withdrawSeconds": 0,

@@ -32,6 +32,7 @@ BAD: dict[str, tuple[Object, str]] = {
         {"controlPlane": {"batches": {"filesUrl": "s3://key:secret@bucket"}}},
         "/controlPlane/batches/filesUrl",
     ),
+    "a secret of files": ({"controlPlane": {"batches": {"filesSecretName": "A_b"}}}, "batches/filesSecretName"),
     "renderer with a path": ({"controlPlane": {"renderers": ["http://a/b"]}}, "/controlPlane/renderers/0"),
     "name of a control plane": ({"controlPlane": {"name": "B"}}, "/controlPlane/name"),
     "name of another control plane": ({"controlPlane": {"others": {"B": "http://b"}}}, "'B' does not match pattern"),

