@@ -12,7 +12,7 @@ from e2e.engine.long_answers import CHAT, COMPLETION, Said, ask
 from e2e.engine.storm import prompts
 
 BLOCK: Final = 32
-REPORT_SECONDS: Final = 30.0
+REPORT_SECONDS: Final = 60.0
 POOL: Final = """
 apiVersion: cachefleet.io/v1alpha1
 kind: PrefixCachePool

@@ -293,7 +293,7 @@ async def _heard(side: Side, subscriber: zmq.Socket[bytes]) -> None:
 
 
 def _receive(subscriber: zmq.Socket[bytes]) -> Batch:
-    assert subscriber.poll(10_000)
+    assert subscriber.poll(60_000)
     topic, sequence, payload = subscriber.recv_multipart()
     return Batch(topic, int.from_bytes(sequence, "big"), payload)
 

@@ -149,7 +149,7 @@ async def test_warm_prefixes_are_found_by_requests_and_again_after_a_clearing(de
     registry = desk.agent.metrics.registry
     labels = {"outcome": "cached"}
     await plane.until(
-        lambda: (registry.get_sample_value("cachefleet_agent_warmed_prefixes_total", labels) or 0) >= 2, 20
+        lambda: (registry.get_sample_value("cachefleet_agent_warmed_prefixes_total", labels) or 0) >= 2, 60
     )
     assert await _cached(desk, salt) > 0
 

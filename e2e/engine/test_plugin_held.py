@@ -41,12 +41,12 @@ def asked(server: VllmServer, api: str, body: dict[str, Any]) -> Answer:
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[Upstream]:
-    async with Completions() as completions, Upstream(completions, connect_seconds=5, idle_seconds=60) as made:
+    async with Completions() as completions, Upstream(completions, connect_seconds=60, idle_seconds=120) as made:
         yield made
 
 
 async def hold(
-    client: Upstream, server: VllmServer, api: str, body: dict[str, Any], *, seconds: float = 30
+    client: Upstream, server: VllmServer, api: str, body: dict[str, Any], *, seconds: float = 120
 ) -> AttemptResult:
     sent = json.dumps(body).encode()
     asked = Hold(length=len(sent), contract=CONTRACT, block_size=16, model="tiny")
