@@ -228,11 +228,13 @@ async def test_apis_that_could_not_say_so_are_never_refused(engine: Side, strict
 
 @pytest.mark.requirement("B9")
 async def test_one_that_waits_for_its_prefix_runs(engine: Side) -> None:
-    """Nine at once for eight places: the last is judged when the first is done."""
+    """Nine at once for eight places: the last is judged when one of them is done."""
     shared = cold(96)
-    first = asyncio.create_task(engine.send(COMPLETION, completion(shared, max_tokens=40)))
-    others = [asyncio.create_task(engine.send(COMPLETION, completion(cold(40), max_tokens=60))) for _ in range(7)]
-    await asyncio.sleep(0.1)
+    first = asyncio.create_task(engine.send(COMPLETION, completion(shared, max_tokens=150)))
+    others = [asyncio.create_task(engine.send(COMPLETION, completion(cold(40), max_tokens=150))) for _ in range(7)]
+    async with asyncio.timeout(60):  # all have their places by then, or the first ones are done
+        while (await stats(engine))["running"] < PLUGIN.max_num_seqs and not first.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     last = await engine.send(COMPLETION, completion(shared + cold(20), cache_hit_threshold=0.5))
     assert reasons(last) == {0: "length"}
     await asyncio.gather(first, *others)
@@ -241,15 +243,20 @@ async def test_one_that_waits_for_its_prefix_runs(engine: Side) -> None:
 # What is left behind
 
 
+async def stats(engine: Side) -> dict[str, Any]:
+    found: dict[str, Any] = (await engine.send("/v1/fleet/stats", method="GET")).body["ranks"]["0"]
+    return found
+
+
 async def settled(server: VllmServer, engine: Side) -> dict[str, Any]:
     """The engine's figures once it has nothing to do."""
     deadline = time.monotonic() + 120
     while True:
-        stats: dict[str, Any] = (await engine.send("/v1/fleet/stats", method="GET")).body["ranks"]["0"]
-        if stats["running"] == stats["waiting"] == 0 and stats["blocks_free"] == stats["blocks_total"] - 1:
-            assert not stats["faults"], stats
-            return stats
-        assert time.monotonic() < deadline, stats
+        found = await stats(engine)
+        if found["running"] == found["waiting"] == 0 and found["blocks_free"] == found["blocks_total"] - 1:
+            assert not found["faults"], found
+            return found
+        assert time.monotonic() < deadline, found
         await asyncio.sleep(0.05)
 
 
@@ -264,18 +271,19 @@ async def test_refusals_of_an_idle_engine_leave_nothing(vllm_server: VllmServer,
 
 
 async def test_vllms_own_metrics_count_refusals_and_keep_their_times(engine: Side) -> None:
-    before = await engine.metrics()
-    await engine.send(COMPLETION, completion(cold(), cache_hit_threshold=0.5))
-    await asyncio.sleep(0.2)
-    after = await engine.metrics()
+    after = before = await engine.metrics()
 
     def grown(name: str) -> float:
         return sum(value - before.get(key, 0) for key, value in after.items() if key.startswith(f"vllm:{name}"))
 
-    assert grown('request_success_total{engine="0",finished_reason="cache_threshold"') == 1
+    await engine.send(COMPLETION, completion(cold(), cache_hit_threshold=0.5))
+    async with asyncio.timeout(60):
+        while not grown(refused := 'request_success_total{engine="0",finished_reason="cache_threshold"'):
+            after = await engine.metrics()
+    assert grown(refused) == 1
     assert grown("generation_tokens_total{") == grown("prefix_cache_queries_total{") == 0
     for name in ("request_queue_time", "request_prefill_time", "request_inference_time", "e2e_request_latency"):
-        assert 0 <= grown(f"{name}_seconds_sum") < 5, name
+        assert 0 <= grown(f"{name}_seconds_sum") < 60, name  # no time of day
 
 
 @pytest.mark.parametrize("count", [250, pytest.param(2000, marks=pytest.mark.slow)])
@@ -302,12 +310,12 @@ async def test_mixed_requests_leave_nothing_behind(vllm_server: VllmServer, engi
     ended.set()
     await changing
     put_policy(vllm_server)
-    stats = await settled(vllm_server, engine)
-    print(f"{count} mixed requests in {time.monotonic() - began:.1f} s: {dict(outcomes)}, {stats['counts']}")
+    told = await settled(vllm_server, engine)
+    print(f"{count} mixed requests in {time.monotonic() - began:.1f} s: {dict(outcomes)}, {told['counts']}")
     assert sum(outcomes.values()) == count
     assert outcomes["answered"] > count / 2
     assert outcomes["left"] > 0
-    assert stats["counts"]["rejected"] > 0
+    assert told["counts"]["rejected"] > 0
 
 
 async def mixed(engine: Side, chance: random.Random, bases: list[list[int]]) -> str:
