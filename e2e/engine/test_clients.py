@@ -24,7 +24,7 @@ from tests.controlplane.gateway.apis.test_output_schemas import ENDLESS, TREE
 from tests.controlplane.gateway.cases import CHAT, OTHERS, POOLED, Case, timeless
 from tests.controlplane.gateway.harness import SALT, Front, direct, front, pool
 
-ATTEMPTS: Final = 40
+ATTEMPTS: Final = 200
 """vLLM puts tokens that a busy server could not send in time into one event; that differs from time to time."""
 SILENCE_SECONDS: Final = 120.0
 """vLLM loads its grammars' library with the first request that has one, and says nothing meanwhile."""

@@ -31,7 +31,7 @@ from tests.fakes.engine import FakeEngine
 
 MISSING_METRICS: Final = ("vllm:estimated_", "python_", "process_", "http_")
 BLOCK: Final = VllmOptions().block_size
-ATTEMPTS: Final = 40
+ATTEMPTS: Final = 200
 
 
 @pytest.fixture
