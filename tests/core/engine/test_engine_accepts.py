@@ -82,7 +82,7 @@ def test_a_pool_on_gpus_is_read_as_meant(parsed: dict[str, Any]) -> None:
     assert (read["model"], read["served_model_name"], read["revision"]) == ("/models/qwen", ["qwen3-32b"], "abc")
     assert (read["tensor_parallel_size"], read["max_model_len"], read["block_size"]) == (2, 32768, 16)
     assert read["kv_cache_memory_bytes"] == 47122 * 1024 * 1024
-    assert read["enable_prefix_caching"] is True
+    assert read["enable_prefix_caching"] is None, "vLLM decides by its model"
     assert read["prefix_caching_hash_algo"] == "sha256_cbor"
     assert (read["enable_scale_out"], read["enable_prompt_tokens_details"]) == (True, True)
     assert read["kv_events_config"]["replay_endpoint"] == "ipc:///run/replay"
