@@ -184,8 +184,8 @@ cluster: setup ## A real Kubernetes API for trying things, with a kubeconfig; Ct
 
 bench: bench-gateway bench-decisions bench-proxies bench-index bench-replay bench-worker bench-continuation ## All benchmarks there are
 
-bench-gateway: setup ## What the gateway adds to a request, against going direct (PROFILE=1: where its CPU goes, RECORDED=1: what records cost)
-	@$(BIN)/python -m bench.gateway $(if $(PROFILE),--profile) $(if $(RECORDED),--recorded)
+bench-gateway: setup ## What the gateway adds to a request, against going direct (PROFILE=1: where its CPU goes, COUNTS=calls: what it takes in Python, RECORDED=1: what records cost)
+	@$(BIN)/python -m bench.gateway $(if $(PROFILE),--profile) $(if $(COUNTS),--counts $(COUNTS)) $(if $(RECORDED),--recorded)
 
 bench-continuation: setup ## A turn by handle against its whole history to stock vLLM (five minutes; QUICK=1: one)
 	@$(BIN)/python -m bench.continuation $(if $(QUICK),--quick --only "ChatML with thinking")

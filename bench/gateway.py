@@ -4,6 +4,7 @@
     python -m bench.gateway --engine vllm   # in front of real vLLM on the CPU, with a tiny model
     python -m bench.gateway --profile       # where the CPU of a request goes instead, by part (bench.gateway_profile)
     python -m bench.gateway --recorded      # what recording streams costs instead (bench.gateway_recorded)
+    python -m bench.gateway --counts calls  # how many a request takes instead; or instructions (bench.gateway_counts)
 
 Direct and through the gateway take turns: request by request on one connection; second by second on sixteen, which
 ask a few times a second each (so that what is measured is delay, not a queue) or without pause (what one core gets
@@ -31,7 +32,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from bench import gateway_profile, gateway_recorded
+from bench import gateway_counts, gateway_profile, gateway_recorded
 from bench.parts import POOL, Engine, Running, control_plane, cores, fake_engine
 from cachefleet_core.tenancy import DEFAULT_TENANT, FleetKey, tenant_salt
 
@@ -266,7 +267,11 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the gateway's CPU goes, and end")
     parser.add_argument("--functions", action="store_true", help="with --profile: also by function")
     parser.add_argument("--recorded", action="store_true", help="print what recording streams costs, and end")
+    parser.add_argument("--counts", choices=gateway_counts.COUNTED, help="print how many a request takes, and end")
     given = parser.parse_args()
+    if given.counts:
+        gateway_counts.run(given.counts, requests=max(1, given.rounds // 10))
+        return
     if given.recorded:
         gateway_recorded.run(rounds=max(1, given.rounds // 30))
         return

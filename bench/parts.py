@@ -142,7 +142,7 @@ def control_plane(
     The engine is so many ``workers`` to it, of which WORKER alone has an agent.
     """
     with (
-        plane(folder, key, fleet(engine, workers), core=core, **settings) as running,
+        plane(folder, key, fleet(engine, workers), core=core, patience=START_SECONDS, **settings) as running,
         process(
             ["-m", "cachefleet_worker.agent"],
             log=folder / "agent.log",
@@ -168,12 +168,13 @@ def plane(
     spec: Sequence[str] = (),
     command: Sequence[str] = CONTROL_PLANE,
     until: str = "ready",
+    patience: float = START_SECONDS,
     **settings: str,
 ) -> Iterator[Running]:
     """The control plane alone, before workers of these names; ``settings`` of its own, as in ``knowledge="load"``.
 
     ``spec`` are further lines of the pool's; ``command`` runs it in Python. It is waited for ``until`` it is "ready",
-    or only "listening".
+    or only "listening", ``patience`` seconds at most.
     """
     ports = take_ports({"gateway": 0, "internal": 0})
     write_files(folder, key, engines, spec)
@@ -185,7 +186,8 @@ def plane(
         environment=control_plane_environment(folder, ports) | own,
     ) as started:
         running = Running(f"http://127.0.0.1:{ports['gateway']}", f"http://127.0.0.1:{ports['internal']}", started.pid)
-        _wait(f"{running.internal}/readyz", started, folder / "controlplane.log", ready=until == "ready")
+        ready, log = until == "ready", folder / "controlplane.log"
+        _wait(f"{running.internal}/readyz", started, log, ready=ready, patience=patience)
         yield running
 
 
@@ -265,8 +267,8 @@ def status_of(url: str) -> int:
         return 0
 
 
-def _wait(url: str, started: subprocess.Popen[bytes], log: Path, *, ready: bool) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def _wait(url: str, started: subprocess.Popen[bytes], log: Path, *, ready: bool, patience: float) -> None:
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline and started.poll() is None:
         status = status_of(url)
         if status == 200 or (status and not ready):

@@ -78,17 +78,18 @@ class Caller(asyncio.Protocol):
     """One connection; ``ask`` one at a time."""
 
     @classmethod
-    async def to(cls, url: str) -> Self:
+    async def to(cls, url: str, headers: Sequence[tuple[str, str]] = ()) -> Self:
+        """Connect; ``headers`` go with each request."""
         parts = urlsplit(url)
         _, caller = await asyncio.get_running_loop().create_connection(
-            lambda: cls(parts.netloc), parts.hostname or "", parts.port or 80
+            lambda: cls(parts.netloc, headers), parts.hostname or "", parts.port or 80
         )
         return caller
 
-    def __init__(self, host: str) -> None:
-        self._head = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: %s\r\ncontent-type: application/json\r\n" % host.encode()
-        )
+    def __init__(self, host: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        lines = [("host", host), ("content-type", "application/json"), *headers]
+        self._head = b"POST /v1/chat/completions HTTP/1.1\r\n"
+        self._head += "".join(f"{name}: {value}\r\n" for name, value in lines).encode()
         self._transport: asyncio.Transport | None = None
         self._heard = Heard()
         self._began = 0.0

@@ -70,10 +70,11 @@ def ours(
     core: set[int],
     name: str = OURS,
     command: Sequence[str] = CONTROL_PLANE,
+    patience: float = START_SECONDS,
     **settings: str,
 ) -> Iterator[Proxy]:
-    """The control plane on the approximate rung, before workers without agents; ``command`` and ``settings`` as for
-    ``plane``. Its files are in ``folder``, below its ``name``.
+    """The control plane on the approximate rung, before workers without agents; ``command``, ``patience`` and
+    ``settings`` as for ``plane``. Its files are in ``folder``, below its ``name``.
     """
     folder = folder / name
     folder.mkdir()
@@ -84,6 +85,7 @@ def ours(
         engines,
         core=core,
         command=command,
+        patience=patience,
         knowledge="approximate",
         **settings,
     ) as running:
