@@ -51,6 +51,7 @@ class Gateway:
         self.explain, self.bodies, self._passed = stack.explain, stack.bodies, stack.passed
         self._routes = Routes(parts, stack, ready)
         self._origins = origins or AllowedOrigins()
+        self._answer = self._cross_origin if self._origins else self._serve
         self._log = AccessLog(parts.context.clock) if access_log else None
         metrics = parts.context.metrics
         self._socket = ResponsesSocket(self, parts.admission, stack.bodies, metrics=metrics, limits=sockets)
@@ -61,12 +62,11 @@ class Gateway:
             return await self._socket(scope, receive, send)
         reply = reply_of(scope, send, seconds=self._bounds.send_seconds)
         reply.names = scope[NAMES]
-        serving = self._cross_origin(scope, receive, reply) if self._origins else self._serve(scope, receive, reply)
         began = self._log.began() if self._log is not None else 0.0
         self._context.metrics.request_started()
         answered_by = self._context.under_way.begin()
         try:
-            await serving
+            await self._answer(scope, receive, reply)
         except ClientGoneError:
             self._context.metrics.client_gone()
         finally:

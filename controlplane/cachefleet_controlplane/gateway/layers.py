@@ -155,7 +155,8 @@ def _noting(parts: GatewayParts) -> Callable[[Request], None]:
 
     def note(request: Request) -> None:
         prompts.note(request)
-        prompts.telling(request)
+        if request.told:
+            prompts.telling(request)
         if hot is not None:
             hot.note(request)
 

@@ -60,7 +60,7 @@ class InferenceObjectives:
         self._read: list[Objects[_Spec]] = []
 
     def __bool__(self) -> bool:
-        return any(objects.items() for objects in self._read)
+        return bool(self._read) and any(objects.items() for objects in self._read)
 
     def priority(self, namespace: str, name: str, pools: Collection[str]) -> int | None:
         """The priority of the objective of a name for pools of these names, 0 where it says none, the higher the

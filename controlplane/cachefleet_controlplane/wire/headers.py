@@ -6,9 +6,11 @@ Which headers go to workers and come back from them is native code's (``headers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 Header = tuple[bytes, bytes]
+_name_of = itemgetter(0)
 
 AGENT_HEADERS: Final = (
     (b"x-claude-code-session-id", b"x-claude-code-agent-id"),
@@ -35,6 +37,11 @@ NAMES: Final = "cachefleet.names"
 """Member of an ASGI scope: headers with the request's name, which every answer has."""
 ANTHROPIC_REQUEST_ID: Final = b"request-id"
 """As Anthropic's clients read it."""
+
+
+def has_any(headers: Iterable[Header], names: frozenset[bytes]) -> bool:
+    """Whether any header has one of these names; for the ones that few requests have, before they are read."""
+    return not names.isdisjoint(map(_name_of, headers))
 
 
 def rate_limit_header(unit: bytes, value: bytes, *, anthropic: bool) -> bytes:

@@ -99,17 +99,13 @@ class Reply:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers; once, before the body."""
         self.started, self.status = True, status
-        if not await self._is_open():
+        if self.early is None or not await self.early.over():
             await self._begin(status, headers)
 
     async def open_early(self, headers: Iterable[Header], data: bytes) -> None:
         """Send the head of a stream before there is an answer, with the first bytes; ``early`` does."""
         await self._begin(200, headers)
         await self.write(data)
-
-    async def _is_open(self) -> bool:
-        """Whether the head was sent before there was an answer; it is not from now on."""
-        return self.early is not None and await self.early.over()
 
     async def _begin(self, status: int, headers: Iterable[Header]) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.names]})
@@ -126,7 +122,7 @@ class Reply:
     async def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Send a whole answer with its content-length; in a stream that is open its event, an error's or its own."""
         self.started, self.status = True, status
-        if not await self._is_open():
+        if self.early is None or not await self.early.over():
             await self._answer(status, headers, body)
         elif status >= 400:
             await self.broken(error_of(status, body))

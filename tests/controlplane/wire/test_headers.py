@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from cachefleet_native import permitted_headers, upstream_headers
 
-from cachefleet_controlplane.wire.headers import ACCOUNT, AGENT_HEADERS, MAX_REQUEST_ID, Header, request_id
+from cachefleet_controlplane.wire.headers import ACCOUNT, AGENT_HEADERS, MAX_REQUEST_ID, Header, has_any, request_id
 from cachefleet_core.engine.left_answers import NAME_HEADER
 from tests.controlplane.gateway.harness import chat, front
 from tests.controlplane.gateway.retry.test_failover import Scripted, serving
@@ -27,6 +27,15 @@ from tests.controlplane.gateway.retry.test_failover import Scripted, serving
 )
 def test_a_request_id_is_remembered_where_it_is_short_and_printable(headers: list[Header], told: str | None) -> None:
     assert request_id(headers) == told
+
+
+def test_any_of_some_headers_is_found_wherever_it_stands() -> None:
+    given = [(b"a", b"1"), (b"b", b"2"), (b"c", b"a")]
+    assert [has_any(given, frozenset(names)) for names in ({b"c"}, {b"x", b"a"}, {b"1", b"x"}, set())] == [
+        *(True, True),
+        *(False, False),
+    ]
+    assert not has_any([], frozenset({b"a"}))
 
 
 @pytest.mark.parametrize("name", [name for names in AGENT_HEADERS for name in names if name])

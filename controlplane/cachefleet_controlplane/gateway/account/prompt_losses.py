@@ -48,9 +48,8 @@ class PromptLosses:
             request.arrival.trace.shape = self.shapes.read.shape(info.ask, request.salt)
 
     def telling(self, request: Request) -> None:
-        """Have the answer's headers tell of the decision, where its client asks for it."""
-        if request.told:
-            request.arrival.trace.tells = self._told
+        """Have the answer's headers tell of the decision."""
+        request.arrival.trace.tells = self._told
 
     def _told(self, trace: DecisionTrace, decision: Decision) -> Header:
         """The header that tells of a decision, before its answer or after; the causes are of what is expected then."""

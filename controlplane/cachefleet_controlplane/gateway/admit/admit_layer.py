@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from cachefleet_native import permitted_headers
 from msgspec.structs import replace
@@ -18,16 +19,24 @@ from cachefleet_controlplane.gateway.admit.passed_requests import KeptBody, Pass
 from cachefleet_controlplane.gateway.admit.request_bodies import RequestBodies
 from cachefleet_controlplane.gateway.admit.tenant_admission import admitted_request
 from cachefleet_controlplane.gateway.apis.audio_form import WORKERS_CONTENT_TYPE
-from cachefleet_controlplane.gateway.apis.request_info import RequestInfo, preferred_wait, wants_told
+from cachefleet_controlplane.gateway.apis.request_info import (
+    PREFER,
+    TOLD_HEADER,
+    RequestInfo,
+    preferred_wait,
+    wants_told,
+)
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.pools.inference_objectives import InferenceObjectives
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_controlplane.wire.headers import has_any
 from cachefleet_controlplane.wire.http_exchange import DEPARTURE, ClientGoneError, while_present
 from cachefleet_controlplane.workers.views import ServedModel
 
 Parser = Callable[[Request], Callable[[bytes], RequestInfo]]
 """Returns what parses the body of a request."""
+_ASKING: Final = frozenset({PREFER, TOLD_HEADER})
 
 
 class AdmitLayer:
@@ -94,7 +103,7 @@ class AdmitLayer:
         headers = permitted_headers(given, trusted=request.tenant.trusted)  # they may stay for long
         if info.form is not None:
             headers.append((WORKERS_CONTENT_TYPE, info.form.content_type))
-        wait, told = preferred_wait(given), wants_told(given)
+        wait, told = (preferred_wait(given), wants_told(given)) if has_any(given, _ASKING) else (None, False)
         answer = self._answer(replace(request, info=info, model=model, headers=headers, wait_seconds=wait, told=told))
         del request, info
         return await answer

@@ -15,7 +15,7 @@ from typing import Final
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import Header, has_any
 from cachefleet_core.pool.section import PATTERN_WORDS, TENANT
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId
 
@@ -43,10 +43,9 @@ class FairnessTenants:
 
         ApiError 400 for an id that cannot be a tenant's name.
         """
-        given = next((each for each in headers if each[0] in HEADERS), None)
-        if given is None:
+        if not has_any(headers, HEADERS):
             return directory.default()
-        name = _read(*given)
+        name = _read(*next(each for each in headers if each[0] in HEADERS))
         if name == DEFAULT_TENANT or not self._takes(name):
             return directory.default()
         known = directory.tenants.get(name)

@@ -8,16 +8,18 @@ decision, and whatever fails later is an event of the stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 from cachefleet_controlplane.gateway.apis.request_info import GENERATING, Endpoint
 from cachefleet_controlplane.gateway.request.decision_trace import decision_headers
 from cachefleet_controlplane.gateway.request.request import Layer, Request
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import Header
+from cachefleet_controlplane.wire.headers import Header, has_any
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply, Scope
 from cachefleet_core.pool.policy import MAX_KEEP_ALIVE_SECONDS
+from cachefleet_core.pool.spec import PrefixCachePool
+from cachefleet_runtime.known_results import known_of_tuples
 
 HEADER: Final = b"x-cachefleet-keep-alive"
 COMMENT: Final = b": ping\n\n"
@@ -27,6 +29,7 @@ STREAM: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache"),
 )
 _DIGITS: Final = 4
+_ASKING: Final = frozenset({HEADER})
 
 
 class KeepAlive:
@@ -84,13 +87,14 @@ class KeepAliveLayer:
         self._answer = answer
         self._by_message = by_message
 
-    async def __call__(self, request: Request) -> None:
-        """Answer a request whose model is found. ApiError 400 for a header out of its range."""
+    def __call__(self, request: Request) -> Coroutine[Any, Any, None]:
+        """Answer a request whose model is found. ApiError 400, at once, for a header out of its range."""
         seconds = keep_alive_seconds(request)
-        answer, alive = self._answer(request), self._alive(request, seconds) if seconds else None
-        del request  # the next layers decide how much of it is kept, and how long
-        if alive is None:
-            return await answer
+        alive = self._alive(request, seconds) if seconds else None
+        answer = self._answer(request)
+        return answer if alive is None else self._kept_alive(alive, answer)
+
+    async def _kept_alive(self, alive: KeepAlive, answer: Coroutine[Any, Any, None]) -> None:
         alive.arm()
         try:
             await answer
@@ -110,13 +114,20 @@ class KeepAliveLayer:
 
 def keep_alive_seconds(request: Request) -> int:
     """Seconds between comments to a request, by its header, else the most of its pools; 0 for none. ApiError 400."""
-    given = next((value for name, value in request.headers if name == HEADER), None)
-    asked = None if given is None else _seconds(given)
+    asked = _asked(request.headers) if has_any(request.headers, _ASKING) else None
     if not request.info.stream or request.info.endpoint not in GENERATING:
         return 0
-    if asked is None:
-        return max((pool.spec.admission.keep_alive_seconds for pool in request.model.declared), default=0)
-    return asked
+    return _of_pools(request.model.declared) if asked is None else asked
+
+
+@known_of_tuples
+def _of_pools(pools: Iterable[PrefixCachePool]) -> int:
+    """The most seconds that any of these pools says."""
+    return max((pool.spec.admission.keep_alive_seconds for pool in pools), default=0)
+
+
+def _asked(headers: Iterable[Header]) -> int:
+    return _seconds(next(value for name, value in headers if name == HEADER))
 
 
 def _seconds(given: bytes) -> int:

@@ -17,7 +17,7 @@ from cachefleet_controlplane.gateway.request.request import NO_ARRIVAL, Request
 from cachefleet_controlplane.store.tenant_records import TenantRecord
 from cachefleet_controlplane.tenants.allowed_models import AllowedModels
 from cachefleet_controlplane.wire.errors import MODEL_NOT_FOUND, ApiError, shown
-from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header
+from cachefleet_controlplane.wire.headers import MODEL_REWRITES, Header, has_any
 from cachefleet_controlplane.wire.http_exchange import Scope
 from cachefleet_controlplane.wire.json_members import encode
 from cachefleet_controlplane.workers.views import AliasedModel, ServedModel
@@ -83,11 +83,9 @@ class ModelLookup:
         if not name and len(self._fleet.models()) != 1:
             name = await self._continued(info, request.tenant, memory)
             info = _naming(info, name)
-        aliased = self._aliased(name, allowed)
-        if len(aliased) > 1:
-            model = await self._shared(aliased, request, info, memory)
-        else:
-            model = aliased[0].model if aliased else find_model(self._fleet, name)
+        model = self._fleet.serving(name) if name else None
+        if model is None:
+            model = await self._other(name, request, info, memory, allowed)
         if allowed is not None:
             allowed.check(model, name)
         if memory is not None:
@@ -96,9 +94,18 @@ class ModelLookup:
             raise self._no_endpoint(name or model.name, info.endpoint, allowed)
         return info, model
 
+    async def _other(
+        self, name: str, request: Request, info: RequestInfo, memory: LastModel | None, allowed: AllowedModels | None
+    ) -> ServedModel:
+        """The model that a name means which is none's own; errors as of ``of``."""
+        aliased = self._aliased(name, allowed)
+        if len(aliased) > 1:
+            return await self._shared(aliased, request, info, memory)
+        return aliased[0].model if aliased else find_model(self._fleet, name)
+
     def _aliased(self, name: str, allowed: AllowedModels | None) -> Sequence[AliasedModel]:
         """The models that a name means as an alias: of several those that are allowed, where any is."""
-        aliased = self._fleet.aliased(name) if name and self._fleet.serving(name) is None else ()
+        aliased = self._fleet.aliased(name) if name else ()
         if allowed is None or len(aliased) < 2:
             return aliased
         return [one for one in aliased if allowed.allow_model(one.model, name)] or aliased
@@ -147,7 +154,7 @@ class ModelLookup:
 
 def rewritten(info: RequestInfo, headers: Iterable[Header]) -> RequestInfo:
     """The request for the model that a header names in place of its body's, as llm-d's clients write it."""
-    name = model_header(headers)
+    name = model_header(headers) if has_any(headers, MODEL_REWRITES) else ""
     return _naming(info, name) if name else info
 
 

@@ -121,7 +121,7 @@ THRESHOLD_FIELD: Final = "cache_hit_threshold"
 TRANSFER_FIELD: Final = "kv_transfer_params"
 """Where a worker finds the KV blocks that another one has computed."""
 APPLIED: Final[Header] = (b"preference-applied", b"if-available")
-_PREFER: Final = b"prefer"
+PREFER: Final = b"prefer"
 _IF_AVAILABLE: Final = b"if-available"
 
 MAX_WAIT_SECONDS: Final = 3600
@@ -133,7 +133,7 @@ def preferred_wait(headers: Iterable[Header]) -> int | None:
     ApiError 400 for what is no whole number from 0 to MAX_WAIT_SECONDS.
     """
     for name, value in headers:
-        if name == _PREFER:
+        if name == PREFER:
             for part in value.split(b","):
                 preference, _, given = part.partition(b";")[0].partition(b"=")
                 if preference.strip().lower() == b"wait":
@@ -166,5 +166,5 @@ def _wait_seconds(given: bytes) -> int:
 
 def wants_cached(headers: Iterable[Header]) -> bool:
     """Whether ``Prefer`` has ``if-available``; its parameters, and other preferences, change nothing."""
-    given = [part for name, value in headers if name == _PREFER for part in value.split(b",")]
+    given = [part for name, value in headers if name == PREFER for part in value.split(b",")]
     return bool(given) and any(part.partition(b";")[0].strip().lower() == _IF_AVAILABLE for part in given)

@@ -18,12 +18,12 @@ from typing import Final
 
 from cachefleet_controlplane.gateway.converse.checkpoint import Checkpoint, Owner
 from cachefleet_controlplane.wire.errors import ApiError
-from cachefleet_controlplane.wire.headers import AGENT_HEADERS, Header
+from cachefleet_controlplane.wire.headers import AGENT_HEADERS, Header, has_any
 
 SESSION_HEADER: Final = b"x-cachefleet-session"
 STATE_HEADER: Final = b"x-cachefleet-session-state"
 MAX_NAME: Final = 256
-_AGENTS: Final = frozenset(header for header, _ in AGENT_HEADERS)
+_NAMING: Final = frozenset({SESSION_HEADER, *(header for header, _ in AGENT_HEADERS)})
 _NAME: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_NAME)
 
 
@@ -101,6 +101,8 @@ def after(state: ConversationState, event: Event) -> ConversationState:
 
 def session_name(headers: Sequence[Header]) -> bytes:
     """Return the client's name for its conversation, ours or an agent's; b"" where it has none. ApiError 400."""
+    if not has_any(headers, _NAMING):
+        return b""
     given = [value for name, value in headers if name == SESSION_HEADER]
     if not given:
         return _agent_session(headers)
@@ -113,8 +115,6 @@ def session_name(headers: Sequence[Header]) -> bytes:
 def _agent_session(headers: Sequence[Header]) -> bytes:
     """A name that no ``x-cachefleet-session`` can be; b"" without a usable header: agents do not know of us."""
     sent = dict(headers)
-    if _AGENTS.isdisjoint(sent):
-        return b""
     for header, thread in AGENT_HEADERS:
         session = sent.get(header, b"")
         if session and _NAME.fullmatch(session):

@@ -46,6 +46,8 @@ class Claim(Struct, frozen=True, gc=False):
     tenant: str = ""
     weight: int = DEFAULT_WEIGHT
     """Of the tenant's share."""
+    bounded: bool = True
+    """Whether a pool may bound what is sent of its tenant: then it counts who else uses the fleet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,7 +180,7 @@ class FairShares:
         if start > self._virtual:
             self._virtual = start
         elif not share.tickets:
-            start = max(start, self._earliest)
+            start = max(start, self._virtual - _CREDIT)
         share.start = start + tokens / claim.weight
         share.running += 1
         self._running += 1
@@ -193,7 +195,10 @@ class FairShares:
             return
         share.running -= 1
         share.start += more / claim.weight
-        self._placed(claim.tenant, share)
+        if share.tickets:
+            self._placed(claim.tenant, share)
+        elif not share.running and share.start <= self._virtual - _CREDIT:
+            del self._shares[claim.tenant]
 
     def _of(self, claim: Claim) -> _Share:
         share = self._shares.get(claim.tenant)

@@ -108,7 +108,8 @@ class Queue:
 
         A place may be taken from a request of a lower priority, or of a tenant that holds more of them.
         """
-        self._activity.seen(claim.fleet, claim.tenant, self._clock())
+        if claim.bounded:
+            self._activity.seen(claim.fleet, claim.tenant, self._clock())
         ticket, displaced = self._room.enter(claim, blocks=blocks, tokens=tokens)
         if displaced is not None and (waiter := self._waiters.get(displaced)) and not waiter.turn.done():
             waiter.turn.set_result(Left.DISPLACED)
@@ -142,8 +143,9 @@ class Queue:
         follow, for an equal claim, worker and number of sequences.
         """
         now = self._clock()
-        self._activity.seen(claim.fleet, claim.tenant, now)
-        self._activity.add(worker, claim.tenant, sequences)
+        if claim.bounded:
+            self._activity.seen(claim.fleet, claim.tenant, now)
+            self._activity.add(worker, claim.tenant, sequences)
         self._room.began(claim, tokens)
         drain = self._drains.get(claim.fleet)
         if drain is None:
@@ -157,8 +159,9 @@ class Queue:
         tokens ``more`` than was expected.
         """
         now = self._clock()
-        self._activity.seen(claim.fleet, claim.tenant, now)
-        self._activity.add(worker, claim.tenant, -sequences)
+        if claim.bounded:
+            self._activity.seen(claim.fleet, claim.tenant, now)
+            self._activity.add(worker, claim.tenant, -sequences)
         self._room.ended(claim, more)
         if drain := self._drains.get(claim.fleet):
             drain.ended(blocks, now)

@@ -113,14 +113,11 @@ class Exchange(RetryLoop):
             return Outcome.UNFIT
         attempt = self._planner.next(self._progress)
         self._threshold = attempt.threshold
+        key = self._context.credentials.of(chosen.url)
+        sent = cachefleet_native.upstream_headers(headers, key=key, hooked=attempt.hooked)
         work = _send_attempt(
             *(self._context.upstream, self._request, attempt, chosen.url),
-            [
-                *cachefleet_native.upstream_headers(
-                    headers, key=self._context.credentials.of(chosen.url), hooked=attempt.hooked
-                ),
-                *recording,
-            ],
+            [*sent, *recording] if recording else sent,
             resumed=self._resuming.resumed,
         )
         self._opened = await self._bounded(chosen, work)

@@ -9,7 +9,9 @@ import pytest
 
 from cachefleet_controlplane.gateway.place.fair_shares import Claim
 from cachefleet_controlplane.gateway.place.request_queue import Busy, Left, Queue
+from cachefleet_controlplane.gateway.place.tenant_activity import UNBOUNDED
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_core.pool.policy import AdmissionSpec
 from tests.controlplane.waiting import until, value
 
 FLEET = ("default", "m")
@@ -138,6 +140,18 @@ async def test_others_first_is_of_one_fleet_and_retry_after_counts_who_waits() -
     waiting.cancel()
     await asyncio.wait({waiting})
     assert place.queue.retry_after(FLEET, blocks=1) == 1
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+async def test_who_uses_a_fleet_is_counted_only_where_its_pools_bound_tenants(*, bounded: bool) -> None:
+    queue, admission = Place().queue, AdmissionSpec(shared_requests=2)
+    hog, other = (Claim(FLEET, 50, 1.0, name, bounded=bounded) for name in ("hog", "other"))
+    for claim in (other, hog, hog):
+        queue.began(claim, worker="w", sequences=1)
+    assert (queue.bounds(hog, admission) is not UNBOUNDED, queue.underway(hog, "w")) == (bounded, 2 * bounded)
+    for claim in (other, hog, hog):
+        queue.ended(claim, worker="w", sequences=1, blocks=1)
+    assert queue.underway(hog, "w") == 0
 
 
 async def test_a_higher_priority_takes_a_place_and_who_lost_it_is_told_at_once() -> None:
