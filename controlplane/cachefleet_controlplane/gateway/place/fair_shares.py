@@ -27,6 +27,9 @@ Fleet = tuple[str, str]
 MAX_IDLE: Final = 1024
 """Tenants whose start is remembered though nothing of theirs waits or runs; beyond, that of all of these is dropped."""
 
+MAX_RESTARTED: Final = 8
+"""Tenants that are kept, without what they asked for, while nothing of any waits or runs."""
+
 CREDIT: Final = 8192
 """Tokens of a tenant of the default weight that count though it left them to others; of others by their weight."""
 _CREDIT: Final = CREDIT / DEFAULT_WEIGHT
@@ -118,6 +121,14 @@ class FairShares:
     def _earliest(self) -> float:
         """The start of a tenant that has asked for nothing for long."""
         return self._virtual - _CREDIT
+
+    def restart(self) -> None:
+        """Forget what was asked for so far, where nothing waits and nothing runs."""
+        self._virtual = 0.0
+        if len(self._shares) > MAX_RESTARTED:
+            self._shares.clear()
+        for share in self._shares.values():
+            share.start = -_CREDIT
 
     def enter(self, ticket: Ticket) -> None:
         """Have a ticket wait."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from cachefleet_controlplane.gateway.place.fair_shares import Claim, FairShares, Fleet, Ticket
 from cachefleet_controlplane.gateway.place.queue_places import Places
+
+MAX_EMPTY: Final = 64
+"""Fleets, and priorities of one, that are kept while nothing of them waits or runs."""
 
 
 class _Line:
@@ -106,7 +110,7 @@ class WaitList:
         """Whether its tenant has asked for less than its share so far, among those of its priority."""
         line = self._lines.get(claim.fleet)
         level = line.levels.get(claim.priority) if line else None
-        return level is not None and level.under(claim.tenant)
+        return level is not None and not level.idle and level.under(claim.tenant)
 
     def blocks_before(self, claim: Claim) -> int:
         """Return the blocks of those that would go before such a request, were it to wait. O(tickets)."""
@@ -126,7 +130,7 @@ class WaitList:
         """Correct the charge of a request that has ended by so many tokens, which may be less than 0."""
         line = self._lines.get(claim.fleet)
         level = line.levels.get(claim.priority) if line else None
-        if line is None or level is None:
+        if line is None or level is None or level.idle:
             return
         level.ended(claim, more)
         self._forget(claim, line, level)
@@ -152,7 +156,12 @@ class WaitList:
         return line
 
     def _forget(self, claim: Claim, line: _Line, level: FairShares) -> None:
-        if level.idle:
-            del line.levels[claim.priority]
-            if not line.levels:
-                del self._lines[claim.fleet]
+        """Keep nothing of a priority of which nothing waits or runs, but for some empty shares: the next one comes."""
+        if not level.idle:
+            return
+        if len(self._lines) <= MAX_EMPTY and len(line.levels) <= MAX_EMPTY:
+            level.restart()
+            return
+        del line.levels[claim.priority]
+        if not line.levels:
+            del self._lines[claim.fleet]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cachefleet_controlplane.gateway.place import queue_order
 from cachefleet_controlplane.gateway.place.fair_shares import Claim, Fleet, Ticket
 from cachefleet_controlplane.gateway.place.queue_order import WaitList
 
@@ -34,7 +35,7 @@ def test_priority_goes_before_arrival_and_arrival_before_entering() -> None:
         served.append(ticket)
         room.leave(ticket)
     assert served == [urgent, early, late]
-    assert not room._lines
+    assert not list(room.fleets())
 
 
 def test_who_was_sent_more_than_others_goes_after_them() -> None:
@@ -111,6 +112,43 @@ def test_blocks_before_a_request_are_those_of_who_starts_earlier() -> None:
     assert room.blocks_before(claim(99.5, tenant="quiet")) == 1 + 9
     assert room.blocks_before(claim(99.5, 90, tenant="late")) == 31
     assert room.blocks_before(claim(99.5, 0, tenant="early")) == 0
+
+
+def told(steps: list[tuple[str, str, int, int]]) -> list[object]:
+    """What a room answers after each of some steps: what is done, the tenant, the priority, and tokens."""
+    room, under_way, answers = WaitList(6), list[Claim](), list[object]()
+    for number, (step, tenant, priority, tokens) in enumerate(steps):
+        asked = claim(float(number), priority, tenant)
+        if step == "enter":
+            answers.append(room.enter(asked, blocks=1, tokens=tokens))
+        elif step == "leave" and (first := room.first(A)) is not None:
+            answers.append(room.leave(first))
+        elif step == "begin":
+            room.began(asked, tokens)
+            under_way.append(asked)
+        elif step == "end":
+            room.ended(under_way.pop(0) if under_way else asked, tokens - 1)
+        answers += room.first(A), room.leading(A, 9), room.wanted(A), list(room.fleets())
+        for other in ("a", "b", "new"):
+            later = claim(99.0, priority, other)
+            answers += room.before(later), room.under(later), room.blocks_before(later)
+    return answers
+
+
+STEP = st.tuples(
+    st.sampled_from(["enter", "leave", "begin", "end"]),
+    st.sampled_from("ab"),
+    st.sampled_from([10, 50]),
+    st.sampled_from([1, 900, 20_000]),
+)
+
+
+@given(st.lists(STEP, max_size=30))
+def test_who_is_kept_though_nothing_waits_or_runs_counts_as_new(steps: list[tuple[str, str, int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(queue_order, "MAX_EMPTY", 0)
+        forgetting = told(steps)
+    assert told(steps) == forgetting
 
 
 class RoomMachine(RuleBasedStateMachine):
