@@ -111,7 +111,9 @@ class Gateway:
             scope[ARRIVED] = self._context.clock()
             await self._admission.informed()
             try:
-                entered = self._entered(scope) if enter is None else enter()
+                entered = (
+                    enter() if enter else self._admission.enter(scope["headers"], limited=scope["method"] == "POST")
+                )
             except ApiError as refusal:
                 return await self._unadmitted(scope, receive, reply, refusal)
             with entered as admitted:
@@ -141,10 +143,6 @@ class Gateway:
             await self._serve(scope, receive, reply, enter)
         finally:
             self._context.metrics.request_ended()
-
-    def _entered(self, scope: Scope) -> AdmittedRequest:
-        """Admit a client's request. ApiError."""
-        return self._admission.enter(scope["headers"], limited=scope["method"] == "POST")
 
     async def _failed(self, reply: Reply) -> None:
         """Count a defect, and tell the client of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
@@ -33,6 +33,17 @@ class ServedModel:
     """The longest prompt and answer, in tokens, that any worker takes; None where none tells."""
     created: int
     """When it was first seen, in Unix seconds."""
+    keep_alive_seconds: int = field(init=False)
+    """Seconds between comments to a stream that waits, the most that any of its pools says; 0 for none."""
+    bounds_ahead: bool = field(init=False)
+    """Whether any of its pools bounds what a worker is sent ahead, of all or of one tenant."""
+
+    def __post_init__(self) -> None:
+        bounds = [pool.spec.admission for pool in self.declared]
+        seconds = max((one.keep_alive_seconds for one in bounds), default=0)
+        ahead = any(one.max_ahead_seconds or one.shared_ahead_seconds or one.shared_requests for one in bounds)
+        object.__setattr__(self, "keep_alive_seconds", seconds)
+        object.__setattr__(self, "bounds_ahead", ahead)
 
     @property
     def is_adapter(self) -> bool:

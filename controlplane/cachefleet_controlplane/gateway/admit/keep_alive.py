@@ -18,8 +18,6 @@ from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.wire.headers import Header, has_any
 from cachefleet_controlplane.wire.http_exchange import ClientGoneError, Reply, Scope
 from cachefleet_core.pool.policy import MAX_KEEP_ALIVE_SECONDS
-from cachefleet_core.pool.spec import PrefixCachePool
-from cachefleet_runtime.known_results import known_of_tuples
 
 HEADER: Final = b"x-cachefleet-keep-alive"
 COMMENT: Final = b": ping\n\n"
@@ -117,13 +115,7 @@ def keep_alive_seconds(request: Request) -> int:
     asked = _asked(request.headers) if has_any(request.headers, _ASKING) else None
     if not request.info.stream or request.info.endpoint not in GENERATING:
         return 0
-    return _of_pools(request.model.declared) if asked is None else asked
-
-
-@known_of_tuples
-def _of_pools(pools: Iterable[PrefixCachePool]) -> int:
-    """The most seconds that any of these pools says."""
-    return max((pool.spec.admission.keep_alive_seconds for pool in pools), default=0)
+    return request.model.keep_alive_seconds if asked is None else asked
 
 
 def _asked(headers: Iterable[Header]) -> int:

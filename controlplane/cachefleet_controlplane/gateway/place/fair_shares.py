@@ -102,20 +102,21 @@ class _Share:
 class FairShares:
     """The tenants of one priority of one fleet: what they wait for, and how far each is ahead."""
 
-    __slots__ = ("_order", "_running", "_shares", "_virtual", "waiting")
+    __slots__ = ("_order", "_shares", "_virtual", "running", "waiting")
 
     def __init__(self) -> None:
         self._virtual = 0.0
         self._shares: dict[str, _Share] = {}
         self._order: KeyedHeap[str, tuple[float, float, int]] = KeyedHeap()
-        self._running = 0
+        self.running = 0
+        """Requests."""
         self.waiting = 0
-        """How many tickets."""
+        """Tickets."""
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing runs: then nothing needs to be remembered."""
-        return not self.waiting and not self._running
+        return not (self.waiting or self.running)
 
     @property
     def _earliest(self) -> float:
@@ -123,12 +124,12 @@ class FairShares:
         return self._virtual - _CREDIT
 
     def restart(self) -> None:
-        """Forget what was asked for so far, where nothing waits and nothing runs."""
-        self._virtual = 0.0
+        """Forget what was asked for so far: nothing waits, and nothing runs any more."""
+        self._virtual, self.running = 0.0, 0
         if len(self._shares) > MAX_RESTARTED:
             self._shares.clear()
         for share in self._shares.values():
-            share.start = -_CREDIT
+            share.start, share.running = -_CREDIT, 0
 
     def enter(self, ticket: Ticket) -> None:
         """Have a ticket wait."""
@@ -194,13 +195,13 @@ class FairShares:
             start = max(start, self._virtual - _CREDIT)
         share.start = start + tokens / claim.weight
         share.running += 1
-        self._running += 1
+        self.running += 1
         if share.tickets:
             self._placed(claim.tenant, share)
 
     def ended(self, claim: Claim, more: int) -> None:
         """Correct what a request was charged by so many tokens, which may be less than 0."""
-        self._running -= 1
+        self.running -= 1
         share = self._shares.get(claim.tenant)
         if share is None:
             return

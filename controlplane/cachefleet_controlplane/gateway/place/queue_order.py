@@ -79,7 +79,10 @@ class WaitList:
         if not level.waiting:
             del line.waiting[bisect_left(line.waiting, ticket.priority)]
         self._places.give_back(ticket)
-        self._forget(ticket.claim, line, level)
+        if level.idle:
+            level.restart()
+        if len(self._lines) > MAX_EMPTY or len(line.levels) > MAX_EMPTY:
+            self._forget(ticket.claim, line, level)
         return True
 
     def first(self, fleet: Fleet) -> Ticket | None:
@@ -124,16 +127,21 @@ class WaitList:
 
     def began(self, claim: Claim, tokens: int) -> None:
         """Charge a tenant's share with a request that is sent; ``ended`` has to follow, for an equal claim."""
-        self._line(claim.fleet).level(claim.priority).began(claim, tokens)
+        line = self._lines.get(claim.fleet) or self._line(claim.fleet)
+        (line.levels.get(claim.priority) or line.level(claim.priority)).began(claim, tokens)
 
     def ended(self, claim: Claim, more: int) -> None:
         """Correct the charge of a request that has ended by so many tokens, which may be less than 0."""
         line = self._lines.get(claim.fleet)
         level = line.levels.get(claim.priority) if line else None
-        if line is None or level is None or level.idle:
+        if line is None or level is None or not level.running:
             return
-        level.ended(claim, more)
-        self._forget(claim, line, level)
+        if level.running > 1 or level.waiting:
+            level.ended(claim, more)
+            return
+        level.restart()
+        if len(self._lines) > MAX_EMPTY or len(line.levels) > MAX_EMPTY:
+            self._forget(claim, line, level)
 
     def fleets(self) -> Iterator[Fleet]:
         """Iterate over the fleets in which requests wait; lines may change meanwhile."""
@@ -156,11 +164,8 @@ class WaitList:
         return line
 
     def _forget(self, claim: Claim, line: _Line, level: FairShares) -> None:
-        """Keep nothing of a priority of which nothing waits or runs, but for some empty shares: the next one comes."""
+        """Keep nothing of a priority of which nothing waits or runs."""
         if not level.idle:
-            return
-        if len(self._lines) <= MAX_EMPTY and len(line.levels) <= MAX_EMPTY:
-            level.restart()
             return
         del line.levels[claim.priority]
         if not line.levels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,9 +25,7 @@ from cachefleet_controlplane.routing.decision import Decision, Reason, Verdict, 
 from cachefleet_controlplane.routing.prompt_blocks import expected_tokens, needed_blocks
 from cachefleet_controlplane.wire.errors import ApiError
 from cachefleet_controlplane.workers.views import ServedModel
-from cachefleet_core.pool.spec import PrefixCachePool
 from cachefleet_core.pool.worker_spec import Role
-from cachefleet_runtime.known_results import known_of_tuples
 
 _LEFT: Final = {Left.TIMEOUT: Reason.QUEUE_TIMEOUT, Left.DISPLACED: Reason.DISPLACED}
 
@@ -56,7 +54,7 @@ class WorkerChoice:
         """The client wants it only where some of it is cached; applies to the first attempt."""
         self.more = 0
         """How many workers a decision is to name that are next in order."""
-        tenant, bounded = request.tenant, _bounding(request.model.declared)
+        tenant, bounded = request.tenant, request.model.bounds_ahead
         self._claim = Claim(request.line, tenant.priority, request.arrival.began, tenant.name, tenant.weight, bounded)
         self._charged = 0
         """Tokens that what is in flight is expected to compute."""
@@ -231,13 +229,6 @@ class WorkerChoice:
         self._queue.began(self._claim, worker=self._worker, sequences=sequences, tokens=self._charged)
         self.request.sent_to(self._worker)
         return Outcome.PLACED
-
-
-@known_of_tuples
-def _bounding(pools: Iterable[PrefixCachePool]) -> bool:
-    """Whether any of these pools bounds what its workers are sent ahead."""
-    specs = [pool.spec.admission for pool in pools]
-    return any(one.max_ahead_seconds or one.shared_ahead_seconds or one.shared_requests for one in specs)
 
 
 def _nowhere() -> bool:
