@@ -44,6 +44,8 @@ KEYS_LOST: Final = "api_keys_lost"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
+MAX_UNLIMITED: Final = 64
+"""Tenants without limits that are kept though nothing of them is under way: the next request is most likely of one."""
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
 
@@ -296,8 +298,10 @@ class AdmissionMiddleware:
         return AdmittedRequest(self, replace(tenant, priority=priority), load, models, held_to, limited=True)
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
-        """Forget a tenant's load where nothing of it needs to be kept."""
-        if not load.requests and load.idle(self._clock()):
+        """Forget a tenant's load where nothing of it needs to be kept; without limits only beyond MAX_UNLIMITED."""
+        if load.requests or not (load.limited or len(self._loads) > MAX_UNLIMITED):
+            return
+        if load.idle(self._clock()):
             self._loads.pop(tenant.name, None)
 
     def _tenant(self, headers: Iterable[Header]) -> tuple[TenantRecord, AllowedModels | None, KeyRecord | None]:

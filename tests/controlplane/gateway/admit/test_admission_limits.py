@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachefleet_controlplane.gateway.admit import tenant_admission
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.tenant_records import TenantRecord
@@ -222,10 +223,23 @@ async def test_choices_and_prompts_count_as_requests_at_once() -> None:
         assert (await ask(gate, ACME, n=4))[0] == 200
 
 
-async def test_of_a_tenant_that_does_nothing_nothing_is_kept() -> None:
-    async with engine() as worker, front([worker], known=Known(directory(ACME))) as gate:
+@pytest.mark.parametrize(("most", "kept"), [(9, {}), (None, {ACME.name: 0})])
+async def test_of_a_limited_tenant_that_does_nothing_nothing_is_kept(most: int | None, kept: dict[str, int]) -> None:
+    tenant = replace(ACME, requests_at_once=most)
+    async with engine() as worker, front([worker], known=Known(directory(tenant))) as gate:
         async with gate.http.get(gate.url + "/v1/models", headers={"x-api-key": KEYS[ACME.name]}):
             pass
         assert (await ask(gate, ACME, model="nobody's"))[0] == 404
         await until(lambda: gate.gateway.under_way == 0)
-        assert gate.gateway._admission._loads == {}
+        assert {name: load.requests for name, load in gate.gateway._admission._loads.items()} == kept
+
+
+async def test_no_more_tenants_without_limits_are_kept_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_admission, "MAX_UNLIMITED", 1)
+    admission = AdmissionMiddleware(
+        AnyLoop(directory(ACME, UMBRELLA)), hash_key=FLEET_KEY.api_key_hash_key, metrics=Metrics()
+    )
+    for tenant in (ACME, UMBRELLA, ACME):
+        with admission.enter([(b"x-api-key", KEYS[tenant.name].encode())], limited=True):
+            pass
+    assert set(admission._loads) == {ACME.name}
