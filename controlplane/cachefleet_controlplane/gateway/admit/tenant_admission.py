@@ -44,8 +44,7 @@ KEYS_LOST: Final = "api_keys_lost"
 UNREAD_RETRY_SECONDS: Final = 5
 FIRST_READ_SECONDS: Final = 10.0
 """Longest wait for the first read of the tenant store; then the request goes on as if that had failed."""
-MAX_UNLIMITED: Final = 64
-"""Tenants without limits that are kept though nothing of them is under way: the next request is most likely of one."""
+MAX_UNLIMITED: Final = 64  # tenants without limits that are kept though nothing of them is under way
 CHECK: Final = "gateway"
 """Label of the client key check in the metric of all authentication checks."""
 
@@ -299,9 +298,8 @@ class AdmissionMiddleware:
 
     def left(self, tenant: TenantRecord, load: TenantLoad) -> None:
         """Forget a tenant's load where nothing of it needs to be kept; without limits only beyond MAX_UNLIMITED."""
-        if load.requests or not (load.limited or len(self._loads) > MAX_UNLIMITED):
-            return
-        if load.idle(self._clock()):
+        kept = load.requests or not (load.limited or len(self._loads) > MAX_UNLIMITED)
+        if not kept and load.idle(self._clock()):
             self._loads.pop(tenant.name, None)
 
     def _tenant(self, headers: Iterable[Header]) -> tuple[TenantRecord, AllowedModels | None, KeyRecord | None]:
