@@ -81,7 +81,9 @@ class PromptShape:
 
 def volatile_words(ask: Ask) -> list[tuple[tuple[int, int, int], tuple[bool, bool], tuple[int, int]]]: ...
 
-_PromptFacts: TypeAlias = tuple[tuple[int, int, int, bool, bool, bool], tuple[int, int, int, int], tuple[int, int, int]]
+_PromptFacts: TypeAlias = tuple[
+    tuple[int, int, int, bool, bool, bool], tuple[int, int, int, int], tuple[int, int, int, int]
+]
 
 @final
 class PromptMemory:

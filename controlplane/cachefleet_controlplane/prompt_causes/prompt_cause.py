@@ -142,6 +142,8 @@ class Relation(Struct, frozen=True, gc=False):
     role: int = 0
     index: int = 0
     """Its message, or its place among the tools."""
+    reach: int = 0
+    """Where tools are others, bytes of text up to the end of what both go on with behind them; else 0."""
 
     @property
     def bytes(self) -> int:
@@ -193,7 +195,7 @@ def _losses(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
 def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCause, int]:
     """The cause, and how many tokens would have been served without it; ``begins`` is where first-seen tokens begin."""
     reach = max(relation.blocks * prompt.block_size, begins)
-    same = round(relation.same * prompt.prompt_tokens / relation.bytes) if relation.same else 0
+    same = _same(relation, prompt) if relation.same else 0
     missing = _missing(relation, prompt, reach)
     if relation.salt or relation.parameters:
         worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, 0, reach)
@@ -201,12 +203,42 @@ def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCau
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
     cause = _BY_NUMBER[relation.difference]
     if cause is not None:
-        worth = same + _missing(relation, prompt, reach, least_share=0) if relation.part in LEADING else same
-        if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
-            worth = min(worth, _of_whole(relation, prompt, same, reach))
+        worth = _of_reach(relation, prompt, reach) if relation.reach else _of_parts(relation, prompt, begins, same)
         if worth >= LEAST_TOKENS:
             return cause, worth
     return _of_template(relation, prompt, missing, reach) if missing else (PromptCause.NEW, 0)
+
+
+def _of_parts(relation: Relation, prompt: Examined, begins: int, same: int) -> int:
+    """Tokens that would be served were the part that differs the same, ``same`` of them behind it."""
+    reach = max(relation.blocks * prompt.block_size, begins)
+    worth = same + _missing(relation, prompt, reach, least_share=0) if relation.part in LEADING else same
+    if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
+        worth = min(worth, _of_whole(relation, prompt, same, reach))
+    return worth
+
+
+def _same(relation: Relation, prompt: Examined) -> int:
+    """Tokens behind the difference that both prompts have.
+
+    Where common blocks reach about as far as the difference, they tell how many tokens are behind it: messages often
+    have more of them a byte than what leads.
+    """
+    common, before = relation.blocks * prompt.block_size, relation.before * prompt.prompt_tokens / relation.bytes
+    if relation.part not in LEADING and common >= _SURE * before:
+        return round(relation.same * (prompt.prompt_tokens - common) / relation.after)
+    return round(relation.same * prompt.prompt_tokens / relation.bytes)
+
+
+def _of_reach(relation: Relation, prompt: Examined, reach: int) -> int:
+    """Tokens from ``reach`` up to where a prompt with other tools would be served, had it the same; 0 for few.
+
+    What follows that is the prompt's own: relied on is the least that is before it, as of the whole.
+    """
+    tail = round((relation.bytes - relation.reach) * prompt.prompt_tokens / relation.bytes)
+    end = min(prompt.prompt_tokens - tail, prompt.servable)
+    sure = max(end * _SURE, prompt.prompt_tokens - tail / _SURE)
+    return end - reach if sure - reach >= LEAST_TOKENS else 0
 
 
 def _of_whole(relation: Relation, prompt: Examined, same: int, reach: int) -> int:

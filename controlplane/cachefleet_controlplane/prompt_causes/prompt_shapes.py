@@ -24,7 +24,7 @@ from cachefleet_controlplane.prompt_causes.prompt_cause import (
 
 DEFAULT_BYTES: Final = 32 * 1024 * 1024
 """Memory of all shapes: some 10,000 prompts of 4,096 tokens in blocks of 16."""
-_Facts = tuple[tuple[int, int, int, bool, bool, bool], tuple[int, int, int, int], tuple[int, int, int]]
+_Facts = tuple[tuple[int, int, int, bool, bool, bool], tuple[int, int, int, int], tuple[int, int, int, int]]
 """Of a relation, as native code tells it."""
 _DIFFERENCES: Final = tuple(Difference)
 _PARTS: Final = tuple(PartKind)
@@ -73,6 +73,9 @@ class PromptShapes:
 
 
 def _relation(found: _Facts) -> Relation:
-    (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), (before, after, same) = found
+    (blocks, tokens, text, salt, parameters, reasoned), (difference, part, role, index), behind = found
+    before, after, same, reach = behind
     changed, where = _DIFFERENCES[difference], _PARTS[part]
-    return Relation(blocks, tokens, text, before, after, same, salt, parameters, reasoned, changed, where, role, index)
+    return Relation(
+        blocks, tokens, text, before, after, same, salt, parameters, reasoned, changed, where, role, index, reach
+    )

@@ -3,13 +3,13 @@
 //! A prompt that goes on from an earlier one, with all its parts and all its blocks, is kept in its place: it has all
 //! that the earlier one had, under the same anchors, and only what is new is noted.
 
-use super::Digests;
 use super::anchors::{Begun, Runs, anchors};
 use super::order::{Kept, Order};
 use super::parts::{Known, Reader};
 use super::places::Places;
 use super::relation::{Earlier, Relation, begun, relation};
-use super::shape::{Item, Shape, Shared, ToolList};
+use super::shape::{Item, Part, Shape, Shared, ToolList};
+use super::{Digests, joined};
 use crate::ask::Members;
 use crate::plane::reservations::shared_blocks;
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ const MOST_COMPARED: usize = 8;
 const LOOKED_UP_FIRST: usize = 4;
 /// Memory of a prompt besides its keys, shape and anchors.
 const PROMPT_BYTES: usize = 320;
+/// Bytes by which a prompt with other tools must have more: some 64 tokens.
+const FURTHER: u64 = 256;
 /// Share of all memory for the table of anchors: its inverse.
 const OF_PLACES: usize = 4;
 
@@ -276,8 +278,11 @@ impl PromptMemory {
     fn nearest_to(&self, new: &New<'_>) -> Option<Relation> {
         let Some(base) = new.base else { return self.nearest_by(new, &new.fresh) };
         let found = self.prompts.get(&base.number)?.earlier.gone_on(new.shape, base.begun.parts, base.begun.keys);
-        // Where it has little else, none is nearer.
-        if enough(found.bytes_before, found.bytes_before + found.bytes_after) {
+        let next = new.shape.parts.get(base.begun.parts).map(|part| joined(part.digest, new.line));
+        // Where it has little else, and nothing that an earlier prompt went on with, none is nearer.
+        if enough(found.bytes_before, found.bytes_before + found.bytes_after)
+            && next.is_none_or(|anchor| self.at(anchor, new.line).is_none())
+        {
             return Some(found);
         }
         self.nearest_by(new, &anchors(new.shape, &new.runs, new.keys, self.secret, Begun::default()))
@@ -360,22 +365,30 @@ impl PromptMemory {
     }
 }
 
-/// The one with most in common; rather one that goes on from its earlier prompt, where little more is in common.
-///
-/// What is in common behind a difference is looked for only where no prompt that goes on has as much as that takes.
+/// The one with most in common; rather one that goes on from its earlier prompt, where little more is in common; and
+/// rather than any, one with other tools that has more behind them than what the prompt goes on from.
 fn nearest_of(earlier: &[&Prompt], shape: &Shape, keys: &[u64]) -> Option<Relation> {
     let goes_on = earlier.iter().filter_map(|prompt| Some((begun(&prompt.shape, shape)?, *prompt)));
     let blocks = |prompt: &Prompt| shared_blocks(&prompt.keys, keys, 0);
     let own = goes_on.max_by_key(|(bytes, prompt)| (*bytes, blocks(prompt)));
     if let Some((bytes, prompt)) = own
         && enough(bytes, shape.text_bytes())
+        && !told_before(earlier, shape.parts.get(prompt.shape.parts.len()))
     {
         return Some(compared(prompt, shape, keys));
     }
     let found: Vec<_> = earlier.iter().map(|prompt| compared(prompt, shape, keys)).collect();
     let nearest = found.iter().max_by_key(|one| one.nearness())?;
     let almost = |one: &&Relation| one.goes_on() && enough(one.nearness().0, nearest.nearness().0);
-    Some(*found.iter().filter(almost).max_by_key(|one| one.nearness()).unwrap_or(nearest))
+    let told = found.iter().filter(almost).max_by_key(|one| one.nearness()).unwrap_or(nearest);
+    let further = found.iter().max_by_key(|one| (one.bytes_reach, one.nearness()))?;
+    let begun = if told.bytes_reach > 0 { told.bytes_reach } else { told.nearness().0 };
+    Some(if further.bytes_reach > begun + FURTHER { *further } else { *told })
+}
+
+/// Whether an earlier prompt has a part.
+fn told_before(earlier: &[&Prompt], part: Option<&Part>) -> bool {
+    part.is_some_and(|part| earlier.iter().any(|prompt| prompt.shape.parts.iter().any(|other| other.is(part))))
 }
 
 /// Whether a prompt that goes on from one with so many bytes is told rather than one that has `most`.

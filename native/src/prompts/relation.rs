@@ -50,6 +50,8 @@ pub struct Relation {
     /// Bytes of text from the difference on, and those of them that the earlier prompt has, too.
     pub bytes_after: u64,
     pub bytes_same: u64,
+    /// Where tools are others, bytes of text up to the end of what both go on with behind them; else 0.
+    pub bytes_reach: u64,
     /// The earlier prompt has reasoning in a message.
     pub reasoned: bool,
 }
@@ -121,6 +123,7 @@ impl Earlier {
             bytes_before: text(&new.parts[..parts]),
             bytes_after: text(&new.parts[parts..]),
             bytes_same: 0,
+            bytes_reach: 0,
             reasoned: self.reasoned,
         }
     }
@@ -134,8 +137,21 @@ pub fn relation(old: &Shape, earlier: &Earlier, new: &Shape, blocks: usize) -> R
     (found.salt, found.parameters) = (old.salt != new.salt, old.parameters != new.parameters);
     if first < old.parts.len() && first < new.parts.len() {
         (found.difference, found.bytes_same) = parts(old, new, first);
+        if matches!(found.difference, Difference::Tools | Difference::ToolOrder) {
+            found.bytes_reach = reach(old, new);
+        }
     }
     found
+}
+
+/// Bytes of a prompt up to the end of what it has in common with an earlier one behind the tools of both; 0 where that
+/// is nothing, or where fewer than half of the tools are the same: they are of another agent.
+fn reach(old: &Shape, new: &Shape) -> u64 {
+    let tools = |shape: &Shape| shape.parts.iter().take_while(|part| part.kind == PartKind::Tool).count();
+    let ((was, old), (is, new)) = (old.parts.split_at(tools(old)), new.parts.split_at(tools(new)));
+    let held = is.iter().filter(|tool| was.iter().any(|other| other.is(tool))).map(|tool| u64::from(tool.bytes));
+    let behind = following(old, new);
+    if behind > 0 && 2 * held.sum::<u64>() >= text(was).max(text(is)) { text(is) + behind } else { 0 }
 }
 
 /// Bytes of what a prompt has in common with an earlier one from which it goes on; None where it does not.

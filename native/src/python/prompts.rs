@@ -63,7 +63,7 @@ pub struct PromptMemory {
 }
 
 /// A `Relation`: the earlier prompt, the difference and where it is, bytes of text; a part's kind is 0 where it is none.
-type Facts = ((usize, u32, u64, bool, bool, bool), (u8, u8, u8, u32), (u64, u64, u64));
+type Facts = ((usize, u32, u64, bool, bool, bool), (u8, u8, u8, u32), (u64, u64, u64, u64));
 
 #[pymethods]
 impl PromptMemory {
@@ -145,6 +145,6 @@ fn facts(found: &Relation) -> Facts {
     (
         (found.blocks, found.tokens, found.bytes, found.salt, found.parameters, found.reasoned),
         (found.difference as u8, kind, found.role as u8, found.index),
-        (found.bytes_before, found.bytes_after, found.bytes_same),
+        (found.bytes_before, found.bytes_after, found.bytes_same, found.bytes_reach),
     )
 }
