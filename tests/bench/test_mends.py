@@ -8,9 +8,9 @@ from tests.controlplane.prompt_causes.recorded_chats import TURNS
 
 
 @pytest.mark.parametrize("template", ["qwen", "deepseek"])
-@pytest.mark.parametrize("cause", [PromptCause.TIME, PromptCause.TOOL_ORDER, PromptCause.PARAMETERS])
-def test_a_mend_brings_what_was_foretold(cause: PromptCause, template: str) -> None:
-    [row] = mends.rows(mends.made_up(6), [cause], [template])
+@pytest.mark.parametrize("cause", ["time", "tool_order", "parameters", "tools", "history_edited"])
+def test_a_mend_brings_what_was_foretold(cause: str, template: str) -> None:
+    [row] = mends.rows(mends.made_up(6), [PromptCause(cause)], [template])
     assert row["ours"] > 10
     assert row["kept"], row
 

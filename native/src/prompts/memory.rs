@@ -517,6 +517,33 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_with_other_tools_is_nearer_than_the_one_that_is_gone_on_from_where_it_has_more() {
+        let tool = |name: &&str| format!(r#"{{"type": "function", "function": {{"name": "{name}"}}}}"#);
+        let turn = |names: &[&str], turns: usize| {
+            let said =
+                |at: usize| format!(r#", {{"role": "user", "content": "{}"}}"#, format!("And {at}? ").repeat(50));
+            let tools = names.iter().map(tool).collect::<Vec<_>>().join(", ");
+            let said = (0..turns).map(said).collect::<String>();
+            chat("Help.", &"Hi. ".repeat(300))
+                .replacen('{', &format!(r#"{{"tools": [{tools}], "#), 1)
+                .replace("]}", &format!("{said}]}}"))
+        };
+        let (usual, other, all) = (["one", "two", "three"], ["one", "two", "four"], ["five", "six", "seven"]);
+        for (between, expected) in [(usual, Difference::None), (other, Difference::Tools), (all, Difference::None)] {
+            let mut memory = PromptMemory::new(3, 1 << 20);
+            for (number, names, turns) in [(1, usual, 1), (2, between, 2)] {
+                let next = shape(&memory, &turn(&names, turns));
+                memory.keep(1, next, [number].into(), 600);
+            }
+            let next = shape(&memory, &turn(&usual, 3));
+            let found = memory.nearest(1, &next, &[1, 7]).unwrap();
+            let last = u64::from(next.parts.last().unwrap().bytes);
+            assert_eq!(found.difference, expected);
+            assert_eq!(found.bytes_reach, if expected == Difference::Tools { next.text_bytes() - last } else { 0 });
+        }
+    }
+
+    #[test]
     fn one_line_takes_no_more_than_its_share() {
         let mut memory = PromptMemory::new(3, 1 << 24);
         let kept = shape(&memory, &chat("One.", "two"));
