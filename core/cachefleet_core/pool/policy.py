@@ -115,7 +115,8 @@ class PrefixCacheSpec(Section):
     rules: ClassVar[tuple[Rule, ...]] = (unique_names("warm_prefixes", "a prefix"),)
 
     enabled: bool = True
-    """Whether blocks of finished requests are kept for reuse."""
+    """Whether blocks of finished requests are kept for reuse. Set it to false for a model that can have no prefix
+    cache, as an encoder: vLLM gives it none, and the pool's condition EngineAsAsked says so."""
     budget_mib: MiB = 1024
     """Memory for idle cached blocks on each device, in MiB; 0 keeps none."""
     keep_share: Ratio = 0.5
