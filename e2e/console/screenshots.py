@@ -77,6 +77,10 @@ async def pictures(page: Page, plane: Watched, decision: str) -> None:
     for name, path in (("request", f"/requests/{decision}"), ("lost-hits", "/lost-hits"), ("prefixes", "/prefixes")):
         await page.goto(at + path)
         await picture(page, name)
+    await page.goto(f"{at}/capacity")
+    await page.get_by_role("button", name="Simulate").first.click()
+    await page.get_by_text("simulated with the last").first.wait_for(timeout=120_000)
+    await picture(page, "capacity", most=1400)
     await page.goto(f"{at}/tenants/acme")
     await page.get_by_role("button", name="Rotate").click()
     await page.evaluate("document.getElementById('new-key').textContent = 'cf-' + 'x'.repeat(43)")
