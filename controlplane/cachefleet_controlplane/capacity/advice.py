@@ -66,7 +66,7 @@ def unknown(why: str) -> Advised:
 
 def advise(measures: PoolMeasures, curve: HitCurve, desired: Desired | None = None) -> Advised:
     """What is worth doing; ``desired`` is None where no worker has measured its rate."""
-    if abs(curve.error) > MOST_ERROR:
+    if curve.doubt > MOST_ERROR:
         return unknown(f"the curve is {points(curve.error)} points off what was served")
     options = _Options(measures, curve, desired)
     found = [one for one in (make() for make in options.all()) if one is not None]
@@ -145,7 +145,7 @@ class _Options:
         less = mib(-self._mib_more(factor))
         words = f"{less} less budget of each device: {self._change(then)}"
         room = ", and running requests lack that room" if crowded else ""
-        return self._advice(LESS_BUDGET, f"{words}{room}", then, worth=crowded and abs(self._curve.error) <= LEAST_GAIN)
+        return self._advice(LESS_BUDGET, f"{words}{room}", then, worth=crowded and self._curve.doubt <= LEAST_GAIN)
 
     def _fewer_workers(self) -> AdviceFacts | None:
         workers = self._measures.workers
@@ -162,7 +162,7 @@ class _Options:
         return bool(self._measures.budget_mib and self._measures.budget and self._measures.block_mib)
 
     def _counts(self, then: CurvePoint) -> bool:
-        return then.hit_ratio - self._now.hit_ratio >= max(LEAST_GAIN, abs(self._curve.error))
+        return then.hit_ratio - self._now.hit_ratio >= max(LEAST_GAIN, self._curve.doubt)
 
     def _saved_workers(self, then: CurvePoint) -> float | None:
         saved = self._now.computed_tokens_per_second - then.computed_tokens_per_second

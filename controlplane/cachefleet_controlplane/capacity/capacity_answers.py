@@ -98,6 +98,8 @@ def _known(one: PoolCapacity, advised: Advised, goes: ScaleInFacts | None) -> Ca
         served_ratio=one.asked.served_ratio,
         error=one.error,
         sampled=one.sampled,
+        outline_age_seconds=one.outline_age,
+        outline_error=one.curve.outlined.error if one.curve.outlined else None,
         now=size_of(measures, one.now),
         by_workers=tuple(size_of(measures, point) for point in one.by_workers),
         by_budget=tuple(size_of(measures, point) for point in one.by_budget),

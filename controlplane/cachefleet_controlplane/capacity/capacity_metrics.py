@@ -23,7 +23,7 @@ _COMPUTED: Final = "Prompt tokens that would be computed then"
 _ERROR: Final = "Hit ratio that is predicted for what there is, less the one served"
 _DESIRED: Final = "Workers that the pool should have, with what asks for so many"
 _SAMPLED: Final = "Share of blocks that the curve is made of"
-
+_OUTLINED: Final = "Hit ratio of what there is by the outline that corrects the curve, less the one served"
 
 _OF: Final = ("pool",)
 _CHANGE: Final = "Hit ratio that was foretold for the pool's size at its last judged change, less the one that came"
@@ -49,15 +49,18 @@ class CapacityCollector(Collector):
         errors = GaugeMetricFamily("cachefleet_pool_hit_ratio_error", _ERROR, labels=("pool",))
         desired = GaugeMetricFamily("cachefleet_pool_desired_workers", _DESIRED, labels=("pool", "reason"))
         sampled = GaugeMetricFamily("cachefleet_pool_hit_curve_sampled", _SAMPLED, labels=("pool",))
+        outlined = GaugeMetricFamily("cachefleet_pool_outline_error", _OUTLINED, labels=("pool",))
         for one in self._reports():
             for labels, point in _points(one):
                 ratios.add_metric(labels, point.hit_ratio)
                 computed.add_metric(labels, point.computed_tokens_per_second)
             errors.add_metric((one.measures.key,), one.error)
             sampled.add_metric((one.measures.key,), one.sampled)
+            if one.curve.outlined is not None:
+                outlined.add_metric((one.measures.key,), one.curve.outlined.error)
             if one.desired is not None:
                 desired.add_metric((one.measures.key, one.desired.reason), one.desired.workers)
-        yield from (ratios, computed, desired, errors, sampled)
+        yield from (ratios, computed, desired, errors, sampled, outlined)
 
 
 def _points(one: PoolCapacity) -> Iterator[tuple[tuple[str, str, str], CurvePoint]]:

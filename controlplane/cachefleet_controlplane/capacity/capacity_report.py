@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from cachefleet_controlplane.capacity.desired_workers import Desired, DesiredWorkers, PoolDemand
 from cachefleet_controlplane.capacity.hit_curve import CurvePoint, HitCurve
+from cachefleet_controlplane.capacity.outlined_sizes import OutlinedSizes
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures, pool_measures
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuse, PoolReuses, ReuseCurve, ReuseSums, Window
 from cachefleet_controlplane.workers.views import FleetView, ServedModel
@@ -54,12 +55,16 @@ class PoolCapacity:
     by_budget: tuple[CurvePoint, ...]
     tenants: tuple[TenantCurve, ...] = ()
     curve: HitCurve
+    outline_age: float | None = None
+    """Seconds since its requests were played in outline; None where the curve is of reuse distances alone."""
     desired: Desired | None = None
     """None where no worker has measured its rate."""
 
 
 class CapacityReports:
-    """Makes reports and keeps them ``kept_seconds``; ``clock`` is that of what is noted in ``reuses``."""
+    """Makes reports and keeps them ``kept_seconds``; ``clock`` is that of what is noted in ``reuses``, and of what is
+    put into ``outlined``, by pool.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class CapacityReports:
         self._reuses = reuses
         self._view = view
         self._models = models
+        self.outlined: Mapping[str, OutlinedSizes] = {}
         self._clock = clock
         self._kept_seconds = kept_seconds
         self._made_at = float("-inf")
@@ -117,7 +123,7 @@ class CapacityReports:
         if not one.measures.rate_measured:
             return one
         desired = self._desired.setdefault(one.measures.key, DesiredWorkers())
-        return replace(one, desired=desired.at(now, demand(one.measures), one.curve.at))
+        return replace(one, desired=desired.at(now, demand(one.measures), one.curve.by_distances().at))
 
     def _measures(self) -> list[PoolMeasures]:
         return pool_measures(self._view(), self.declared().get)
@@ -130,12 +136,15 @@ class CapacityReports:
         ask = partial(reuse.curve, window, now=now)
         if ask([1.0]).requests < REQUESTS_NEEDED:
             return None
-        return pool_capacity(measures, reuse, window, now)
+        return pool_capacity(measures, reuse, window, now, self.outlined.get(measures.key))
 
 
-def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now: float) -> PoolCapacity:
+def pool_capacity(
+    measures: PoolMeasures, reuse: PoolReuse, window: Window, now: float, outlined: OutlinedSizes | None = None
+) -> PoolCapacity:
     """The report of one pool, whatever it rests on."""
-    curve = HitCurve(measures, partial(reuse.curve, window, now=now))
+    told = outlined if outlined is not None and outlined.tells_of(measures, now) else None
+    curve = HitCurve(measures, partial(reuse.curve, window, now=now), told)
     by_workers, by_budget = _sizes(measures)
     return PoolCapacity(
         measures=measures,
@@ -148,6 +157,7 @@ def pool_capacity(measures: PoolMeasures, reuse: PoolReuse, window: Window, now:
         by_budget=tuple(curve.points(by_budget)),
         tenants=tuple(_by_tenant(curve, reuse, measures, now)),
         curve=curve,
+        outline_age=now - told.made_at if told else None,
     )
 
 

@@ -7,6 +7,8 @@ and that one worker evicts while another has room), taken as a share of the room
 do not fill it though there is more to cache, routing does not use them, and more of them bring nothing.
 
 With one worker nothing is known of how several would share; then only copies in the index are counted.
+
+Where the pool's requests were played in outline lately, that corrects what the curve says of other sizes than today's.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cachefleet_controlplane.capacity.outlined_sizes import Correction, OutlinedSizes
 from cachefleet_controlplane.capacity.pool_measures import PoolMeasures
 from cachefleet_controlplane.capacity.pool_reuse import ReuseCurve
 
@@ -64,16 +67,18 @@ class SharingLosses:
 
 
 class HitCurve:
-    """Of one pool, in one window."""
+    """Of one pool, in one window; ``outlined`` is one that tells of the pool as it is now."""
 
-    def __init__(self, measures: PoolMeasures, ask: Ask) -> None:
+    def __init__(self, measures: PoolMeasures, ask: Ask, outlined: OutlinedSizes | None = None) -> None:
         self._measures = measures
         self._ask = ask
+        self.outlined = outlined
         self.now = ask([1.0])
         """What was served, and asked for."""
         self.uncorrected = ask([measures.own * (1 - measures.duplicated)]).ratios[0]
         """What one cache of the workers' size, less the copies, would have served."""
         self.losses = _losses(measures, ask, self.now)
+        self._correction = Correction(outlined, self._distances_ratio) if outlined else None
 
     @property
     def error(self) -> float:
@@ -81,18 +86,29 @@ class HitCurve:
         return self.uncorrected - self.now.served_ratio
 
     @property
+    def doubt(self) -> float:
+        """How far what it says of today's size is off what was served, by what it rests on."""
+        return abs(self.outlined.error if self.outlined else self.error)
+
+    @property
     def asked_rate(self) -> float:
         """Prompt tokens a second: those that engines looked up, or those of this replica's requests."""
         own = self.now.prompt_tokens / self.now.seconds if self.now.seconds else 0.0
         return self._measures.asked_rate or own
 
+    def by_distances(self) -> HitCurve:
+        """The same without an outline."""
+        return self if self.outlined is None else HitCurve(self._measures, self._ask)
+
     def points(self, sizes: Sequence[tuple[int, float]]) -> list[CurvePoint]:
         """At each number of workers and factor of the budget."""
         found = zip(sizes, self.ratios(sizes, self._ask), strict=True)
-        return [self._point(workers, factor, ratio) for (workers, factor), ratio in found]
+        return [
+            self._point(workers, factor, self._corrected(workers, factor, ratio)) for (workers, factor), ratio in found
+        ]
 
     def ratios(self, sizes: Sequence[tuple[int, float]], ask: Ask) -> list[float]:
-        """Hit ratios at each size, of the requests that ``ask`` knows: the pool's or a tenant's."""
+        """Hit ratios at each size by reuse distances, of the requests that ``ask`` knows: the pool's or a tenant's."""
         rooms = [self._room(workers, factor) for workers, factor in sizes]
         order = sorted(range(len(rooms)), key=rooms.__getitem__)
         whole = dict(zip(order, ask([rooms[place] for place in order]).ratios, strict=True))
@@ -104,6 +120,14 @@ class HitCurve:
     def at(self, workers: int, factor: float = 1.0) -> CurvePoint:
         """At one number of workers."""
         return self.points([(workers, factor)])[0]
+
+    def _distances_ratio(self, workers: int, factor: float) -> float:
+        return self.ratios([(workers, factor)], self._ask)[0]
+
+    def _corrected(self, workers: int, factor: float, ratio: float) -> float:
+        if self._correction is None:
+            return ratio
+        return min(1.0, max(0.0, ratio + self._correction.at(workers, factor)))
 
     def _room(self, workers: int, factor: float) -> float:
         """A worker more takes no room away, and one less brings none, however large today's losses are."""

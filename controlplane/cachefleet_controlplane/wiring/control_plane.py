@@ -274,6 +274,7 @@ class ControlPlane:
         self._start("judgements", self.judgements.log.run)
         self._start("contracts", self.contracts.run)
         self._start("advice", self.history.advice.run)
+        self._start("outlines", self.history.outlines.run)
 
     def _start_objectives(self, api: KubernetesClient | None) -> None:
         if self._settings.inference_objectives and api:

@@ -15,7 +15,6 @@ from cachefleet_controlplane.capacity.advice_records import AdviceRecords
 from cachefleet_controlplane.capacity.capacity_answers import CapacityAnswers
 from cachefleet_controlplane.capacity.capacity_metrics import AdviceCollector, CapacityCollector
 from cachefleet_controlplane.capacity.capacity_report import CapacityReports
-from cachefleet_controlplane.capacity.confirmations import Confirmations
 from cachefleet_controlplane.capacity.pool_reuse import PoolReuses
 from cachefleet_controlplane.fleet.fleet import Fleet
 from cachefleet_controlplane.gateway.account.prompt_losses import PromptLosses
@@ -25,6 +24,8 @@ from cachefleet_controlplane.history.sampler import Sampler
 from cachefleet_controlplane.judgements.judgement_log import JudgementLog
 from cachefleet_controlplane.judgements.judgement_repository import HOUR_SECONDS, SqlJudgements
 from cachefleet_controlplane.metrics import Metrics
+from cachefleet_controlplane.other_sizes.confirmations import Confirmations
+from cachefleet_controlplane.other_sizes.fleet_outlines import FleetOutlines
 from cachefleet_controlplane.prompt_causes.prompt_shapes import PromptShapes
 from cachefleet_controlplane.simulation.simulator import Simulator
 from cachefleet_controlplane.store.content.store_thread import StoreThread, StoreThreadBounds
@@ -44,6 +45,7 @@ class HistoryParts:
     reuses: PoolReuses
     capacities: Confirmations
     advice: AdviceRecords
+    outlines: FleetOutlines
 
     def sampler(self, fleet: Fleet, waiting: Callable[[tuple[str, str]], int]) -> Sampler:
         """What fills ``cache``; run it as a task."""
@@ -74,7 +76,8 @@ def history_parts(settings: Settings, bounds: ReplicaBounds, fleet: Fleet, metri
     metrics.collect_from(AdviceCollector(advice))
     answers = CapacityAnswers(capacity, fleet.view, advice)
     capacities = Confirmations(answers, simulator, clock=fleet.losses.now, wall_clock=time.time)
-    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities, advice)
+    outlines = FleetOutlines(fleet, recorded, capacity, clock=fleet.losses.now)
+    return HistoryParts(CacheHistory(), recorded, prompts, simulator, reuses, capacities, advice, outlines)
 
 
 def contract_records(fleet: Fleet, metrics: Metrics) -> ContractRecords:

@@ -166,6 +166,12 @@ class CapacityFacts(Struct, frozen=True, kw_only=True, rename="camel"):
     """Hit ratio that the curve foretells for what there is, without regard to what was served, less that."""
     sampled: Ratio | None = None
     """Share of blocks that the curve is made of."""
+    outline_age_seconds: float | None = None
+    """Since its recorded requests were played through fleets of other sizes; null where the curve rests on reuse
+    distances alone.
+    """
+    outline_error: float | None = None
+    """Hit ratio that this gave for what there is, less what was served of the same requests."""
     now: SizeFacts | None = None
     by_workers: tuple[SizeFacts, ...] = ()
     by_budget: tuple[SizeFacts, ...] = ()

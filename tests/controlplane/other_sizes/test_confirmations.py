@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachefleet_controlplane.capacity.confirmations import KEPT_SECONDS, Confirmations
+from cachefleet_controlplane.other_sizes.confirmations import KEPT_SECONDS, Confirmations
 from cachefleet_controlplane.simulation.fleet_model import Changes
 from cachefleet_controlplane.simulation.fleet_setup import Setup
 from cachefleet_controlplane.simulation.simulation_job import Figures
