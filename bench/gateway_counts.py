@@ -1,4 +1,4 @@
-"""What the gateway does for a request in counts that a machine's load does not move: instructions, calls of Python.
+"""What the gateway does for a request in counts that a machine's load moves little: calls, bytecodes, instructions.
 
     python -m bench.gateway --counts calls         # of Python, and bytecodes; a minute
     python -m bench.gateway --counts instructions  # of the processor; some minutes, and valgrind has to be installed
