@@ -195,25 +195,25 @@ def _losses(*causes: tuple[PromptCause, int]) -> tuple[PromptLoss, ...]:
 def _cause(relation: Relation, prompt: Examined, begins: int) -> tuple[PromptCause, int]:
     """The cause, and how many tokens would have been served without it; ``begins`` is where first-seen tokens begin."""
     reach = max(relation.blocks * prompt.block_size, begins)
-    same = _same(relation, prompt) if relation.same else 0
-    missing = _missing(relation, prompt, reach)
     if relation.salt or relation.parameters:
-        worth = missing if relation.difference is Difference.NONE else _of_whole(relation, prompt, 0, reach)
+        whole = relation.difference is Difference.NONE
+        worth = _missing(relation, prompt, reach) if whole else _of_whole(relation, prompt, 0, reach)
         if worth:
             return PromptCause.SALT if relation.salt else PromptCause.PARAMETERS, worth
     cause = _BY_NUMBER[relation.difference]
     if cause is not None:
-        worth = _of_reach(relation, prompt, reach) if relation.reach else _of_parts(relation, prompt, begins, same)
+        worth = _of_reach(relation, prompt, reach) if relation.reach else _of_parts(relation, prompt, reach)
         if worth >= LEAST_TOKENS:
             return cause, worth
+    missing = _missing(relation, prompt, reach)
     return _of_template(relation, prompt, missing, reach) if missing else (PromptCause.NEW, 0)
 
 
-def _of_parts(relation: Relation, prompt: Examined, begins: int, same: int) -> int:
-    """Tokens that would be served were the part that differs the same, ``same`` of them behind it."""
-    reach = max(relation.blocks * prompt.block_size, begins)
+def _of_parts(relation: Relation, prompt: Examined, reach: int) -> int:
+    """Tokens from ``reach`` on that would be served were the part that differs the same."""
+    same = _same(relation, prompt) if relation.same else 0
     worth = same + _missing(relation, prompt, reach, least_share=0) if relation.part in LEADING else same
-    if begins > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
+    if reach > relation.blocks * prompt.block_size:  # other prompts were served further: what is left counts
         worth = min(worth, _of_whole(relation, prompt, same, reach))
     return worth
 
