@@ -155,7 +155,7 @@ class Instructions:
         """What was counted since the last time. RuntimeError."""
         await self._ask("--dump")
         self._dumps += 1
-        found: dict[str, Counter[str]] = {name: Counter() for name in (MAIN, NATIVE, STORE)}
+        found = {name: Counter({name: 0}) for name in (MAIN, NATIVE, STORE)}
         for file in self._file.parent.glob(f"{self._file.name}.{self._dumps}-*"):
             thread, instructions = dump(file.read_text())
             found[thread][thread] += instructions

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from bench.counted_process import BYTECODES, CountedCalls
-from bench.gateway_counts import MAIN, NATIVE, STORE, by, dump, of_requests, rows
+from bench.gateway_counts import MAIN, NATIVE, STORE, Instructions, by, dump, of_requests, rows
 
 HEAD = "# callgrind format\npid: 1\nthread: {}\npart: 1\n"
 
@@ -30,6 +30,17 @@ def test_a_dump_is_of_one_thread(text: str, expected: tuple[str, int]) -> None:
 def test_a_file_that_is_no_dump_is_refused() -> None:
     with pytest.raises(ValueError, match="no dump"):
         dump("events: Ir\n")
+
+
+async def test_a_thread_without_a_dump_has_done_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked(*_: object) -> None:
+        """As callgrind_control, which has written dumps."""
+
+    counting = Instructions(tmp_path / "instructions")
+    monkeypatch.setattr(counting, "_ask", asked)
+    for thread, total in ((1, 12), (7, 5), (8, 6)):
+        (tmp_path / f"instructions.1-0{thread}").write_text(HEAD.format(thread) + f"summary: {total}\n")
+    assert await counting.told() == {MAIN: {MAIN: 12}, NATIVE: {NATIVE: 11}, STORE: {STORE: 0}}
 
 
 def test_calls_of_timers_and_of_what_not_each_request_has_are_left_out() -> None:
