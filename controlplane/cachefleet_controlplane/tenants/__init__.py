@@ -5,7 +5,7 @@ budget_keeper      has budgets know what all replicas' tenants have used
 budgets            what tenants have used in the day and month, held against their limits
 directory          tenants and keys by name and hash, kept fresh from the store
 lease_keeper       exchanges leases with other replicas, through the store
-leases             what each replica may use of a limit of a minute: one token bucket, and its leases
+leases             what each replica may use of a limit: one token bucket, and its leases
 limits             requests at once, and requests and tokens per minute, of one tenant
 rate_limit_headers headers that tell what limits leave
 revocations        revoked keys that are refused and not written yet

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import ceil
-from operator import itemgetter
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, structs
 
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals, UsageRecord
+from cachefleet_controlplane.tenants.leases import NEVER, Lease, OtherReplicas, Report
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Bucket, LeasedBuckets
 from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
 from cachefleet_core.fleet_status.tenant_limits import BUDGET, Limit
 
@@ -61,58 +62,134 @@ _NOTHING: Final = Totals()
 
 
 class _Bound(Struct, frozen=True):
-    """A limit of a tenant or key, and what of Totals it limits to ``most``."""
+    """A limit of a tenant or key, what of Totals it limits to ``most``, and what this replica may use of it where
+    replicas share it.
+    """
 
     limit: Limit
     period: Period
     unit: str
     most: int
+    bucket: Bucket | None = None
 
 
-class _Held(Struct):
+class BudgetUse(LeasedBuckets):
     """What a tenant or key is held to, and what it used."""
 
-    holder: TenantRecord | KeyRecord | None = None
-    """Whose record the limits were bound from."""
-    limits: tuple[_Bound, ...] = ()
-    used: dict[Period, _Used] = field(default_factory=dict)
-    under_way: int = 0
-    """Requests that were let in and have not ended."""
+    __slots__ = ("_ends", "limits", "periods", "under_way", "wall")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: tuple[_Bound, ...] = ()
+        self.periods: dict[Period, _Used] = {}
+        """What was used in the last known day and month."""
+        self.under_way = 0
+        """Requests that were let in and have not ended."""
+        self.wall = 0.0
+        """When it was asked about last."""
+        self._ends = 0
+        """When the first of its periods ends."""
+
+    def hold_to(self, holder: TenantRecord | KeyRecord, now: float, others: OtherReplicas) -> None:
+        """Take the limits of a tenant's or key's present record, and see whether a period has begun."""
+        self.wall = now
+        if self.record is holder and now < self._ends:
+            return
+        if now >= self._ends:
+            self._begin_periods(now)
+        self.record, found = holder, []
+        for limit in BUDGET:
+            most, period = getattr(holder, limit), Period(limit.period)
+            if most is not None:
+                bound = _Bound(limit, period, limit.unit, most)
+                left = most - self.amount(bound, now)
+                lease = others.first(holder.name, limit, left)
+                found.append(bound if lease is None else structs.replace(bound, bucket=self._bucket(bound, lease)))
+            elif limit in self.buckets:
+                self.buckets[limit].hold_to(None, now)
+        self.limits = tuple(found)
+
+    def _begin_periods(self, now: float) -> None:
+        """Have buckets of a period that has ended begin anew."""
+        ended = [
+            limit for limit in self.buckets if self._ends and period_start(Period(limit.period), now) >= self._ends
+        ]
+        for limit in ended:
+            self.buckets[limit].hold_to(None, now)
+        self._ends = period_end(Period.DAY, now)
+
+    def _bucket(self, bound: _Bound, lease: Lease) -> Bucket:
+        bucket = self.buckets.setdefault(bound.limit, Bucket(NEVER))
+        bucket.hold_to(bound.most, self.wall, lease)
+        return bucket
 
     def amount(self, bound: _Bound, now: float) -> int:
         """What counts against a limit in the period in which ``now`` is."""
-        used = self.used.get(bound.period)
+        used = self.periods.get(bound.period)
         amount: int = getattr(_NOTHING if used is None else used.of(now), bound.unit)
         return amount + self.under_way if bound.unit == "requests" else amount
+
+    def used(self, limit: Limit) -> int:
+        """What counts against a limit in the period in which it was last asked about."""
+        return self.amount(_Bound(limit, Period(limit.period), limit.unit, 0), self.wall)
+
+    def ask(self, requests: int) -> None:
+        """Count requests that are let in, and below 0 those that have ended."""
+        self.under_way += requests
+        for bound in self.limits:
+            if bound.bucket is not None and bound.unit == "requests":
+                bound.bucket.add(requests, self.wall)
 
     def add(self, used: Totals, hour: int) -> None:
         """Count what a request used that came in an hour."""
         for period in Period:
             start = period_start(period, hour)
-            known = self.used.get(period)
+            known = self.periods.get(period)
             if known is None or known.start < start:
-                known = self.used[period] = _Used(start, period_end(period, start), Totals())
+                known = self.periods[period] = _Used(start, period_end(period, start), Totals())
             if known.start == start:
                 known.totals.add(used)
+        for bound in self.limits:
+            if bound.bucket is not None and self.periods[bound.period].start == period_start(bound.period, hour):
+                bound.bucket.add(getattr(used, bound.unit), self.wall)
 
+    def over(self, now: float) -> tuple[Limit, int] | None:
+        """As of Budgets."""
+        self.tried += 1
+        reached = None
+        for bound in self.limits:
+            if self.amount(bound, now) >= bound.most:
+                wait = max(1, ceil(period_end(bound.period, now) - now))
+            elif bound.bucket is not None and bound.bucket.empty:
+                wait = RETRY_SECONDS
+            else:
+                continue
+            reached = (bound.limit, wait) if reached is None or wait > reached[1] else reached
+        return reached
 
-def _bound(holder: TenantRecord | KeyRecord) -> tuple[_Bound, ...]:
-    """The limits by the calendar that a tenant or key has."""
-    found = ((limit, getattr(holder, limit)) for limit in BUDGET)
-    return tuple(_Bound(limit, Period(limit.period), limit.unit, most) for limit, most in found if most is not None)
+    def reports(self, now: float) -> dict[Limit, Report]:
+        """What other replicas are to be told."""
+        return self.told(now, busy=self.under_way > 0)
 
 
 class Budgets:
-    """What each tenant and key with limits by the calendar has used; of others nothing is kept.
+    """What each tenant and key with limits by the calendar has used; of others nothing is kept. With ``others`` that
+    share limits what this replica may use of them is leased.
 
-    ``informed`` is set once that was read from the store, or its read has failed.
+    ``informed`` is set once what was used was read from the store, or its read has failed.
     """
 
-    def __init__(self, *, informed: bool = True) -> None:
-        self._held: dict[str, _Held] = {}
+    def __init__(self, *, informed: bool = True, others: OtherReplicas | None = None) -> None:
+        self._held: dict[str, BudgetUse] = {}
+        self._others = OtherReplicas() if others is None else others
         self.informed = asyncio.Event()
         if informed:
             self.informed.set()
+
+    @property
+    def held(self) -> Mapping[str, BudgetUse]:
+        """By tenants' and keys' names."""
+        return self._held
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,30 +200,30 @@ class Budgets:
         """Keep what those use that have limits by the calendar, and nothing of others; whether any is new."""
         names = {holder.name for holder in holders if holder.has_budget}
         new = names - self._held.keys()
-        self._held = {name: self._held.get(name) or _Held() for name in names}
+        self._held = {name: self._held.get(name) or BudgetUse() for name in names}
         return bool(new)
-
-    def _holding(self, holder: TenantRecord | KeyRecord) -> _Held | None:
-        """What a tenant or key is held to by its present record; None where nothing is kept of it."""
-        held = self._held.get(holder.name)
-        if held is not None and held.holder is not holder:
-            held.holder, held.limits = holder, _bound(holder)
-        return held
 
     def keeps(self, name: str) -> bool:
         """Whether it is kept what a tenant or key uses."""
         return name in self._held
 
+    def _holding(self, holder: TenantRecord | KeyRecord, now: float) -> BudgetUse | None:
+        """What a tenant or key is held to by its present record; None where nothing is kept of it."""
+        held = self._held.get(holder.name)
+        if held is not None:
+            held.hold_to(holder, now, self._others)
+        return held
+
     def begin(self, name: str) -> None:
         """Count a request that is let in, until it ends."""
         if (held := self._held.get(name)) is not None:
-            held.under_way += 1
+            held.ask(1)
 
     def end(self, name: str) -> None:
         """Count it no longer as under way: it has ended, and what it used is added."""
         held = self._held.get(name)
         if held is not None and held.under_way:
-            held.under_way -= 1
+            held.ask(-1)
 
     def add(self, used: UsageRecord) -> None:
         """Count what requests used that came in one hour."""
@@ -160,11 +237,11 @@ class Budgets:
             for period in Period:
                 start = period_start(period, now)
                 totals = found.get((name, period)) or Totals()
-                held.used[period] = _Used(start, period_end(period, start), totals)
+                held.periods[period] = _Used(start, period_end(period, start), totals)
 
     def rooms(self, holder: TenantRecord | KeyRecord, now: float) -> Rooms | None:
         """What the limits leave, of several of one unit the one that leaves fewest; None where it has none."""
-        held = self._holding(holder)
+        held = self._holding(holder, now)
         if held is None:
             return None
         rooms: dict[str, Room] = {}
@@ -175,13 +252,8 @@ class Budgets:
         return Rooms(**rooms)
 
     def over(self, holder: TenantRecord | KeyRecord, now: float) -> tuple[Limit, int] | None:
-        """The limit that is reached, and the whole seconds until its period ends; None where there is none.
-
-        Of several the one that is reached for longest.
+        """The limit that is reached, and the whole seconds until its period ends, or RETRY_SECONDS where others may
+        have some of it left; None where there is none. Of several the one that is reached for longest.
         """
-        held = self._holding(holder)
-        if held is None:
-            return None
-        reached = [bound for bound in held.limits if held.amount(bound, now) >= bound.most]
-        waits = [(bound.limit, max(1, ceil(period_end(bound.period, now) - now))) for bound in reached]
-        return max(waits, key=itemgetter(1), default=None)
+        held = self._holding(holder, now)
+        return None if held is None else held.over(now)

@@ -1,4 +1,4 @@
-"""``LeaseKeeper``: exchanges with other replicas, through the store, what each may use of tenants' limits of a minute.
+"""``LeaseKeeper``: exchanges with other replicas, through the store, what each may use of tenants' and keys' limits.
 
 It does so in the background: no request waits for the store. While the store fails, the last leases go on.
 """
@@ -11,14 +11,16 @@ import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from typing import Final, Protocol, TypeVar
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.store_errors import StoreError
 from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tenants.leases import OtherReplicas, Report, Subject
-from cachefleet_controlplane.tenants.limits import TenantLoad
+from cachefleet_controlplane.tenants.limits import LeasedBuckets, TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import Exchanged
 from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 from cachefleet_core.tenancy import TenantId
@@ -57,8 +59,8 @@ class TenantsKnown(Protocol):
 
 
 class LeaseKeeper:
-    """Keeps the leases of ``loads``, and ``others``; run ``run()`` as a task. ``clock`` is that of the loads, in
-    seconds.
+    """Keeps the leases of ``loads`` and ``budgets``, and ``others``; run ``run()`` as a task. ``clock`` is that of the
+    loads, in seconds.
     """
 
     def __init__(
@@ -71,11 +73,13 @@ class LeaseKeeper:
         metrics: Metrics,
         clock: Callable[[], float],
         replica: str = "",
+        budgets: Budgets | None = None,
     ) -> None:
         self._repository = repository
         self._tenants = tenants
         self._loads = loads
         self._others = others
+        self._budgets = Budgets() if budgets is None else budgets
         self._metrics = metrics
         self._clock = clock
         self._replica = replica or secrets.token_hex(8)
@@ -110,12 +114,12 @@ class LeaseKeeper:
             asked[subject].take(Limit(subject[1]), lease, self._clock())
         return bool(reports)
 
-    def _reports(self) -> tuple[dict[Subject, TenantLoad], dict[Subject, Report]]:
+    def _reports(self) -> tuple[dict[Subject, LeasedBuckets], dict[Subject, Report]]:
         """By limit what is told of it, and whose it is."""
-        now, asked, reports = self._clock(), dict[Subject, TenantLoad](), dict[Subject, Report]()
-        for name, load in self._loads.items():
-            for limit, report in load.reports(now).items():
-                asked[name, limit], reports[name, limit] = load, report
+        now, asked, reports = self._clock(), dict[Subject, LeasedBuckets](), dict[Subject, Report]()
+        for name, held in chain(self._loads.items(), self._budgets.held.items()):
+            for limit, report in held.reports(now).items():
+                asked[name, limit], reports[name, limit] = held, report
         return asked, reports
 
     async def _leave(self) -> None:
@@ -124,11 +128,11 @@ class LeaseKeeper:
 
     def _needed(self) -> bool:
         """Whether any tenant has a limit that replicas share."""
-        return any(map(_shares, self._tenants.directory.tenants.values()))
+        return bool(self._budgets.names) or any(map(_shares, self._tenants.directory.tenants.values()))
 
     def _failed(self, error: StoreError) -> None:
         if self.problem != str(error):
-            logger.warning("limits of a minute are held by the last leases: %s", error, extra={"kind": error.kind})
+            logger.warning("limits are held by the last leases: %s", error, extra={"kind": error.kind})
         self.problem = str(error)
         self._metrics.store_error(error.kind)
 

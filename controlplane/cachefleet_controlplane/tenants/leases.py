@@ -1,4 +1,4 @@
-"""Leases of limits of a minute, where replicas share them. Pure; Unix seconds.
+"""Leases of limits, where replicas share them. Pure; Unix seconds.
 
 All replicas together hold a tenant to one token bucket, ``SharedBucket``, which the store keeps. Each has a lease: a
 stock of it, which it may use up, and a share, by which the stock refills until the next exchange. An exchange tells the
@@ -6,20 +6,26 @@ bucket what was used, gives back the stock that was not, and takes a new one: pa
 part of recent demand. What refilled at a replica is counted in the bucket, too, and is part of what was used there. So
 all together use what one bucket would let in, and more only by what refilled since the last exchanges; the next ones
 take that off.
+
+A limit of a day or month is a bucket, too: it does not refill, and is full again when the next period begins. Where it
+is made amid one, it lacks what the account says was used before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from msgspec import Struct, field
 
 Subject = tuple[str, str]
-"""A tenant's name, and one of its limits."""
+"""The name of a tenant or key, and one of its limits."""
 
-MINUTE: Final = 60
+MINUTE: Final = 60.0
+NEVER: Final = inf
+"""In which time a bucket of a day or month refills."""
 LEASE_SECONDS: Final = 5.0
 """After so long without an exchange others may use what a replica had not."""
 FORGET_SECONDS: Final = 3600.0
@@ -33,7 +39,8 @@ UNKNOWN_NUMBER: Final = 8
 
 class Report(Struct, frozen=True):
     """What a replica tells of one limit: how much it has used since it began, how much of that others know of, its
-    demand, and whether it gives the lease up.
+    demand, and whether it gives the lease up. Of a limit by the calendar also what the account, and it itself, had
+    ``used`` in the period before what it tells now.
     """
 
     limit: int
@@ -41,6 +48,7 @@ class Report(Struct, frozen=True):
     told: int = 0
     demand: float = 0.0
     leaves: bool = False
+    used: int = 0
 
 
 class Lease(Struct, frozen=True):
@@ -65,12 +73,26 @@ class Holding(Struct):
 
 
 class SharedBucket(Struct):
-    """The token bucket of one limit, for all replicas: what is free at ``at``, and what each was given."""
+    """The token bucket of one limit, for all replicas: what is free at ``at``, and what each was given. ``refill`` is
+    the seconds in which an empty one is full.
+    """
 
     limit: int
     free: float
     at: float
     held: dict[str, Holding] = field(default_factory=dict)
+    refill: float = MINUTE
+
+    @classmethod
+    def begun(cls, report: Report, now: float, refill: float) -> SharedBucket:
+        """The bucket of a limit of which somebody tells for the first time."""
+        return cls(report.limit, float(report.limit - report.used), now, refill=refill)
+
+    def begin_period(self, now: float) -> None:
+        """Be full again: nobody has used or been given anything of the new period."""
+        self.free, self.at = float(self.limit), now
+        for holding in self.held.values():
+            holding.stock = 0.0
 
     def exchange(self, replica: str, report: Report, *, replicas: int, now: float) -> Lease:
         """Count what a replica has used, and give it a new lease."""
@@ -87,7 +109,7 @@ class SharedBucket(Struct):
     def free_at(self, now: float) -> float:
         """What is free at ``now``."""
         most = self.limit - sum(holding.stock for holding in self.held.values())
-        return min(most, self.free + max(0.0, now - self.at) * self.limit / MINUTE)
+        return min(most, self.free + max(0.0, now - self.at) * self.limit / self.refill)
 
     def _refill(self, limit: int, now: float) -> None:
         self.free = self.free_at(now) + limit - self.limit
@@ -132,13 +154,13 @@ class OtherReplicas:
         self.short = asyncio.Event()
         """Set where a request was refused for want of a larger lease."""
 
-    def first(self, tenant: str, limited: str, limit: int) -> Lease | None:
-        """What this replica may use before it has a lease: its part of half of what is free; None where limits are not
-        shared.
+    def first(self, tenant: str, limited: str, left: float) -> Lease | None:
+        """What this replica may use before it has a lease: its part of half of what is free, which is ``left`` where
+        that is not known; None where limits are not shared.
         """
         if not self.shared:
             return None
-        free = self.free.get((tenant, limited), float(limit))
+        free = self.free.get((tenant, limited), left)
         share = 1 / self.number
         stock = free * share * (1.0 if free <= 0 or self.number == 1 else FREE_PART)
         stock = max(min(1.0, free), stock) if free > 0 else stock

@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import ceil, floor, inf
 from typing import Final
 
-from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
-from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas, Report
+from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals
+from cachefleet_controlplane.tenants.leases import MINUTE, Lease, OtherReplicas, Report
 from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
 from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 
-MINUTE: Final = 60
 RETRY_SECONDS: Final = 1
 """Retry-After where too many requests are in flight: nobody knows when one will end."""
 DEMAND_SECONDS: Final = 1.0
@@ -24,14 +23,15 @@ LEAST_DEMAND: Final = 0.001
 _ROUNDING: Final = 1e-6
 
 
-class MinuteBucket:
-    """What this replica may use of one limit of a minute, in its unit (money in picos): a token bucket of its own, of
-    ``share`` of the limit, which is all of it unless replicas share.
+class Bucket:
+    """What this replica may use of one limit, in its unit (money in picos): a token bucket of its own, of ``share`` of
+    the limit, which is all of it unless replicas share. ``refill`` is the seconds in which an empty one is full.
     """
 
-    __slots__ = ("_at", "free", "last", "leased", "level", "limit", "share", "told", "total")
+    __slots__ = ("_at", "_refills", "free", "last", "leased", "level", "limit", "share", "told", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, refill: float = MINUTE) -> None:
+        self._refills = refill
         self.limit: int | None = None
         self.share = 1.0
         self.level = 0.0
@@ -81,12 +81,17 @@ class MinuteBucket:
             self._refill(now)
             self.level -= amount
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no room for one more now, of what was refilled when it was last counted."""
+        return self.limit is not None and self.level < 1 - _ROUNDING
+
     def wait(self, now: float) -> int:
         """Whole seconds until there is room for one more; 0 where there is."""
         self._refill(now)
-        if self.limit is None or self.level >= 1 - _ROUNDING:
+        if self.limit is None or not self.empty:
             return 0
-        return max(1, ceil((1 - self.level - self.free) * MINUTE / self.limit - _ROUNDING))
+        return max(1, ceil((1 - self.level - self.free) * self._refills / self.limit - _ROUNDING))
 
     def room(self, now: float) -> Room | None:
         """What the limit leaves, of what nobody was given, too; None where there is none."""
@@ -95,7 +100,7 @@ class MinuteBucket:
             return None
         self._refill(now)
         left = min(float(limit), self.level + self.free)
-        return Room(limit, max(0, floor(left + _ROUNDING)), (limit - left) * MINUTE / limit)
+        return Room(limit, max(0, floor(left + _ROUNDING)), (limit - left) * self._refills / limit)
 
     def idle(self, now: float) -> bool:
         """Whether it is as if nothing had ever been used."""
@@ -108,11 +113,59 @@ class MinuteBucket:
         if now > self._at:
             most = self.share * (self.limit or 0)
             if self.level < most:
-                self.level = min(most, self.level + (now - self._at) * most / MINUTE)
+                self.level = min(most, self.level + (now - self._at) * most / self._refills)
             self._at = now
 
 
-class TenantLoad:
+class LeasedBuckets:
+    """Buckets of a tenant or key whose limits replicas share, and its demand."""
+
+    __slots__ = ("_demand", "_demand_at", "buckets", "record", "tried")
+
+    def __init__(self) -> None:
+        self.buckets: dict[Limit, Bucket] = {}
+        """Of the limits that it has, or had."""
+        self.record: TenantRecord | KeyRecord | None = None
+        """Whose limits they are held to; None where that is to be said anew."""
+        self.tried = 0
+        """Requests that limits were asked about since the demand was read."""
+        self._demand, self._demand_at = 0.0, 0.0
+
+    def demand(self, now: float) -> float:
+        """Requests that were asked for lately, each counting half as much every DEMAND_SECONDS."""
+        since = max(0.0, now - self._demand_at)
+        self._demand = self._demand * 0.5 ** (since / DEMAND_SECONDS) + self.tried
+        self._demand_at, self.tried = now, 0
+        return self._demand
+
+    def used(self, limit: Limit) -> int:
+        """What is known to be used of a limit by the calendar in its present period; 0 of one of a minute."""
+        del limit
+        return 0
+
+    def told(self, now: float, *, busy: bool) -> dict[Limit, Report]:
+        """What other replicas are to be told; who is not ``busy`` and asked for nothing lately gives its leases up."""
+        demand = self.demand(now)
+        leaves = not busy and demand < LEAST_DEMAND
+        reports = {}
+        for limit, bucket in self.buckets.items():
+            if bucket.limit is not None and (bucket.leased or bucket.total != bucket.told):
+                before = self.used(limit) - (bucket.total - bucket.told)
+                reports[limit] = Report(bucket.limit, bucket.total, bucket.told, demand, leaves, max(0, before))
+        return reports
+
+    def take(self, limit: Limit, lease: Lease, now: float) -> None:
+        """Hold to a lease; one without a share was given up, and the next request begins anew."""
+        bucket = self.buckets[limit]
+        if bucket.limit is None:
+            return  # it was lifted meanwhile
+        bucket.take(lease, now)
+        bucket.leased = lease.share > 0
+        if not bucket.leased:
+            bucket.limit = self.record = None
+
+
+class TenantLoad(LeasedBuckets):
     """One tenant's requests in flight, and what it may ask and spend in a minute.
 
     Which limits are counted is bound when they are set: a tenant without limits of a minute counts nothing.
@@ -120,41 +173,31 @@ class TenantLoad:
 
     __slots__ = (
         "_asked",
-        "_demand",
-        "_demand_at",
         "_held",
         "_spent",
         "_told",
-        "buckets",
         "counts",
         "limited",
         "priced",
         "requests",
-        "tenant",
-        "tried",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests = 0
-        self.buckets: dict[Limit, MinuteBucket] = {}
-        """Of the limits of a minute that it has, or had."""
-        self.tenant: TenantRecord | None = None
         self.limited = False
-        """Whether ``tenant`` has any limit."""
-        self.tried = 0
-        """Requests that limits were asked about since the demand was read."""
-        self._demand, self._demand_at = 0.0, 0.0
+        """Whether the tenant has any limit."""
         self._bind()
 
     def hold_to(self, tenant: TenantRecord, now: float, others: OtherReplicas) -> None:
         """Take the limits of a tenant's present record."""
-        self.tenant = tenant
+        self.record = tenant
         self.limited = any(getattr(tenant, limit) is not None for limit in Limit)
         for limit in PER_MINUTE:
             most = getattr(tenant, limit)
             if most is not None:
                 lease = others.first(tenant.name, limit, most)
-                self.buckets.setdefault(limit, MinuteBucket()).hold_to(most, now, lease)
+                self.buckets.setdefault(limit, Bucket()).hold_to(most, now, lease)
             elif limit in self.buckets:
                 self.buckets[limit].hold_to(None, now)
         self._bind()
@@ -196,32 +239,9 @@ class TenantLoad:
         """What the limits of a minute leave."""
         return Rooms(**{unit: bucket.room(now) for unit, bucket in self._told})
 
-    def demand(self, now: float) -> float:
-        """Requests that were asked for lately, each counting half as much every DEMAND_SECONDS."""
-        since = max(0.0, now - self._demand_at)
-        self._demand = self._demand * 0.5 ** (since / DEMAND_SECONDS) + self.tried
-        self._demand_at, self.tried = now, 0
-        return self._demand
-
     def reports(self, now: float) -> dict[Limit, Report]:
-        """What other replicas are to be told; whoever asked for nothing lately gives its leases up."""
-        demand = self.demand(now)
-        leaves = not self.requests and demand < LEAST_DEMAND
-        return {
-            limit: Report(bucket.limit, bucket.total, bucket.told, demand, leaves)
-            for limit, bucket in self._held
-            if bucket.limit is not None and (bucket.leased or bucket.total != bucket.told)
-        }
-
-    def take(self, limit: Limit, lease: Lease, now: float) -> None:
-        """Hold to a lease; one without a share was given up, and the next request begins anew."""
-        bucket = self.buckets[limit]
-        if bucket.limit is None:
-            return  # it was lifted meanwhile
-        bucket.take(lease, now)
-        bucket.leased = lease.share > 0
-        if not bucket.leased:
-            bucket.limit = self.tenant = None
+        """What other replicas are to be told."""
+        return self.told(now, busy=self.requests > 0)
 
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""

@@ -1,8 +1,9 @@
-"""What each replica may use of tenants' limits of a minute, in PostgreSQL, by its clock."""
+"""What each replica may use of tenants' and keys' limits, in PostgreSQL, by its clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, Final, cast
 
 import msgspec
@@ -11,7 +12,18 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cachefleet_controlplane.store.database import Database
 from cachefleet_controlplane.store.schema.tables import LimitBucketRow, ReplicaRow
-from cachefleet_controlplane.tenants.leases import FORGET_SECONDS, Holding, Lease, Report, SharedBucket, Subject
+from cachefleet_controlplane.tenants.budgets import Period, period_start
+from cachefleet_controlplane.tenants.leases import (
+    FORGET_SECONDS,
+    MINUTE,
+    NEVER,
+    Holding,
+    Lease,
+    Report,
+    SharedBucket,
+    Subject,
+)
+from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 
 BEAT_SECONDS: Final = 2.0
 """Between a replica's signs of life."""
@@ -53,7 +65,9 @@ class SqlLeases:
             now = _now(connection)
             leases = {}
             for subject, report in sorted(reports.items()):
-                bucket = buckets.setdefault(subject, SharedBucket(report.limit, float(report.limit), now))
+                bucket = buckets.setdefault(subject, SharedBucket.begun(report, now, _refill(subject[1])))
+                if _period_began(subject[1], now) > bucket.at:
+                    bucket.begin_period(now)
                 leases[subject] = bucket.exchange(replica, report, replicas=number, now=now)
             _write(connection, buckets)
             free = _free(connection, now)
@@ -100,7 +114,18 @@ def _locked(connection: Connection, subjects: Iterable[Subject]) -> dict[Subject
 
 def _bucket(row: Mapping[Any, Any]) -> SharedBucket:
     held = msgspec.json.decode(row["held"], type=dict[str, Holding])
-    return SharedBucket(row["most"], row["free"], row["at"], held)
+    return SharedBucket(row["most"], row["free"], row["at"], held, _refill(row["limited"]))
+
+
+def _refill(limited: str) -> float:
+    """The seconds in which the bucket of a limit refills."""
+    return MINUTE if Limit(limited) in PER_MINUTE else NEVER
+
+
+def _period_began(limited: str, now: float) -> float:
+    """When the present period of a limit by the calendar began; long ago for one of a minute."""
+    period = Limit(limited).period
+    return -inf if period == "minute" else float(period_start(Period(period), now))
 
 
 def _write(connection: Connection, buckets: Mapping[Subject, SharedBucket]) -> None:
@@ -120,7 +145,9 @@ def _free(connection: Connection, now: float) -> dict[Subject, float]:
     found = select(*_SUBJECT, _buckets.c.most, _buckets.c.free, _buckets.c.at).where(_buckets.c.at > now - FULL_SECONDS)
     free = {}
     for tenant, limited, most, left, at in connection.execute(found):
-        by_now = SharedBucket(most, left, at).free_at(now)
+        if at < _period_began(limited, now):
+            continue
+        by_now = SharedBucket(most, left, at, refill=_refill(limited)).free_at(now)
         if by_now < most:
             free[tenant, limited] = by_now
     return free

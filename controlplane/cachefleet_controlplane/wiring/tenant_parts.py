@@ -55,16 +55,19 @@ def tenant_parts(
     usage_bounds = UsageBounds(days=settings.usage_days)
     usage = UsageLog(SqlUsage(database), metrics=metrics, wall_clock=time.time, bounds=usage_bounds)
     hash_key = fleet_key.api_key_hash_key
-    budgets = Budgets(informed=False)
-    keeper = BudgetKeeper(budgets, tenants, usage, metrics=metrics, wall_clock=time.time)
     others = OtherReplicas(shared=not database.local)
+    budgets = Budgets(informed=False, others=others)
+    keeper = BudgetKeeper(budgets, tenants, usage, metrics=metrics, wall_clock=time.time)
     admission = AdmissionMiddleware(
         tenants, hash_key=hash_key, metrics=metrics, record=usage.record, budgets=budgets, others=others
     )
     service = TenantService(
         tenants, repository, hash_key, private=settings.private_store, ephemeral=settings.store_ends_with_pod
     )
-    leases = _lease_keeper(database, tenants, admission, others, metrics) if others.shared else None
+    leases = None
+    if others.shared:
+        store, loads, clock = SqlLeases(database), admission.loads, time.monotonic
+        leases = LeaseKeeper(store, tenants, loads, others, metrics=metrics, clock=clock, budgets=budgets)
     return TenantParts(tenants, usage, keeper, leases, others, admission, service)
 
 
@@ -73,10 +76,3 @@ def limits_detail(parts: TenantParts) -> dict[str, object]:
     leases = "" if parts.leases is None else parts.leases.problem
     problem = "; ".join(filter(None, (parts.budgets.problem, leases)))
     return {"replicas": parts.others.number, "problem": problem}
-
-
-def _lease_keeper(
-    database: Database, tenants: Tenants, admission: AdmissionMiddleware, others: OtherReplicas, metrics: Metrics
-) -> LeaseKeeper:
-    repository = SqlLeases(database)
-    return LeaseKeeper(repository, tenants, admission.loads, others, metrics=metrics, clock=time.monotonic)

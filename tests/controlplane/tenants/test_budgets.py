@@ -164,7 +164,7 @@ class Replica:
         self.budgets.add(record)
 
     def totals(self) -> tuple[Totals, Totals]:
-        day, month = [self.budgets._held[ACME].used[period].of(self.now) for period in Period]
+        day, month = [self.budgets._held[ACME].periods[period].of(self.now) for period in Period]
         return day, month
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from cachefleet_controlplane.metrics import Metrics
 from cachefleet_controlplane.store.database import Database
-from cachefleet_controlplane.store.tenant_records import Tenancy, TenantRecord, Totals
+from cachefleet_controlplane.store.tenant_records import Tenancy, TenantRecord, Totals, UsageRecord
+from cachefleet_controlplane.tenants.budgets import Budgets
 from cachefleet_controlplane.tenants.directory import Directory
 from cachefleet_controlplane.tenants.lease_keeper import LeaseKeeper
 from cachefleet_controlplane.tenants.leases import OtherReplicas
-from cachefleet_controlplane.tenants.limits import MinuteBucket, TenantLoad
+from cachefleet_controlplane.tenants.limits import Bucket, TenantLoad
 from cachefleet_controlplane.tenants.sql_leases import SqlLeases
 from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
@@ -25,6 +26,7 @@ from tests.controlplane.waiting import task, until
 
 ACME = TenantId("acme")
 NUMBER = 8
+NOON = int(time.time()) // 86_400 * 86_400 + 43_200
 LIMITED = TenantRecord(name=ACME, tokens_per_minute=600_000, requests_per_minute=60_000)
 
 
@@ -34,6 +36,7 @@ class Replica:
     def __init__(self, database: Database, tenant: TenantRecord, number: int) -> None:
         self.tenant, self.directory = tenant, Directory.of(Tenancy("s", 1, (tenant,), ()), required=False)
         self.others, self.load = OtherReplicas(shared=True), TenantLoad()
+        self.budgets = Budgets(others=self.others)
         self.keeper = LeaseKeeper(
             SqlLeases(database),
             self,
@@ -42,12 +45,13 @@ class Replica:
             metrics=Metrics(),
             clock=time.monotonic,
             replica=f"r{number}",
+            budgets=self.budgets,
         )
 
     def ask(self, tokens: int) -> bool:
         """As the admission does it, with a request that ends at once; whether it was let in."""
         now = time.monotonic()
-        if self.load.tenant is not self.tenant:
+        if self.load.record is not self.tenant:
             self.load.hold_to(self.tenant, now, self.others)
         if self.load.over(self.tenant, now) is not None:
             self.others.short.set()
@@ -56,13 +60,20 @@ class Replica:
         self.load.spend(Totals(1, tokens), now)
         return True
 
+    def ask_of_month(self, tenant: TenantRecord) -> bool:
+        if self.budgets.over(tenant, NOON) is not None:
+            self.others.short.set()
+            return False
+        self.budgets.add(UsageRecord(hour=NOON, tenant=ACME, model="m", requests=1))
+        return True
+
     @property
     def left(self) -> int:
         """Tokens that it may use now."""
         return int(self.spent.level)
 
     @property
-    def spent(self) -> MinuteBucket:
+    def spent(self) -> Bucket:
         return self.load.buckets[Limit.TOKENS_PER_MINUTE]
 
 
@@ -162,6 +173,24 @@ async def test_what_an_answer_that_was_lost_told_is_counted_once(shared: Fleet) 
     left = shared.replicas[-1].spent.free + sum(replica.spent.level for replica in shared.replicas)
     assert left >= 600_000 - 300_000 - NUMBER * 10
     assert one.spent.told == one.spent.total == 300_010
+
+
+async def test_together_they_let_in_one_limit_of_a_month(shared: Fleet) -> None:
+    tenant = TenantRecord(name=ACME, requests_per_month=10_000)
+    for replica in shared.replicas:
+        replica.budgets.watch([tenant])
+    let_in = 0
+    for _ in range(20):
+        for replica in shared.replicas:
+            while let_in < 20_000 and replica.ask_of_month(tenant):
+                let_in += 1
+        await shared.exchange()
+    assert 0.98 * 10_000 <= let_in <= 1.02 * 10_000
+    late = Replica(shared.replicas[0].keeper._repository._database, LIMITED, 9)  # type: ignore[attr-defined]
+    late.budgets.watch([tenant])
+    await late.keeper.exchange()
+    assert not late.ask_of_month(tenant), "what is free is told to who has no lease"
+    late.keeper._thread.shutdown()
 
 
 async def test_keepers_that_run_exchange_by_themselves_and_give_up_at_the_end(shared: Fleet) -> None:

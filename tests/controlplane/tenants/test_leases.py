@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
-from cachefleet_controlplane.tenants.leases import LEASE_SECONDS, OtherReplicas, Report, SharedBucket
+from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals, UsageRecord
+from cachefleet_controlplane.tenants.budgets import Budgets, BudgetUse
+from cachefleet_controlplane.tenants.leases import LEASE_SECONDS, NEVER, OtherReplicas, Report, SharedBucket
 from cachefleet_controlplane.tenants.limits import TenantLoad
 from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
@@ -31,14 +33,19 @@ class Replica:
         self.at, self.last = at, at
         self.reached = True
 
+    @property
+    def leased(self) -> TenantLoad | BudgetUse:
+        """What it exchanges."""
+        return self.load
+
 
 class Fleet:
     """Replicas that share one limit of a tenant, in virtual time, and all that they let in."""
 
     def __init__(self, number: int, tenant: TenantRecord, *, seed: int = 3) -> None:
         self.chance, self.tenant, self.now = random.Random(seed), tenant, 1000.0
-        self.limit = Limit.REQUESTS_PER_MINUTE if tenant.requests_per_minute else Limit.TOKENS_PER_MINUTE
-        self.most = tenant.requests_per_minute or tenant.tokens_per_minute or 0
+        (self.limit,) = [limit for limit in Limit if getattr(tenant, limit) is not None]
+        self.most: int = getattr(tenant, self.limit)
         self.bucket = SharedBucket(self.most, float(self.most), self.now)
         self.replicas = [Replica(f"r{each}", self.now + self.chance.uniform(0, QUICK)) for each in range(number)]
         self.let_in: list[tuple[float, int]] = []
@@ -49,26 +56,26 @@ class Fleet:
         """As the admission does it, with a request that ends at once; whether it was let in."""
         replica = self.replicas[number]
         load = replica.load
-        if load.tenant is not self.tenant:
+        if load.record is not self.tenant:
             load.hold_to(self.tenant, self.now, replica.others)
         if load.over(self.tenant, self.now):
             replica.at = min(replica.at, max(self.now, replica.last + SHORT))
             return False
         load.ask(1, self.now)
         load.spend(Totals(1, tokens), self.now)
-        self.let_in.append((self.now, 1 if self.limit is Limit.REQUESTS_PER_MINUTE else tokens))
+        self.let_in.append((self.now, 1 if self.limit.unit == "requests" else tokens))
         return True
 
     def exchange(self, replica: Replica) -> None:
         replica.last = self.now
-        reports = replica.load.reports(self.now)
+        reports = replica.leased.reports(self.now)
         replica.at = self.now + (QUICK if reports else SLOW)
         if not replica.reached:
             return
         number = sum(one.reached for one in self.replicas)
         for limit, report in reports.items():
             lease = self.bucket.exchange(replica.name, report, replicas=number, now=self.now)
-            replica.load.take(limit, lease, self.now)
+            replica.leased.take(limit, lease, self.now)
         replica.others.number = number
         replica.others.free = {(ACME, self.limit): self.bucket.free_at(self.now)}
 
@@ -106,6 +113,56 @@ class Fleet:
             level, last = min(self.most, level + (at - last) * self.most / 60) - amount, at
             lowest = min(lowest, level)
         return max(0.0, -lowest) / self.most
+
+
+class DayReplica(Replica):
+    """One tenant's budget at one replica, which never hears of what others have written."""
+
+    def __init__(self, name: str, at: float, tenant: TenantRecord) -> None:
+        super().__init__(name, at)
+        self.budgets = Budgets(others=self.others)
+        self.budgets.watch([tenant])
+
+    @property
+    def leased(self) -> TenantLoad | BudgetUse:
+        return self.budgets.held[ACME]
+
+
+class DayFleet(Fleet):
+    """Replicas that share a limit of a day or month, without an account; virtual time 0 is the begin of a day."""
+
+    def __init__(self, number: int, tenant: TenantRecord, *, now: float = 1000.0) -> None:
+        super().__init__(number, tenant)
+        self.now = now
+        self.bucket = SharedBucket(self.most, float(self.most), now, refill=NEVER)
+        made = [DayReplica(one.name, one.at - 1000.0 + now, tenant) for one in self.replicas]
+        for replica in made:
+            replica.others.number = number
+        self.days, self.replicas = made, list(made)
+
+    def ask(self, number: int, tokens: int = 40) -> bool:
+        replica, wall = self.days[number], MIDNIGHT + self.now
+        if replica.budgets.over(self.tenant, wall):
+            replica.at = min(replica.at, max(self.now, replica.last + SHORT))
+            return False
+        replica.budgets.begin(ACME)
+        replica.budgets.end(ACME)
+        replica.budgets.add(used(wall, tokens))
+        self.let_in.append((self.now, 1 if self.limit.unit == "requests" else tokens))
+        return True
+
+    def exchange(self, replica: Replica) -> None:
+        if self.now // 86_400 > self.bucket.at // 86_400:
+            self.bucket.begin_period(self.now)
+        super().exchange(replica)
+
+
+MIDNIGHT = float(datetime(2027, 1, 15, tzinfo=UTC).timestamp())
+
+
+def used(wall: float, tokens: int) -> UsageRecord:
+    hour = int(wall) // 3600 * 3600
+    return UsageRecord(hour=hour, tenant=ACME, model="m", requests=1, prompt_tokens=tokens)
 
 
 REQUESTS = TenantRecord(name=ACME, requests_per_minute=1200)
@@ -191,6 +248,79 @@ def test_small_limits_are_exceeded_by_a_request_a_replica_at_most() -> None:
     fleet = Fleet(8, TenantRecord(name=ACME, requests_per_minute=6))
     fleet.run(600, [1.0] * 8)
     assert 60 <= fleet.used() <= 6 + 60 + 8
+
+
+DAYS = [
+    TenantRecord(name=ACME, requests_per_day=1200),
+    TenantRecord(name=ACME, tokens_per_day=60_000),
+    TenantRecord(name=ACME, uncached_tokens_per_month=60_000),
+]
+TWENTY_SECONDS = {"requests": 60.0, "tokens": 75.0, "uncached_tokens": 75.0}
+"""Requests a second that reach those limits in so long."""
+
+
+@pytest.mark.parametrize("tenant", DAYS, ids=["requests", "tokens", "month"])
+@pytest.mark.parametrize("number", [1, 2, 8])
+@pytest.mark.parametrize("even", [True, False], ids=["even", "uneven"])
+def test_replicas_let_in_one_limit_of_a_day(tenant: TenantRecord, number: int, *, even: bool) -> None:
+    """Asked twice as fast as would reach it in twenty seconds, and for long after."""
+    fleet = DayFleet(number, tenant)
+    weights = [1.0] * number if even else UNEVEN[:number]
+    rate = 2 * TWENTY_SECONDS[fleet.limit.unit]
+    fleet.run(60, [rate * weight / sum(weights) for weight in weights])
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+
+
+def test_a_limit_of_a_day_that_is_asked_for_at_one_replica_after_the_other_is_used_once() -> None:
+    fleet = DayFleet(8, DAYS[1])
+    for step in range(16):
+        fleet.run(7.5, [50.0 if number == step % 8 else 0.0 for number in range(8)])
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+
+
+def test_a_new_day_begins_with_the_whole_limit_at_all_replicas() -> None:
+    fleet = DayFleet(8, DAYS[0], now=86_400.0 - 40)
+    fleet.run(40, [10.0] * 8)
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+    fleet.run(60, [10.0] * 8)
+    assert abs(fleet.used() / fleet.most - 2) <= 2 * BAR
+
+
+def test_while_the_store_is_gone_no_more_of_a_day_is_used_than_was_leased() -> None:
+    fleet = DayFleet(8, DAYS[1])
+    fleet.run(8, [5.0] * 8)
+    before = fleet.used()
+    for replica in fleet.replicas:
+        replica.reached = False
+    fleet.run(60, [5.0] * 8)
+    assert fleet.used() > before, "the last leases go on"
+    assert fleet.used() <= fleet.most * (1 + BAR)
+    for replica in fleet.replicas:
+        replica.reached = True
+    fleet.run(60, [5.0] * 8)
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+
+
+def test_what_a_killed_replica_had_of_a_day_is_used_by_the_others() -> None:
+    fleet = DayFleet(8, DAYS[1])
+    fleet.run(8, [5.0] * 8)
+    fleet.replicas.pop()
+    fleet.run(60, [6.0] * 7)
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+
+
+def test_a_bucket_that_is_made_amid_a_day_lacks_what_was_used_before() -> None:
+    budgets = Budgets(others=OtherReplicas(shared=True))
+    budgets.watch([DAYS[1]])
+    budgets.add(used(MIDNIGHT + 5, 20_000))
+    assert budgets.over(DAYS[1], MIDNIGHT + 5) is None
+    budgets.add(used(MIDNIGHT + 6, 100))
+    (report,) = budgets.held[ACME].reports(5.0).values()
+    assert (report.total - report.told, report.used) == (100, 20_000)
+    bucket = SharedBucket.begun(report, 5.0, NEVER)
+    lease = bucket.exchange("a", report, replicas=1, now=5.0)
+    assert lease.stock + lease.free == 39_900
+    assert bucket.free_at(50_000.0) == lease.free, "it does not refill"
 
 
 steps = st.tuples(st.integers(0, 3), st.floats(0, 20), st.integers(0, 400), st.floats(0, 100), st.booleans())

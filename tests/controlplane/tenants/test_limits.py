@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals
-from cachefleet_controlplane.tenants.leases import Lease, OtherReplicas
-from cachefleet_controlplane.tenants.limits import MINUTE, RETRY_SECONDS, MinuteBucket, TenantLoad
+from cachefleet_controlplane.tenants.leases import MINUTE, Lease, OtherReplicas
+from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Bucket, TenantLoad
 from cachefleet_controlplane.tenants.rate_limit_headers import Room
 from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 from cachefleet_core.tenancy import TenantId
@@ -25,8 +25,8 @@ def held_to(tenant: TenantRecord, now: float = 0.0) -> TenantLoad:
     return load
 
 
-def bucket(limit: int, now: float = 0.0) -> MinuteBucket:
-    made = MinuteBucket()
+def bucket(limit: int, now: float = 0.0) -> Bucket:
+    made = Bucket()
     made.hold_to(limit, now)
     return made
 
@@ -182,7 +182,7 @@ def test_a_lease_that_was_given_up_begins_anew() -> None:
     (report,) = load.reports(0.0).values()
     assert (report.total, report.told, report.leaves) == (5, 0, True)
     load.take(Limit.REQUESTS_PER_MINUTE, Lease(0.0, 0.0, 55.0, report.total), 0.0)
-    assert (load.tenant, load.reports(0.0)) == (None, {})
+    assert (load.record, load.reports(0.0)) == (None, {})
     others.free = {(ACME, Limit.REQUESTS_PER_MINUTE): -6.0}
     load.hold_to(tenant, 0.0, others)
     assert load.over(tenant, 0.0) == (Limit.REQUESTS_PER_MINUTE, 7)

@@ -31,7 +31,7 @@ from cachefleet_controlplane.tenants.tenant_metrics import TenantMetrics
 from cachefleet_controlplane.wire.errors import ApiError, shown
 from cachefleet_controlplane.wire.headers import Header
 from cachefleet_controlplane.wire.http_exchange import Scope
-from cachefleet_core.fleet_status.tenant_limits import Limit
+from cachefleet_core.fleet_status.tenant_limits import PER_MINUTE, Limit
 from cachefleet_core.tenancy import DEFAULT_TENANT, TenantId, api_key_hash
 
 ADMITTED: Final = "cachefleet.admitted"
@@ -326,7 +326,7 @@ class AdmissionMiddleware:
         raise ApiError(401, _MESSAGES[owner], code=INVALID_KEY, headers={"www-authenticate": "Bearer"})
 
     def _check(self, tenant: TenantRecord, load: TenantLoad, key: KeyRecord | None) -> None:
-        if load.tenant is not tenant:
+        if load.record is not tenant:
             load.hold_to(tenant, self._clock(), self._others)
         if not load.limited and key is None:
             return
@@ -344,7 +344,8 @@ class AdmissionMiddleware:
     ) -> OverLimitError:
         limit, seconds = over
         self.left(tenant, load)
-        self._others.short.set()
+        if seconds <= RETRY_SECONDS or limit in PER_MINUTE:
+            self._others.short.set()
         self._tenant_metrics.refused(tenant.name, limit)
         return OverLimitError(limit, message, seconds, self.rooms(tenant, load, key))
 
