@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from cachefleet_controlplane.store.tenant_records import KeyRecord, TenantRecord, Totals, UsageRecord
-from cachefleet_controlplane.tenants.leases import NEVER, Lease, OtherReplicas, Report
+from cachefleet_controlplane.tenants.leases import NEVER, Lease, OtherReplicas
 from cachefleet_controlplane.tenants.limits import RETRY_SECONDS, Bucket, LeasedBuckets
 from cachefleet_controlplane.tenants.rate_limit_headers import TOLD, Room, Rooms
 from cachefleet_core.fleet_status.tenant_limits import BUDGET, Limit
@@ -167,9 +167,10 @@ class BudgetUse(LeasedBuckets):
             reached = (bound.limit, wait) if reached is None or wait > reached[1] else reached
         return reached
 
-    def reports(self, now: float) -> dict[Limit, Report]:
-        """What other replicas are to be told."""
-        return self.told(now, busy=self.under_way > 0)
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way."""
+        return self.under_way > 0
 
 
 class Budgets:

@@ -143,11 +143,16 @@ class LeasedBuckets:
         del limit
         return 0
 
-    def told(self, now: float, *, busy: bool) -> dict[Limit, Report]:
-        """What other replicas are to be told; who is not ``busy`` and asked for nothing lately gives its leases up."""
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way that leases are needed for."""
+        return False
+
+    def reports(self, now: float) -> dict[Limit, Report]:
+        """What other replicas are to be told; who is not busy and was asked for nothing lately gives its leases up."""
         demand = self.demand(now)
-        leaves = not busy and demand < LEAST_DEMAND
-        reports = {}
+        leaves = not self.busy and demand < LEAST_DEMAND
+        reports: dict[Limit, Report] = {}
         for limit, bucket in self.buckets.items():
             if bucket.limit is not None and (bucket.leased or bucket.total != bucket.told):
                 before = self.used(limit) - (bucket.total - bucket.told)
@@ -239,9 +244,10 @@ class TenantLoad(LeasedBuckets):
         """What the limits of a minute leave."""
         return Rooms(**{unit: bucket.room(now) for unit, bucket in self._told})
 
-    def reports(self, now: float) -> dict[Limit, Report]:
-        """What other replicas are to be told."""
-        return self.told(now, busy=self.requests > 0)
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way."""
+        return self.requests > 0
 
     def idle(self, now: float) -> bool:
         """Whether nothing of it needs to be kept."""

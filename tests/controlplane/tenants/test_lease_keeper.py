@@ -179,6 +179,8 @@ async def test_together_they_let_in_one_limit_of_a_month(shared: Fleet) -> None:
     tenant = TenantRecord(name=ACME, requests_per_month=10_000)
     for replica in shared.replicas:
         replica.budgets.watch([tenant])
+    await shared.exchange()
+    await shared.exchange()  # all know of each other
     let_in = 0
     for _ in range(20):
         for replica in shared.replicas:

@@ -1,4 +1,4 @@
-"""Leases of limits of a minute: replicas in virtual time, held against one token bucket."""
+"""Leases of limits: replicas in virtual time, held against one token bucket."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class LimitBucketRow(SQLModel, table=True):
 
 
 class ReplicaRow(SQLModel, table=True):
-    """A replica that shares limits of a minute, and its last sign of life in Unix seconds."""
+    """A replica that shares limits, and its last sign of life in Unix seconds."""
 
     __tablename__ = "replicas"
 

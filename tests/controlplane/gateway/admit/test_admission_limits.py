@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from cachefleet_controlplane.gateway.admit import tenant_admission
 from cachefleet_controlplane.gateway.admit.tenant_admission import AdmissionMiddleware
 from cachefleet_controlplane.metrics import Metrics
-from cachefleet_controlplane.store.tenant_records import TenantRecord
+from cachefleet_controlplane.store.tenant_records import TenantRecord, UsageRecord
 from cachefleet_controlplane.tenants.budgets import Budgets, Period, period_end
 from cachefleet_controlplane.tenants.directory import Directory
+from cachefleet_controlplane.tenants.leases import OtherReplicas
 from cachefleet_controlplane.wire.errors import ApiError
+from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
 from tests.controlplane.gateway.harness import FLEET_KEY, Known, chat, engine, front
 from tests.controlplane.gateway.tenancies import ACME, CHAT, KEYS, UMBRELLA, ask, directory, salts
@@ -128,6 +130,27 @@ async def test_a_limit_of_cached_tokens_counts_nothing_else() -> None:
         await until(lambda: gate.gateway.under_way == 0)
         status, _, body = await gate.post(CHAT, chat(text, max_tokens=1), **known)
         assert (status, json.loads(body)["error"]["code"]) == (429, "cached_tokens_per_minute")
+
+
+@pytest.mark.parametrize(("used", "soon"), [(0, True), (3, False)], ids=["others have some left", "all is used"])
+def test_a_replica_whose_part_of_a_day_is_used_up_says_when_to_try_again(used: int, *, soon: bool) -> None:
+    limited, others = TenantRecord(name=ACME.name, requests_per_day=3), OtherReplicas(shared=True)
+    others.free, budgets = {(ACME.name, Limit.REQUESTS_PER_DAY): 0.0}, Budgets(others=others)
+    budgets.watch([limited])
+    hour = int(time.time()) // 3600 * 3600
+    budgets.add(UsageRecord(hour=hour, tenant=ACME.name, model="m", requests=used))
+    admission = AdmissionMiddleware(
+        AnyLoop(directory(limited)),
+        hash_key=FLEET_KEY.api_key_hash_key,
+        metrics=Metrics(),
+        budgets=budgets,
+        others=others,
+        wall_clock=lambda: hour + 1.0,
+    )
+    with pytest.raises(ApiError) as refused:
+        admission.enter([(b"x-api-key", KEYS[ACME.name].encode())], limited=True)
+    assert (refused.value.code, dict(refused.value.headers)[b"retry-after"] == b"1") == (Limit.REQUESTS_PER_DAY, soon)
+    assert others.short.is_set() == soon, "others are asked for a lease only where that may help"
 
 
 async def test_requests_that_no_worker_was_sent_count_against_no_day() -> None:
