@@ -27,7 +27,9 @@ MINUTE: Final = 60.0
 NEVER: Final = inf
 """In which time a bucket of a day or month refills."""
 LEASE_SECONDS: Final = 5.0
-"""After so long without an exchange others may use what a replica had not."""
+"""After so long without an exchange others may use what a replica had not of a limit of a minute."""
+DAY_LEASE_SECONDS: Final = 60.0
+"""The same of a limit of a day or month, of which nothing is paid back."""
 FORGET_SECONDS: Final = 3600.0
 """After so long a silent replica is dropped from a bucket."""
 FREE_PART: Final = 0.5
@@ -116,8 +118,9 @@ class SharedBucket(Struct):
         self.limit, self.at = limit, max(now, self.at)
 
     def _expire(self, now: float) -> None:
+        patience = DAY_LEASE_SECONDS if self.refill == NEVER else LEASE_SECONDS
         for replica, holding in list(self.held.items()):
-            if holding.live and holding.at <= now - LEASE_SECONDS:
+            if holding.live and holding.at <= now - patience:
                 self.free += holding.stock
                 holding.stock, holding.demand, holding.live = 0.0, 0.0, False
             if holding.at <= now - FORGET_SECONDS:
@@ -137,8 +140,17 @@ class SharedBucket(Struct):
         """
         if self.free <= 0:
             return self.free * share
-        part = self.free * share * (1.0 if replicas == 1 and share == 1 else FREE_PART)
+        part = (self.free - self._kept(replicas)) * share * (1.0 if replicas == 1 and share == 1 else FREE_PART)
         return 1.0 if share and demand > 0 and part < 1 <= self.free else part
+
+    def _kept(self, replicas: int) -> float:
+        """What replicas without a lease may have used of a day or month before they tell of it, as OtherReplicas.first
+        gives it; of a minute none is kept, as it is paid back.
+        """
+        if self.refill != NEVER:
+            return 0.0
+        silent = replicas - 1 - sum(holding.live for holding in self.held.values())
+        return self.free * FREE_PART * max(0, silent) / replicas
 
 
 class OtherReplicas:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from cachefleet_controlplane.store.tenant_records import TenantRecord, Totals, UsageRecord
 from cachefleet_controlplane.tenants.budgets import Budgets, BudgetUse
-from cachefleet_controlplane.tenants.leases import LEASE_SECONDS, NEVER, OtherReplicas, Report, SharedBucket
+from cachefleet_controlplane.tenants.leases import (
+    DAY_LEASE_SECONDS,
+    LEASE_SECONDS,
+    NEVER,
+    OtherReplicas,
+    Report,
+    SharedBucket,
+)
 from cachefleet_controlplane.tenants.limits import TenantLoad
 from cachefleet_core.fleet_status.tenant_limits import Limit
 from cachefleet_core.tenancy import TenantId
@@ -305,7 +312,17 @@ def test_what_a_killed_replica_had_of_a_day_is_used_by_the_others() -> None:
     fleet = DayFleet(8, DAYS[1])
     fleet.run(8, [5.0] * 8)
     fleet.replicas.pop()
-    fleet.run(60, [6.0] * 7)
+    fleet.run(DAY_LEASE_SECONDS + 40, [6.0] * 7)
+    assert abs(fleet.used() / fleet.most - 1) <= BAR
+
+
+def test_a_burst_at_all_replicas_before_any_has_a_lease_is_within_the_limit() -> None:
+    fleet = DayFleet(8, DAYS[0])
+    for number in range(8):
+        while fleet.ask(number):
+            pass
+    assert fleet.used() == fleet.most / 2, "half of what is free, before anybody has told of it"
+    fleet.run(20, [100.0] * 8)
     assert abs(fleet.used() / fleet.most - 1) <= BAR
 
 
