@@ -259,16 +259,14 @@ class AdmissionMiddleware:
         """Count a request that was let in as under way, in the budgets of its tenant and key; whether there are any."""
         if key is None and not self._budgets.keeps(tenant.name):
             return False
-        for holder in (tenant, key):
-            if holder is not None:
-                self._budgets.begin(holder.name)
+        for name in (tenant.name, "" if key is None else key.name):
+            self._budgets.begin(name)
         return True
 
     def end(self, tenant: TenantRecord, key: KeyRecord | None) -> None:
         """Count it no longer as under way."""
-        for holder in (tenant, key):
-            if holder is not None:
-                self._budgets.end(holder.name)
+        for name in (tenant.name, "" if key is None else key.name):
+            self._budgets.end(name)
 
     def enter_as(
         self,
