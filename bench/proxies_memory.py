@@ -45,8 +45,8 @@ class Start(Protocol):
 class Listener(Caller):
     """A connection that hears one stream, and notes the longest pause between two pieces of it."""
 
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
+    def __init__(self, host: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(host, headers)
         self.begun = asyncio.Event()
         self.watched_from = 0.0
         self.longest = 0.0

@@ -32,6 +32,7 @@ TASKS: Final = (
     "loads",
     "objectives",
     "objects",
+    "outlines",
     "pools",
     "reports",
     "store",
