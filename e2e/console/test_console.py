@@ -219,7 +219,7 @@ async def test_limits_are_set(page: Page, plane: Watched) -> None:
     await plane.admin("POST", "/tenants", {"name": "limited"})
     try:
         await page.goto(f"{plane.plane.internal}/console/tenants/limited")
-        tokens = page.get_by_label("Tokens a minute")
+        tokens = page.get_by_label("Tokens a minute", exact=True)
         await tokens.fill("0")
         await page.get_by_role("button", name="Set the limits").click()
         assert await tokens.evaluate("field => field.validity.rangeUnderflow"), "the browser does not send it"
@@ -229,7 +229,7 @@ async def test_limits_are_set(page: Page, plane: Watched) -> None:
         await expect(page.get_by_role("status")).to_have_text("The limits hold from now on.")
         held = await plane.admin("GET", "/tenants/limited")
         assert (held["tokensPerMinute"], held["requestsAtOnce"], held["priority"]) == (5000, None, 7)
-        await page.get_by_label("Tokens a minute").fill("")
+        await page.get_by_label("Tokens a minute", exact=True).fill("")
         await page.keyboard.press("Enter")
         await expect(page.locator("dl.facts-list")).to_contain_text("no limit")
         assert (await plane.admin("GET", "/tenants/limited"))["tokensPerMinute"] is None
