@@ -309,6 +309,18 @@ async def test_a_contracts_hits_survive_a_rollout_and_a_scale_in(
     assert value(made.plane.metrics, "hot_warmed_workers_total") == 2
 
 
+@asynccontextmanager
+async def two_engines(folder: Path) -> AsyncIterator[tuple[FakeEngine, FakeEngine, Plane, AsyncExitStack]]:
+    """Two engines, a control plane before the first one, and what ends with them."""
+    async with (
+        engine(plugin=True) as old,
+        engine(plugin=True) as new,
+        running(folder, old) as made,
+        AsyncExitStack() as stack,
+    ):
+        yield old, new, made, stack
+
+
 async def two_workers(
     stack: AsyncExitStack, made: Plane, workers: tuple[FakeEngine, FakeEngine], folder: Path, told: dict[str, Any]
 ) -> tuple[Agent, AsyncExitStack]:
@@ -329,12 +341,7 @@ async def two_workers(
 async def test_a_draining_workers_contract_prefixes_are_computed_by_one_that_stays(
     tmp_path: Path, worker_settings: dict[str, Any]
 ) -> None:
-    async with (
-        engine(plugin=True) as old,
-        engine(plugin=True) as new,
-        running(tmp_path, old) as made,
-        AsyncExitStack() as stack,
-    ):
+    async with two_engines(tmp_path) as (old, new, made, stack):
         leaving, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
         assert not new.held_chains()
         write_workers(tmp_path, {"demo-0": old, "demo-1": new}, ready={"demo-0", "demo-1"})
@@ -354,12 +361,7 @@ async def test_a_dead_workers_contract_prefixes_are_computed_by_one_that_stays(
     tmp_path: Path, worker_settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaving_workers, "LOOK_SECONDS", 0)
-    async with (
-        engine(plugin=True) as old,
-        engine(plugin=True) as new,
-        running(tmp_path, old) as made,
-        AsyncExitStack() as stack,
-    ):
+    async with two_engines(tmp_path) as (old, new, made, stack):
         _, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
         write_workers(tmp_path, {"demo-0": old, "demo-1": new}, ready={"demo-0", "demo-1"})
         watched = made.plane.hot.new_workers._leaving
@@ -381,12 +383,7 @@ async def test_a_contract_whose_worker_died_is_not_met_for_its_reason_and_then_i
 ) -> None:
     """As where nobody stays who could compute it before it is asked for."""
     monkeypatch.setattr(leaving_workers, "LOOK_SECONDS", math.inf)
-    async with (
-        engine(plugin=True) as old,
-        engine(plugin=True) as new,
-        running(tmp_path, old) as made,
-        AsyncExitStack() as stack,
-    ):
+    async with two_engines(tmp_path) as (old, new, made, stack):
         _, ends = await two_workers(stack, made, (old, new), tmp_path, worker_settings)
         judged(made, 1)
         await ask(made, 3)
